@@ -1,0 +1,1 @@
+"""Compiled kernels: bytes and numbers only. See FORMAT.md for every byte."""

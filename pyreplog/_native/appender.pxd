@@ -1,0 +1,46 @@
+# The append path of a log's writer.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uintptr_t
+
+from pyreplog._native.reader cimport Reader
+from pyreplog._native.record cimport Part
+from pyreplog._native.segment cimport Segment
+from pyreplog._native.sparse cimport SparseIndex
+from cpython.pythread cimport PyThread_type_lock
+
+
+cdef class Appender(Reader):
+    cdef Segment active
+    cdef SparseIndex index
+    cdef uintptr_t dest           # address of the active segment's offset 0: its mapping, or made up for a stage
+    cdef int64_t pos              # offset where the next record goes
+    cdef int64_t limit            # no record may end beyond this offset (segment, or stage)
+    cdef int64_t next_entry
+    cdef int64_t last_time
+    cdef int64_t synced_entry     # number of the first entry not known to be synced
+    cdef object clock             # None: the kernel's coarse clock
+    cdef bint quick               # append may take the short way: open, mapped, system clock, nobody inside
+    cdef bint wants_quick
+    cdef bint open
+    cdef bint inside              # a thread is in the append path with the GIL released, or in Python code
+    cdef PyThread_type_lock gate  # held by the thread that is inside
+    # stages of a synced log: one is filled while the other is written and synced
+    cdef bint staged
+    cdef uint8_t *stage[2]
+    cdef int64_t stage_size[2]
+    cdef int filling
+    cdef int64_t stage_start      # offset in the segment of the filled stage's first byte
+    cdef int64_t stage_entry      # next_entry when the stage was begun
+    cdef int enter(self) except -1
+    cdef void leave(self) noexcept
+    cdef int64_t now(self) except? -1
+    cdef uint32_t synced_lag(self) noexcept nogil
+    cdef void show(self, int64_t position, int64_t entry) noexcept nogil
+    cdef void publish(self) noexcept nogil
+    cdef void encode_one(self, const Part *part, int64_t length, int64_t stride, uint8_t kind, int64_t time) noexcept nogil
+    cdef Py_ssize_t encode_run(self, const Part *parts, Py_ssize_t count, uint8_t kind, int64_t time) noexcept nogil
+    cdef int put(self, const Part *parts, Py_ssize_t count, uint8_t kind, int64_t total) except -1
+    cdef int check_part(self, const Part *part) except -1
+    cdef object _append(self, value, key, event_time, properties, bint wait)
+    cdef tuple put_locked(self, const Part *parts, Py_ssize_t count, uint8_t kind)
+    cdef int begin_stage(self) except -1
+    cdef int resize_stage(self, int which, int64_t size) except -1

@@ -1,0 +1,397 @@
+"""The append path: records encoded straight into the mapped segment, or into a stage that a group commit writes.
+
+Threads: every call runs under the GIL; large batches release it while `inside` keeps others out. The Python subclass
+answers `_make_room` (roll, or flush the stage), `_reserve` (segments for a whole batch), `_refuse` (why not open) and
+`_await_synced`.
+"""
+
+from cpython.buffer cimport Py_buffer, PyBuffer_Release
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.pythread cimport (
+    PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_release_lock, WAIT_LOCK,
+)
+from libc.stdint cimport INT64_MIN
+from libc.stdlib cimport free, malloc
+
+from pyreplog._native cimport record as rec
+from pyreplog._native.layout cimport (
+    KEY_MAX, KIND_CONTROL, KIND_DATA, LAG_NONE, SEGMENT_HEADER, SHORT_HEADER,
+)
+from pyreplog._native.parts cimport Batch, Columns, check_time, fill_control, fill_part, get_buffer
+from pyreplog._native.record import encode_attributes
+from pyreplog._native.tail cimport load32, store, swap, wake_sleepers
+from pyreplog.errors import RecordTooLargeError
+
+STAGE_BYTES = 8 << 20
+cdef int64_t RELEASE_GIL_FROM = 1 << 16   # releasing and taking the GIL costs as much as copying 400 bytes
+
+
+cdef extern from * nogil:
+    """
+    #include <stdint.h>
+    #include <time.h>
+    /* Kernel tick resolution (1 to 4 ms): reading the exact clock would cost as much as the append itself. */
+    static inline int64_t replog_now_us(void) {
+        struct timespec t;
+        clock_gettime(CLOCK_REALTIME_COARSE, &t);
+        return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+    }
+    """
+    int64_t coarse_now_us "replog_now_us"()
+
+
+cdef class Appender(Reader):
+    """Base of CommitLog: everything of an append that touches bytes. Not for use by itself."""
+
+    def __cinit__(self, *args, **kwargs):
+        self.gate = PyThread_allocate_lock()
+        if self.gate == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        if self.gate != NULL:
+            PyThread_free_lock(self.gate)
+        free(self.stage[0])
+        free(self.stage[1])
+
+    # ---- one thread at a time ----------------------------------------------------------------------------------
+
+    cdef int enter(self) except -1:
+        """Wait until nobody is inside, then be inside. The GIL may be released while waiting."""
+        while self.inside:
+            with nogil:
+                PyThread_acquire_lock(self.gate, WAIT_LOCK)
+                PyThread_release_lock(self.gate)
+        if not self.open:
+            self._refuse()
+        PyThread_acquire_lock(self.gate, WAIT_LOCK)
+        self.inside = True
+        self.quick = False
+        return 0
+
+    cdef void leave(self) noexcept:
+        self.inside = False
+        self.quick = self.wants_quick
+        PyThread_release_lock(self.gate)
+
+    def _enter(self):
+        """For Python code that changes what appends depend on (roll, truncate, close): keep appends out."""
+        self.enter()
+
+    def _leave(self):
+        self.leave()
+
+    def _refuse(self):
+        raise NotImplementedError
+
+    def _make_room(self, stride):
+        raise NotImplementedError
+
+    def _reserve(self, total):
+        raise NotImplementedError
+
+    def _await_synced(self, position):
+        raise NotImplementedError
+
+    # ---- state set by the subclass -----------------------------------------------------------------------------
+
+    def _configure(self, *, bint staged, clock):
+        """staged: append into a stage for group commits instead of the map. clock: None for the system's."""
+        self.staged, self.clock = staged, clock
+
+    def _set_open(self, bint is_open):
+        self.open = is_open
+        self.wants_quick = is_open and not self.staged and self.clock is None
+        self.quick = self.wants_quick and not self.inside
+
+    def _activate(self, Segment segment not None, int64_t offset, int64_t next_entry, int64_t last_time):
+        """Append to `segment` from `offset` on; its index covers all before. The subclass keeps the table."""
+        self.active = segment
+        self.index = segment.index
+        self.next_entry = next_entry
+        self.last_time = max(self.last_time, last_time)
+        self.pos = offset
+        if self.staged:
+            self.begin_stage()
+        else:
+            self.dest = <uintptr_t>segment.map
+            self.limit = segment.size - SHORT_HEADER
+        segment.advance(offset, False)
+
+    def _seal(self):
+        """Write the blank that ends the active segment, and tell the segment where its records end."""
+        cdef Segment segment = self.active
+        cdef int64_t delta = self.next_entry - segment.first_entry if segment.first_entry >= 0 else 0
+        rec.encode_blank(<uint8_t *>(self.dest + <uintptr_t>self.pos), <uint32_t>(segment.size - self.pos), segment.stamp,
+                         <uint32_t>delta, self.synced_lag(), self.now())
+        segment.advance(self.pos, True)
+
+    def _set_synced(self, int64_t position, int64_t entry):
+        """All before `position` is on disk; `entry` is the first number that is not."""
+        self.synced_entry = entry
+        store(&self.tail.page.synced_entry, entry)
+        store(&self.tail.page.synced_end, position)
+        if self.staged:
+            store(&self.tail.page.end, position)
+            store(&self.tail.page.end_entry, entry)
+            self.active.end = max(self.active.end, position - self.active.base)
+            self.show(position, entry)
+
+    @property
+    def _state(self):
+        """(active segment, next position, next entry, time of the last record)"""
+        return self.active, self.active.base + self.pos, self.next_entry, self.last_time
+
+    cdef int64_t now(self) except? -1:
+        cdef int64_t time = coarse_now_us() if self.clock is None else self.clock.now_us()
+        if time < self.last_time:
+            return self.last_time
+        self.last_time = time
+        return time
+
+    cdef uint32_t synced_lag(self) noexcept nogil:
+        cdef int64_t lag = self.next_entry - self.synced_entry + 1
+        return LAG_NONE if self.synced_entry <= 0 or lag >= <int64_t>LAG_NONE else <uint32_t>lag
+
+    # ---- publication -------------------------------------------------------------------------------------------
+
+    cdef inline void show(self, int64_t position, int64_t entry) noexcept nogil:
+        """Let readers see all before `position`, and wake those who sleep."""
+        store(&self.tail.page.visible_entry, entry)
+        swap(&self.tail.page.visible, position)
+        if load32(&self.tail.page.sleepers):
+            wake_sleepers(self.tail.page)
+
+    cdef inline void publish(self) noexcept nogil:
+        cdef int64_t position = self.active.base + self.pos
+        self.active.end = self.pos
+        store(&self.tail.page.end, position)
+        store(&self.tail.page.end_entry, self.next_entry)
+        self.show(position, self.next_entry)
+
+    # ---- encoding ----------------------------------------------------------------------------------------------
+
+    cdef inline void encode_one(self, const Part *part, int64_t length, int64_t stride, uint8_t kind,
+                                int64_t time) noexcept nogil:
+        cdef bint numbered = kind == KIND_DATA
+        rec.encode_short(<uint8_t *>(self.dest + <uintptr_t>self.pos), <uint32_t>length, self.active.stamp, kind, time,
+                         <uint32_t>(self.next_entry - self.active.first_entry), self.synced_lag(), part)
+        self.index.note(self.pos, stride, numbered, part.event_time)
+        self.pos += stride
+        self.next_entry += numbered
+
+    cdef Py_ssize_t encode_run(self, const Part *parts, Py_ssize_t count, uint8_t kind, int64_t time) noexcept nogil:
+        """Encode parts while they fit; how many did."""
+        cdef Py_ssize_t i
+        cdef int64_t length, stride
+        for i in range(count):
+            length = rec.part_length(&parts[i], SHORT_HEADER)
+            stride = rec.stride_of(length)
+            if self.pos + stride > self.limit:
+                return i
+            self.encode_one(&parts[i], length, stride, kind, time)
+        return count
+
+    cdef int put(self, const Part *parts, Py_ssize_t count, uint8_t kind, int64_t total) except -1:
+        """Encode all parts, rolling or flushing where they do not fit; the caller is inside."""
+        cdef Py_ssize_t done = 0, more
+        cdef int64_t time = self.now()
+        if self.pos + total > self.active.size - SHORT_HEADER:
+            self._reserve(total)
+        while True:
+            if total >= RELEASE_GIL_FROM:
+                with nogil:
+                    more = self.encode_run(parts + done, count - done, kind, time)
+            else:
+                more = self.encode_run(parts + done, count - done, kind, time)
+            done += more
+            if done == count:
+                return 0
+            if not self.staged:
+                self.publish()
+            self._make_room(rec.stride_of(rec.part_length(&parts[done], SHORT_HEADER)))
+
+    cdef int check_part(self, const Part *part) except -1:
+        cdef int64_t room = self.active.size - SEGMENT_HEADER - SHORT_HEADER
+        if part.key_length > KEY_MAX:
+            raise RecordTooLargeError(f"key: at most {KEY_MAX} bytes, found {part.key_length}")
+        if rec.stride_of(rec.part_length(part, SHORT_HEADER)) > room:
+            raise RecordTooLargeError(
+                f"value: at most {room - 8 - rec.part_length(part, SHORT_HEADER) + part.value_length} bytes fit into a segment, "
+                f"found {part.value_length}")
+        return 0
+
+    # ---- append ------------------------------------------------------------------------------------------------
+
+    def append(self, value, key=None, *, event_time=None, properties=None):
+        """Append one entry; returns its number.
+
+        value: bytes-like, at most a segment long. key: bytes-like of at most 65,535 bytes, or None. event_time: the
+        producer's time, microseconds since the epoch (int64). properties: dict of str to str or bytes, at most
+        65,535 bytes encoded.
+        Returns when the entry has the log's durability: at once (appended, interval) or after its group commit
+        (synced). Any thread; in asyncio use `submit` on a synced log. All or nothing.
+        Errors: WrongTypeError, InvalidArgumentError, RecordTooLargeError, DiskFullError, PoisonedError, ClosedError,
+        ForkedError.
+        """
+        cdef Part part
+        cdef int64_t length, stride, time
+        if self.quick and key is None and event_time is None and properties is None and PyBytes_CheckExact(value):
+            part.key_length = -1
+            part.attributes_length = 0
+            part.event_time = INT64_MIN
+            part.value_length = PyBytes_GET_SIZE(value)
+            length = SHORT_HEADER + part.value_length
+            stride = rec.stride_of(length)
+            if self.pos + stride <= self.limit and stride < RELEASE_GIL_FROM:
+                part.value = <const uint8_t *>PyBytes_AS_STRING(value)
+                time = coarse_now_us()
+                if time < self.last_time:
+                    time = self.last_time
+                self.last_time = time
+                self.encode_one(&part, length, stride, KIND_DATA, time)
+                self.publish()
+                return self.next_entry - 1
+        return self._append(value, key, event_time, properties, self.staged)
+
+    def _append_pending(self, value, key=None, event_time=None, properties=None):
+        """As append, without waiting for the sync; (entry number, position after it)."""
+        entry = self._append(value, key, event_time, properties, False)
+        return entry, self.active.base + self.pos
+
+    cdef object _append(self, value, key, event_time, properties, bint wait):
+        cdef Part part
+        cdef Py_buffer value_buffer, key_buffer
+        cdef int64_t entry, end
+        cdef bytes attributes = b""
+        if event_time is not None or properties is not None:
+            attributes = encode_attributes(check_time(event_time), properties)
+        get_buffer(value, &value_buffer, "value")
+        try:
+            if key is not None:
+                get_buffer(key, &key_buffer, "key")
+            try:
+                fill_part(&part, &value_buffer, &key_buffer if key is not None else NULL, attributes)
+                if event_time is not None:
+                    part.event_time = event_time
+                entry, end = self.put_locked(&part, 1, KIND_DATA)
+            finally:
+                if key is not None:
+                    PyBuffer_Release(&key_buffer)
+        finally:
+            PyBuffer_Release(&value_buffer)
+        if wait:
+            self._await_synced(end)
+        return entry
+
+    cdef tuple put_locked(self, const Part *parts, Py_ssize_t count, uint8_t kind):
+        """Enter, put, publish, leave; (first entry number, position after the last)."""
+        cdef Py_ssize_t i
+        cdef int64_t total = 0, entry, end
+        self.enter()
+        try:
+            for i in range(count):
+                self.check_part(&parts[i])
+                total += rec.stride_of(rec.part_length(&parts[i], SHORT_HEADER))
+            entry = self.next_entry
+            self.put(parts, count, kind, total)
+            end = self.active.base + self.pos
+            if not self.staged:
+                self.publish()
+        finally:
+            self.leave()
+        return entry, end
+
+    def append_batch(self, values, keys=None, event_times=None, *, control=None):
+        """Append several entries in one call; returns their numbers as a range.
+
+        values: sequence of bytes-like. keys: sequence of the same length, of bytes-like or None. event_times: sequence
+        of int64 microseconds. control: bytes put down as a control record in front of them (it has no number; see
+        `control_records`); values may then be empty.
+        All values are checked before the first is written. Returns with the log's durability; after a crash in the
+        middle of the call a prefix of the batch may remain. Errors as append.
+        """
+        made, end = self._batch(values, keys, event_times, control)
+        if self.staged and end is not None:
+            self._await_synced(end)
+        return made
+
+    def _batch(self, values, keys, event_times, control):
+        """As append_batch, without waiting; (range, position after the last record or None)."""
+        cdef Batch batch = Batch(values, keys, event_times)
+        cdef Part part
+        cdef int64_t end, entry
+        if control is not None:
+            fill_control(&part, control)
+            entry, end = self.put_locked(&part, 1, KIND_CONTROL)
+            if not batch.count:
+                return range(entry, entry), end
+        elif not batch.count:
+            return range(self.next_entry, self.next_entry), None
+        entry, end = self.put_locked(batch.parts, batch.count, KIND_DATA)
+        return range(entry, entry + batch.count), end
+
+    def append_columns(self, values, keys=None, event_times=None):
+        """Append the rows of columns in one call; returns their numbers as a range.
+
+        values, keys: (offsets, data) with int64 offsets of length n + 1 into a bytes-like; or a numpy array of shape
+        (n, width) and dtype uint8, of dtype S; or a pyarrow binary or string array. event_times: int64 microseconds,
+        a buffer or numpy array of length n. Durability and errors as append_batch.
+        """
+        cdef Columns columns = Columns(values, keys, event_times)
+        if not columns.count:
+            return range(self.next_entry, self.next_entry)
+        entry, end = self.put_locked(columns.parts, columns.count, KIND_DATA)
+        if self.staged:
+            self._await_synced(end)
+        return range(entry, entry + columns.count)
+
+    # ---- stages ------------------------------------------------------------------------------------------------
+
+    cdef int begin_stage(self) except -1:
+        cdef int which = self.filling
+        if self.stage[which] == NULL:
+            self.resize_stage(which, STAGE_BYTES)
+        self.stage_start = self.pos
+        self.stage_entry = self.next_entry
+        self.dest = <uintptr_t>self.stage[which] - <uintptr_t>self.pos
+        self.limit = min(self.active.size, self.pos + self.stage_size[which]) - SHORT_HEADER
+        return 0
+
+    cdef int resize_stage(self, int which, int64_t size) except -1:
+        cdef uint8_t *grown = <uint8_t *>malloc(size)
+        if grown == NULL:
+            raise MemoryError
+        free(self.stage[which])
+        self.stage[which] = grown
+        self.stage_size[which] = size
+        return 0
+
+    def _widen_stage(self, int64_t stride):
+        """Make the (empty) filling stage hold a record of `stride` bytes."""
+        if self.stage_size[self.filling] < stride + SHORT_HEADER:
+            self.resize_stage(self.filling, stride + SHORT_HEADER)
+        self.begin_stage()
+
+    def _take_stage(self):
+        """Give out what waits to be written and fill the other stage from now on; the caller is inside.
+
+        (segment, offset, memoryview of the bytes, position after them, next entry after them), or None.
+        The view is valid until the next _take_stage but one.
+        """
+        cdef int which = self.filling
+        cdef int64_t length = self.pos - self.stage_start, start = self.stage_start
+        if length == 0:
+            return None
+        view = rec.span(self, self.stage[which], length)
+        self.filling = 1 - which
+        self.begin_stage()
+        return self.active, start, view, self.active.base + self.pos, self.next_entry
+
+    def _take_blank(self):
+        """After _seal of a staged segment: the blank's header bytes, to be written at the segment's end."""
+        return bytes((<const uint8_t *>(self.dest + <uintptr_t>self.pos))[:SHORT_HEADER])
+
+    @property
+    def _staged_bytes(self):
+        return self.pos - self.stage_start if self.staged else 0

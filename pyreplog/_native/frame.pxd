@@ -1,0 +1,168 @@
+# Frames on a byte stream: i64 offset, u32 size, body; big-endian. Byte table and rules: FORMAT.md.
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from pyreplog._native.layout cimport FRAME_HEADER
+
+
+cdef extern from "endian.h" nogil:
+    uint64_t be64toh(uint64_t value)
+    uint64_t htobe64(uint64_t value)
+    uint32_t be32toh(uint32_t value)
+    uint32_t htobe32(uint32_t value)
+
+
+cdef enum:
+    BODY_LIMIT = 0x7FFFFFFF # a larger size is negative to a peer that reads an i32
+
+
+# Why a walk ended.
+cdef enum Status:
+    FRAME_MORE = 0          # what is left is the beginning of a frame, or nothing
+    FRAME_SIZE = -1         # a body above the limit
+    FRAME_OFFSET = -2       # an offset that the order does not admit
+
+
+cdef enum Order:
+    ORDER_ANY               # correlation ids: every offset is good
+    ORDER_CONTIGUOUS        # log positions: each frame begins where the one before it ended
+    ORDER_NON_DECREASING
+
+
+# What a stream may hold, and where it is. A frame at offset -1 is a control body: outside the order.
+ctypedef struct Rules:
+    int64_t max_body
+    int64_t next            # contiguous: the only offset admitted, -1 any; non-decreasing: the least admitted
+    Order order
+
+
+ctypedef struct Walk:
+    Py_ssize_t count        # complete frames
+    Py_ssize_t length       # their bytes
+    int64_t largest         # body among them
+    int64_t offset          # of the frame that ended the walk
+    int64_t size            # of its body; -1: its header is not complete
+
+
+cdef inline void put_header(char *p, int64_t offset, int64_t size) noexcept nogil:
+    cdef uint64_t offset_word = htobe64(<uint64_t>offset)
+    cdef uint32_t size_word = htobe32(<uint32_t>size)
+    memcpy(p, &offset_word, 8)
+    memcpy(p + 8, &size_word, 4)
+
+
+cdef inline int64_t load_i64(const uint8_t *p) noexcept nogil:
+    cdef uint64_t word
+    memcpy(&word, p, 8)
+    return <int64_t>be64toh(word)
+
+
+cdef inline int64_t load_size(const uint8_t *p) noexcept nogil:
+    cdef uint32_t word
+    memcpy(&word, p + 8, 4)
+    return be32toh(word)
+
+
+cdef inline bint admits(const Rules *rules, int64_t offset, int64_t size) noexcept nogil:
+    if rules.order == ORDER_ANY or offset == -1:
+        return True
+    if offset < 0 or offset > INT64_MAX - size:
+        return False
+    if rules.order == ORDER_CONTIGUOUS:
+        return rules.next < 0 or offset == rules.next
+    return offset >= rules.next
+
+
+cdef inline void pass_over(Rules *rules, int64_t offset, int64_t size) noexcept nogil:
+    if rules.order == ORDER_ANY or offset == -1:
+        return
+    rules.next = offset + size if rules.order == ORDER_CONTIGUOUS else offset
+
+
+cdef inline int parse(const uint8_t *data, Py_ssize_t length, Rules *rules, Walk *walk) noexcept nogil:
+    """Walk the complete frames; every header is judged as soon as it is there, before its body is."""
+    cdef Rules now = rules[0]   # a copy that no store through a pointer can change: stays in registers
+    cdef Py_ssize_t at = 0, count = 0
+    cdef int64_t offset = 0, size = -1, largest = 0
+    cdef int status = FRAME_MORE
+    while length - at >= FRAME_HEADER:
+        offset = load_i64(data + at)
+        size = load_size(data + at)
+        if size > now.max_body:
+            status = FRAME_SIZE
+            break
+        if not admits(&now, offset, size):
+            status = FRAME_OFFSET
+            break
+        if size > length - at - FRAME_HEADER:
+            break
+        pass_over(&now, offset, size)
+        largest = max(largest, size)
+        at += FRAME_HEADER + size
+        count += 1
+        size = -1
+    rules[0] = now
+    walk.count, walk.length, walk.largest, walk.offset, walk.size = count, at, largest, offset, size
+    return status
+
+
+cdef inline bint index(const uint8_t *data, Py_ssize_t length, Py_ssize_t count, int64_t *columns) noexcept nogil:
+    """Offset, size and body start of `count` parsed frames; False where the bytes are no longer those parsed."""
+    cdef Py_ssize_t at = 0, i
+    cdef int64_t size
+    for i in range(count):
+        if length - at < FRAME_HEADER:
+            return False
+        size = load_size(data + at)
+        if size > length - at - FRAME_HEADER:
+            return False
+        columns[i] = load_i64(data + at)
+        columns[count + i] = size
+        columns[2 * count + i] = at + FRAME_HEADER
+        at += FRAME_HEADER + size
+    return True
+
+
+cdef class _Chunk:
+    cdef uint8_t *data
+    cdef Py_ssize_t capacity
+    cdef Py_ssize_t exports
+
+
+cdef class _Window:
+    cdef _Chunk chunk
+    cdef Py_ssize_t start
+
+
+cdef class FrameBatch:
+    cdef object view                # of the chunk, read-only: what keeps the bytes in place
+    cdef const uint8_t *data
+    cdef Py_ssize_t length, count
+    cdef bytes columns              # offsets, sizes, starts: `count` int64 each; None until asked for
+    cdef readonly object error
+
+    cdef object array(self, int which)
+    cdef const int64_t *column(self, int which) except NULL
+
+
+cdef class FrameParser:
+    cdef Rules rules
+    cdef _Chunk chunk, spare
+    cdef Py_ssize_t start, end      # of the bytes in the chunk that no complete frame has taken
+    cdef Py_ssize_t window          # bytes of the last get_buffer() that received() may still report
+    cdef Py_ssize_t buffer_size, target
+    cdef Py_ssize_t largest         # frame of the last `rounds` relocations
+    cdef int rounds
+    cdef int64_t position           # in the stream, of chunk[start]
+    cdef int64_t offset, size       # of the incomplete frame; size -1: none, or its header is not complete
+    cdef tuple failure              # arguments of the FrameError that ended the stream
+
+    cdef FrameBatch advance(self)
+    cdef Py_ssize_t needed(self) noexcept
+    cdef Py_ssize_t fit(self)
+    cdef int relocate(self, Py_ssize_t capacity) except -1
+    cdef int refuse_after_failure(self) except -1
+
+
+cdef class ProgressParser:
+    cdef bytes rest                 # 0 to 7 bytes of the next word

@@ -1,0 +1,159 @@
+/* On-disk and wire layout, version 1. FORMAT.md is the same in words; tests/unit/test_format.py compares the two.
+ * Everything on disk is little-endian and 8-byte aligned; frames on the wire are big-endian. */
+#ifndef REPLOG_LAYOUT_H
+#define REPLOG_LAYOUT_H
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "pyreplog maps little-endian structures; big-endian machines are not supported"
+#endif
+
+enum {
+    REPLOG_FORMAT_VERSION = 1,
+    REPLOG_ALIGN = 8,
+
+    /* record kinds; 0 is never valid, so that zeroed space is never a record */
+    REPLOG_KIND_DATA = 1,
+    REPLOG_KIND_BATCH = 2,
+    REPLOG_KIND_CONTROL = 3,
+    REPLOG_KIND_MARKER = 4,
+    REPLOG_KIND_BLANK = 5,
+
+    /* record `form` byte: format version in the low four bits, flags above */
+    REPLOG_FORM_VERSION_MASK = 0x0f,
+    REPLOG_FORM_LONG = 0x10,
+    REPLOG_FORM_ATTRIBUTES = 0x20,
+    REPLOG_FORM_KEY = 0x40, /* a key is present (it may be empty) */
+
+    REPLOG_SHORT_HEADER = 32,
+    REPLOG_LONG_HEADER = 64,
+    REPLOG_CRC_FROM = 12, /* the CRC covers [12, stride): all after the stamp, padding included */
+    REPLOG_KEY_MAX = 0xffff,
+    REPLOG_ATTRIBUTES_MAX = 0xffff,
+
+    REPLOG_SEGMENT_HEADER = 4096,
+    REPLOG_SEGMENT_MIN = 64 * 1024,
+    REPLOG_SEGMENT_MAX = 1024 * 1024 * 1024,
+
+    REPLOG_INDEX_BLOCK = 4096, /* sparse index: one entry per this many bytes of segment */
+    REPLOG_TIME_BLOCK = 65536, /* event-time range: one per this many bytes of segment */
+
+    REPLOG_FRAME_HEADER = 12,
+
+    /* attribute tags; attributes of a record ascend by tag, so that the event time, if any, comes first */
+    REPLOG_TAG_EVENT_TIME = 1, /* i64, us since the epoch */
+    REPLOG_TAG_PROPERTY = 2,   /* u16 name length, name, value */
+    REPLOG_TAG_PRODUCER = 3,   /* producer name */
+    REPLOG_TAG_SEQUENCE = 4,   /* i64 */
+};
+
+#define REPLOG_SEGMENT_MAGIC 0x3130474f4c504552ull /* "REPLOG01" */
+#define REPLOG_INDEX_MAGIC   0x313058444e495052ull /* "RPINDX01" */
+#define REPLOG_TAIL_MAGIC    0x31304c4941545052ull /* "RPTAIL01" */
+#define REPLOG_LAG_NONE      0xffffffffu           /* no claim about a synced entry */
+
+/* Common start of both record headers. */
+typedef struct {
+    uint32_t length;     /* header + attributes + key + value, without padding */
+    uint32_t crc;        /* CRC-32C of bytes [12, stride), continued from `length` as initial value */
+    uint32_t stamp;      /* of the segment; see FORMAT.md */
+    uint8_t kind;
+    uint8_t form;
+    uint16_t key_length;
+    int64_t time;        /* append time, us since the epoch */
+} replog_record;
+
+typedef struct {
+    replog_record head;
+    uint32_t entry_delta; /* entry number - segment's first entry number */
+    uint32_t synced_lag;  /* entry number - last entry known synced when this was written; REPLOG_LAG_NONE: no claim */
+} replog_short;
+
+typedef struct {
+    replog_record head;
+    int64_t ledger;
+    int64_t entry;
+    int64_t lac;          /* last add confirmed known to the writer; -1: none */
+    uint64_t ledger_bytes;    /* running value bytes of the ledger, this entry included */
+    uint64_t ledger_messages; /* running message count of the ledger, this entry included */
+} replog_long;
+
+/* First block of a segment file; the rest of the 4096 bytes is zero. */
+typedef struct {
+    uint64_t magic;
+    uint32_t crc;         /* CRC-32C of bytes [12, 64) */
+    uint16_t version;
+    uint16_t min_reader;  /* lowest version of a reader that may read this file */
+    uint8_t uuid[16];     /* of the log */
+    int64_t base;         /* position of the first byte of this file */
+    int64_t size;         /* of this file, bytes; the same in every segment of a log */
+    int64_t first_entry;  /* number of the first entry; -1: records of many ledgers, not numbered */
+    uint32_t epoch;
+    uint32_t reserved;    /* zero */
+} replog_segment;
+
+/* Sparse index file: header, `blocks` block entries, `ranges` event-time ranges. */
+typedef struct {
+    uint32_t entry_delta; /* of the record that starts at `place` */
+    uint32_t place;       /* offset in the segment / 8, with REPLOG_INDEX_UNIFORM in the top bit */
+} replog_index_block;
+
+/* Every record from this block entry to the next one is a numbered entry of the same stride. */
+#define REPLOG_INDEX_UNIFORM 0x80000000u
+#define REPLOG_INDEX_PLACE_MASK 0x7fffffffu
+
+typedef struct {
+    int64_t low, high; /* event times of the records that start in one time block; low > high: none */
+} replog_time_range;
+
+typedef struct {
+    uint64_t magic;
+    uint32_t crc;         /* CRC-32C of bytes [12, 96) */
+    uint16_t version;
+    uint16_t min_reader;
+    uint8_t uuid[16];     /* of the log */
+    int64_t base;         /* of the segment */
+    int64_t first_entry;
+    int64_t entries;      /* numbered entries in the segment */
+    uint32_t end;         /* offset of the first byte after the last record, the blank not counted */
+    uint32_t stamp;       /* of the segment */
+    uint32_t blocks;
+    uint32_t ranges;
+    int64_t time_low, time_high; /* append times of the first and the last record */
+    uint32_t body_crc;    /* CRC-32C of all after the header */
+    uint32_t reserved;
+} replog_index;
+
+/* The `tail` page: shared by the writer and the readers of other processes; local, never replicated, not trusted
+ * after a reboot (boot_id). `start` .. `visible_entry` are atomic words. */
+typedef struct {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t pid;          /* of the writer */
+    uint8_t boot_id[16];
+    uint8_t uuid[16];
+    int64_t start;         /* position of the first segment */
+    int64_t end;           /* position after the last appended record */
+    int64_t end_entry;     /* number the next entry gets */
+    int64_t synced_end;    /* position up to which all is synced */
+    int64_t synced_entry;  /* number of the first entry not known to be synced */
+    int64_t visible;       /* readers stop here: `end`, or `synced_end` of a synced log */
+    int64_t visible_entry;
+    uint32_t truncations;  /* counts truncate calls */
+    uint32_t open;         /* 1 while a writer has the log open */
+    uint32_t wake;         /* futex word */
+    uint32_t sleepers;     /* 1: somebody waits on `wake` */
+} replog_tail;
+
+_Static_assert(sizeof(replog_index_block) == 8, "index block");
+_Static_assert(sizeof(replog_time_range) == 16, "time range");
+_Static_assert(sizeof(replog_index) == 96, "index header");
+_Static_assert(sizeof(replog_tail) == 120, "tail page");
+_Static_assert(sizeof(replog_record) == 24, "record head");
+_Static_assert(sizeof(replog_short) == REPLOG_SHORT_HEADER, "short header");
+_Static_assert(sizeof(replog_long) == REPLOG_LONG_HEADER, "long header");
+_Static_assert(sizeof(replog_segment) == 64, "segment header");
+_Static_assert(offsetof(replog_record, kind) == REPLOG_CRC_FROM, "CRC starts after the stamp");
+_Static_assert(REPLOG_SEGMENT_HEADER % REPLOG_ALIGN == 0, "records start aligned");
+#endif

@@ -1,0 +1,36 @@
+# Arguments of an append as borrowed pointers.
+from cpython.buffer cimport Py_buffer
+from libc.stdint cimport int64_t, uint8_t
+
+from pyreplog._native.record cimport Part
+
+
+cdef int get_buffer(object source, Py_buffer *buffer, str what) except -1
+cdef object check_time(time)
+cdef void fill_part(Part *part, Py_buffer *value, Py_buffer *key, bytes attributes) noexcept
+cdef int fill_control(Part *part, control) except -1
+
+
+cdef class Parts:
+    cdef Part *parts
+    cdef uint8_t *times           # attribute bytes made for event times
+    cdef readonly Py_ssize_t count
+    cdef int make_room(self, Py_ssize_t count) except -1
+    cdef int make_times(self) except -1
+    cdef void set_time(self, Py_ssize_t i, int64_t time) noexcept nogil
+
+
+cdef class Batch(Parts):
+    cdef tuple values
+    cdef tuple keys
+    cdef Py_buffer *buffers
+    cdef Py_ssize_t buffer_count
+    cdef int borrow(self, object source, const uint8_t **p, Py_ssize_t *length, str what) except -1
+    cdef int take_times(self, tuple times) except -1
+
+
+cdef class Columns(Parts):
+    cdef list held
+    cdef const uint8_t *hold(self, source, str what, Py_ssize_t *length) except? NULL
+    cdef int take(self, offsets, data, bint keys, str what) except -1
+    cdef int take_times(self, event_times) except -1

@@ -1,0 +1,248 @@
+"""What an append takes: values, keys and times of one call, as borrowed pointers (`Part`s).
+
+All of a call's arguments are checked here before a byte is written.
+"""
+
+cimport cython
+from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyBUF_SIMPLE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from libc.stdint cimport INT64_MAX, INT64_MIN, uint16_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from pyreplog._native.layout cimport TAG_EVENT_TIME
+from pyreplog.errors import InvalidArgumentError, WrongTypeError
+
+cdef int64_t EVENT_ATTRIBUTE = 11
+
+
+cdef int get_buffer(object source, Py_buffer *buffer, str what) except -1:
+    try:
+        PyObject_GetBuffer(source, buffer, PyBUF_SIMPLE)
+    except (TypeError, BufferError):
+        raise WrongTypeError(f"{what}: expected a contiguous bytes-like object, found {type(source).__name__}") from None
+    return 0
+
+
+cdef object check_time(time):
+    if time is None:
+        return None
+    if isinstance(time, bool) or not hasattr(time, "__index__"):
+        raise WrongTypeError(f"event_time: expected an int of microseconds, found {type(time).__name__}")
+    if not INT64_MIN < time <= INT64_MAX:
+        raise InvalidArgumentError(f"event_time: expected microseconds that fit into 64 bits, found {time}")
+    return time
+
+
+cdef void fill_part(Part *part, Py_buffer *value, Py_buffer *key, bytes attributes) noexcept:
+    part.value, part.value_length = <const uint8_t *>value.buf, value.len
+    part.key, part.key_length = NULL, -1
+    if key != NULL:
+        part.key, part.key_length = <const uint8_t *>key.buf, key.len
+    part.attributes, part.attributes_length = <const uint8_t *>PyBytes_AS_STRING(attributes), len(attributes)
+    part.event_time = INT64_MIN
+
+
+cdef int fill_control(Part *part, control) except -1:
+    if not isinstance(control, bytes):
+        raise WrongTypeError(f"control: expected bytes, found {type(control).__name__}")
+    part.value, part.value_length = <const uint8_t *>PyBytes_AS_STRING(control), len(control)
+    part.key, part.key_length = NULL, -1
+    part.attributes, part.attributes_length = NULL, 0
+    part.event_time = INT64_MIN
+    return 0
+
+
+cdef void write_event_attribute(uint8_t *out, int64_t time) noexcept nogil:
+    cdef uint16_t length = 8
+    out[0] = TAG_EVENT_TIME
+    memcpy(out + 1, &length, 2)
+    memcpy(out + 3, &time, 8)
+
+
+cdef class Parts:
+    """Records of one call: borrowed pointers, and the objects that keep them valid."""
+
+    def __dealloc__(self):
+        free(self.parts)
+        free(self.times)
+
+    cdef int make_room(self, Py_ssize_t count) except -1:
+        cdef Py_ssize_t i
+        self.count = count
+        self.parts = <Part *>malloc((count + 1) * sizeof(Part))
+        if self.parts == NULL:
+            raise MemoryError
+        for i in range(count):
+            self.parts[i].key = NULL
+            self.parts[i].key_length = -1
+            self.parts[i].attributes = NULL
+            self.parts[i].attributes_length = 0
+            self.parts[i].event_time = INT64_MIN
+        return 0
+
+    cdef int make_times(self) except -1:
+        self.times = <uint8_t *>malloc(self.count * EVENT_ATTRIBUTE + 1)
+        if self.times == NULL:
+            raise MemoryError
+        return 0
+
+    cdef void set_time(self, Py_ssize_t i, int64_t time) noexcept nogil:
+        cdef uint8_t *out = self.times + i * EVENT_ATTRIBUTE
+        if time == INT64_MIN:
+            return
+        write_event_attribute(out, time)
+        self.parts[i].attributes = out
+        self.parts[i].attributes_length = EVENT_ATTRIBUTE
+        self.parts[i].event_time = time
+
+
+@cython.final
+cdef class Batch(Parts):
+    """Parts from sequences of bytes-like objects."""
+
+    def __init__(self, values, keys, event_times):
+        cdef Py_ssize_t i
+        self.values = as_tuple(values, "values")
+        self.make_room(len(self.values))
+        for i in range(self.count):
+            self.borrow(self.values[i], &self.parts[i].value, &self.parts[i].value_length, "value")
+        if keys is not None:
+            self.keys = as_tuple(keys, "keys")
+            check_count("keys", len(self.keys), self.count)
+            for i in range(self.count):
+                if self.keys[i] is not None:
+                    self.borrow(self.keys[i], &self.parts[i].key, &self.parts[i].key_length, "key")
+        if event_times is not None:
+            self.take_times(as_tuple(event_times, "event_times"))
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.buffer_count):
+            PyBuffer_Release(&self.buffers[i])
+        free(self.buffers)
+
+    cdef int borrow(self, object source, const uint8_t **p, Py_ssize_t *length, str what) except -1:
+        if PyBytes_CheckExact(source):
+            p[0] = <const uint8_t *>PyBytes_AS_STRING(source)
+            length[0] = PyBytes_GET_SIZE(source)
+            return 0
+        if self.buffers == NULL:
+            self.buffers = <Py_buffer *>malloc(2 * self.count * sizeof(Py_buffer))
+            if self.buffers == NULL:
+                raise MemoryError
+        get_buffer(source, &self.buffers[self.buffer_count], what)
+        p[0] = <const uint8_t *>self.buffers[self.buffer_count].buf
+        length[0] = self.buffers[self.buffer_count].len
+        self.buffer_count += 1
+        return 0
+
+    cdef int take_times(self, tuple times) except -1:
+        cdef Py_ssize_t i
+        check_count("event_times", len(times), self.count)
+        self.make_times()
+        for i in range(self.count):
+            if times[i] is not None:
+                self.set_time(i, check_time(times[i]))
+        return 0
+
+
+cdef tuple as_tuple(object items, str what):
+    if isinstance(items, (bytes, bytearray, memoryview, str)) or not hasattr(items, "__iter__"):
+        raise WrongTypeError(f"{what}: expected a sequence of items, found {type(items).__name__}")
+    return tuple(items)
+
+
+cdef int check_count(str what, Py_ssize_t found, Py_ssize_t expected) except -1:
+    if found != expected:
+        raise InvalidArgumentError(f"{what}: expected {expected}, one per value, found {found}")
+    return 0
+
+
+@cython.final
+cdef class Columns(Parts):
+    """Parts from packed columns."""
+
+    def __init__(self, values, keys, event_times):
+        self.held = []
+        offsets, data = packed(values, "values")
+        self.make_room(len(offsets) - 1)
+        self.take(offsets, data, False, "values")
+        if keys is not None:
+            offsets, data = packed(keys, "keys")
+            check_count("keys", len(offsets) - 1, self.count)
+            self.take(offsets, data, True, "keys")
+        if event_times is not None:
+            self.take_times(event_times)
+
+    cdef const uint8_t *hold(self, source, str what, Py_ssize_t *length) except? NULL:
+        view = memoryview(source).cast("B") if not isinstance(source, bytes) else source
+        cdef const unsigned char[::1] bytes_view = view
+        self.held.append(view)
+        length[0] = bytes_view.shape[0]
+        return &bytes_view[0] if bytes_view.shape[0] else NULL
+
+    cdef int take(self, offsets, data, bint keys, str what) except -1:
+        cdef Py_ssize_t i, length, offset_bytes
+        cdef const uint8_t *bytes_start = self.hold(data, what, &length)
+        cdef const int64_t *at = <const int64_t *>self.hold(offsets, what, &offset_bytes)
+        for i in range(self.count):
+            if not 0 <= at[i] <= at[i + 1] <= length:
+                raise InvalidArgumentError(
+                    f"{what}: offsets of row {i} must ascend within {length} bytes, found {at[i]} to {at[i + 1]}")
+            if keys:
+                self.parts[i].key, self.parts[i].key_length = bytes_start + at[i], at[i + 1] - at[i]
+            else:
+                self.parts[i].value, self.parts[i].value_length = bytes_start + at[i], at[i + 1] - at[i]
+        return 0
+
+    cdef int take_times(self, event_times) except -1:
+        cdef Py_ssize_t i, length
+        import numpy
+        column = numpy.ascontiguousarray(event_times, numpy.int64)
+        check_count("event_times", len(column), self.count)
+        cdef const int64_t *times = <const int64_t *>self.hold(column, "event_times", &length)
+        self.make_times()
+        for i in range(self.count):
+            self.set_time(i, times[i])
+        return 0
+
+
+cdef tuple packed(object column, str what):
+    """A column in any accepted form as (int64 offsets, data buffer)."""
+    import numpy
+    if isinstance(column, tuple) and len(column) == 2:
+        offsets = numpy.ascontiguousarray(column[0], numpy.int64)
+        if offsets.ndim != 1 or not len(offsets):
+            raise InvalidArgumentError(f"{what}: expected offsets of length n + 1, found shape {offsets.shape}")
+        return offsets, column[1]
+    if isinstance(column, numpy.ndarray):
+        return packed_array(column, what)
+    if hasattr(column, "buffers") and hasattr(column, "type"):
+        return packed_arrow(column, what)
+    raise WrongTypeError(f"{what}: expected (offsets, data), a numpy or a pyarrow array, found {type(column).__name__}")
+
+
+cdef tuple packed_array(object column, str what):
+    import numpy
+    if column.dtype.kind == "S" and column.ndim == 1:
+        width = column.dtype.itemsize
+    elif column.dtype == numpy.uint8 and column.ndim == 2:
+        width = column.shape[1]
+    else:
+        raise WrongTypeError(f"{what}: expected uint8 of shape (n, width) or dtype S, found {column.dtype} of {column.shape}")
+    data = numpy.ascontiguousarray(column).view(numpy.uint8).reshape(-1)
+    return numpy.arange(len(column) + 1, dtype=numpy.int64) * width, data
+
+
+cdef tuple packed_arrow(object column, str what):
+    import numpy
+    kind = str(column.type)
+    widths = {"binary": numpy.int32, "string": numpy.int32, "large_binary": numpy.int64, "large_string": numpy.int64}
+    if kind not in widths:
+        raise WrongTypeError(f"{what}: expected a pyarrow binary or string array, found {kind}")
+    if column.null_count:
+        raise InvalidArgumentError(f"{what}: expected no nulls, found {column.null_count}")
+    _, offsets, data = column.buffers()
+    raw = numpy.frombuffer(offsets, widths[kind])[column.offset : column.offset + len(column) + 1]
+    return raw.astype(numpy.int64), data if data is not None else b""

@@ -1,0 +1,207 @@
+"""Reading single entries: entry number -> segment -> sparse index -> record, one native call.
+
+`Reader` is the base of the writer's CommitLog and of the read-only LogReader; both are Python classes that keep the
+table of segments up to date and answer `_open_segment` and `_load_index`.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdlib cimport free, realloc
+from libc.string cimport memmove
+
+from pyreplog._native cimport record as rec
+from pyreplog._native.layout cimport KIND_BATCH, RecordHead, SHORT_HEADER, ShortHeader
+from pyreplog._native.segment cimport pin
+from pyreplog._native.sparse cimport SparseIndex
+from pyreplog._native.tail cimport load
+from pyreplog.errors import OutOfRangeError, TrimmedError
+
+
+cdef class Reader:
+    """Table of segments and lookup by entry number. Not for use by itself."""
+
+    def __cinit__(self, *args, **kwargs):
+        self.segments = []
+        self.visible_entry = &self.own_visible_entry
+
+    def __dealloc__(self):
+        free(self.bases)
+        free(self.firsts)
+
+    # ---- the table, kept by the subclass -----------------------------------------------------------------------
+
+    def _use_tail(self, Tail tail, *, bint trusted):
+        """Read the visible end from the tail page; untrusted: from `_set_visible_entry`."""
+        self.tail = tail
+        self.visible_entry = &tail.page.visible_entry if trusted and tail is not None else &self.own_visible_entry
+
+    def _set_visible_entry(self, int64_t entry):
+        self.own_visible_entry = entry
+
+    @property
+    def _own_visible_entry(self):
+        return self.own_visible_entry
+
+    def _unmap(self, Py_ssize_t row):
+        """Forget the mapping of a row; it is made again when it is asked for."""
+        self.segments[row] = None
+
+    def _set_segments(self, list table not None):
+        """Replace the table: (base, first entry, Segment or None) in ascending order."""
+        cdef Py_ssize_t i, count = len(table)
+        self._set_capacity(count)
+        for i in range(count):
+            self.bases[i] = table[i][0]
+            self.firsts[i] = table[i][1]
+        self.segments = [row[2] for row in table]
+        self.count = count
+
+    def _push_segment(self, Segment segment not None):
+        """Add a row at the end."""
+        self._set_capacity(self.count + 1)
+        self.bases[self.count] = segment.base
+        self.firsts[self.count] = segment.first_entry
+        self.segments.append(segment)
+        self.count += 1
+
+    def _drop_segments(self, Py_ssize_t count):
+        """Remove rows from the front; returns their Segments (None where not mapped)."""
+        dropped = self.segments[:count]
+        self.segments = self.segments[count:]
+        self.count -= count
+        memmove(self.bases, self.bases + count, self.count * sizeof(int64_t))
+        memmove(self.firsts, self.firsts + count, self.count * sizeof(int64_t))
+        return dropped
+
+    def _set_capacity(self, Py_ssize_t count):
+        cdef int64_t *grown = <int64_t *>realloc(self.bases, (count + 1) * sizeof(int64_t))
+        if grown == NULL:
+            raise MemoryError
+        self.bases = grown
+        grown = <int64_t *>realloc(self.firsts, (count + 1) * sizeof(int64_t))
+        if grown == NULL:
+            raise MemoryError
+        self.firsts = grown
+
+    def _segment_table(self):
+        """The table as given to `_set_segments`."""
+        return [(self.bases[i], self.firsts[i], self.segments[i]) for i in range(self.count)]
+
+    def _index_of_position(self, int64_t position):
+        """Row of the segment that holds a position; -1 when it lies before the first."""
+        return self.segment_of(self.bases, position)
+
+    def _index_of_entry(self, int64_t entry):
+        """Row of the last segment whose first entry is not above `entry`; -1: before the first."""
+        return self.segment_of(self.firsts, entry)
+
+    def _mapped(self, Py_ssize_t row):
+        """The Segment of a row, mapped if need be."""
+        if not 0 <= row < self.count:
+            raise IndexError(row)
+        return self.mapped(row)
+
+    def _open_segment(self, row):
+        raise NotImplementedError
+
+    def _load_index(self, segment, entry):
+        """Make `segment.index` cover `entry`, or change the table so that another segment is found for it."""
+        raise NotImplementedError
+
+    cdef Py_ssize_t segment_of(self, const int64_t *keys, int64_t key) noexcept:
+        cdef Py_ssize_t low = 0, high = self.count, middle
+        if high and keys[high - 1] <= key:
+            return high - 1
+        while low < high:
+            middle = (low + high) >> 1
+            if keys[middle] <= key:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    cdef Segment mapped(self, Py_ssize_t i):
+        segment = self.segments[i]
+        if segment is None:
+            segment = self._open_segment(i)
+            self.segments[i] = segment
+        return <Segment>segment
+
+    # ---- lookup ------------------------------------------------------------------------------------------------
+
+    cdef const uint8_t *locate(self, int64_t entry) except NULL:
+        """Address of the verified record of an entry; sets `found`."""
+        cdef int64_t place, stride, delta, want, stop
+        cdef Py_ssize_t row
+        cdef Segment segment
+        cdef SparseIndex index
+        cdef const uint8_t *p
+        if not 0 <= entry < load(self.visible_entry):
+            raise OutOfRangeError(f"entry {entry}: the log's visible entries end before {load(self.visible_entry)}")
+        while True:
+            row = self.segment_of(self.firsts, entry)
+            if row < 0:
+                raise TrimmedError(f"entry {entry} was removed; the log begins at {self.firsts[0] if self.count else 0}")
+            segment = self.mapped(row)
+            want = entry - segment.first_entry
+            if segment.index is not None and want < segment.index.entries:
+                break
+            self._load_index(segment, entry)
+        index = segment.index
+        stop = index.end
+        place = index.find(want, &stride, &delta)
+        self.found = segment
+        if stride:
+            p = segment.map + place + (want - delta) * stride
+            if p + SHORT_HEADER <= segment.map + stop and (<const ShortHeader *>p).entry_delta == want:
+                if (<const RecordHead *>p).kind <= KIND_BATCH and rec.check_record(p, segment.map + stop - p, segment.stamp) > 0:
+                    return p
+        return self.walk(segment, place, want, stop)
+
+    cdef const uint8_t *walk(self, Segment segment, int64_t place, int64_t want, int64_t stop) except NULL:
+        """Step from record to record up to the wanted one; only that one's CRC is checked."""
+        cdef const RecordHead *head
+        cdef int64_t status, stride
+        while place + SHORT_HEADER <= stop:
+            head = <const RecordHead *>(segment.map + place)
+            stride = rec.stride_of(head.length)
+            if head.stamp != segment.stamp or stride < SHORT_HEADER or stride > stop - place:
+                break
+            if head.kind <= KIND_BATCH and (<const ShortHeader *>head).entry_delta >= want:
+                break
+            place += stride
+        status = rec.check_record(segment.map + place, stop - place, segment.stamp)
+        if status > 0 and (<const ShortHeader *>(segment.map + place)).entry_delta != want:
+            status = rec.RECORD_ENTRY
+        if status <= 0:
+            raise segment.fault(place, status)
+        return segment.map + place
+
+    def read(self, int64_t entry):
+        """The Record of an entry number; its CRC is checked. The record pins its segment while it lives.
+
+        Errors: OutOfRangeError (not written yet, not visible yet), TrimmedError, CorruptionError, ClosedError.
+        Any thread; does not block.
+        """
+        cdef const uint8_t *p = self.locate(entry)
+        cdef Segment segment = self.found
+        return rec.make_record(pin(segment), p, segment.first_entry, segment.base + (p - segment.map))
+
+    def __getitem__(self, item):
+        """`log[n]`: the value of an entry, as bytes; negative n counts from the visible end. `log[a:b]`: list of values."""
+        cdef const uint8_t *p
+        cdef int64_t entry
+        if isinstance(item, slice):
+            return self._values(item)
+        entry = item
+        if entry < 0:
+            entry += load(self.visible_entry)
+        p = self.locate(entry)
+        return PyBytes_FromStringAndSize(<const char *>rec.value_of(p), rec.value_length_of(p))
+
+    def _values(self, item):
+        raise NotImplementedError
+
+    def _position_of(self, int64_t entry):
+        """Position of an entry's record."""
+        cdef const uint8_t *p = self.locate(entry)
+        return self.found.base + (p - self.found.map)

@@ -1,0 +1,158 @@
+# Records: what every layer stores, sends and scans. Layout: layout.h, FORMAT.md.
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from pyreplog._native.layout cimport (
+    ATTRIBUTES_MAX, CRC_FROM, FORM_ATTRIBUTES, FORM_KEY, FORM_LONG, FORMAT_VERSION, KIND_BLANK, LAG_NONE,
+    LONG_HEADER, LongHeader, RecordHead, SHORT_HEADER, ShortHeader, crc32c, crc32c_copy,
+)
+
+
+# What is wrong with a record, as negative numbers; `status.describe` turns them into words.
+cdef enum Status:
+    RECORD_ABSENT = -1    # length 0: nothing was ever written here
+    RECORD_LENGTH = -2    # length below its header or beyond the space there is
+    RECORD_STAMP = -3     # bytes of another log, place or epoch
+    RECORD_CRC = -4
+    RECORD_KIND = -5
+    RECORD_FORM = -6      # unknown version or flags
+    RECORD_PARTS = -7     # key and attributes longer than the record
+    RECORD_ENTRY = -8     # not the entry number that must follow
+    RECORD_BLANK = -9     # not a fault: the end of the segment
+
+
+# One record to encode: borrowed pointers, valid while the caller holds the objects.
+ctypedef struct Part:
+    const uint8_t *key
+    const uint8_t *attributes
+    const uint8_t *value
+    Py_ssize_t key_length         # -1: no key
+    Py_ssize_t attributes_length
+    Py_ssize_t value_length
+    int64_t event_time            # INT64_MIN: none
+
+
+cdef inline int64_t stride_of(int64_t length) noexcept nogil:
+    return (length + 7) & ~7
+
+
+cdef inline int64_t part_length(const Part *part, int64_t header) noexcept nogil:
+    """Record length without padding."""
+    return (header + (part.key_length if part.key_length > 0 else 0)
+            + (part.attributes_length + 2 if part.attributes_length else 0) + part.value_length)
+
+
+cdef inline void write_head(uint8_t *dst, uint32_t length, uint32_t stamp, uint8_t kind, uint8_t form,
+                            uint16_t key_length, int64_t time) noexcept nogil:
+    cdef RecordHead *head = <RecordHead *>dst
+    head.length = length
+    head.stamp = stamp
+    head.kind = kind
+    head.form = form | <uint8_t>FORMAT_VERSION
+    head.key_length = key_length
+    head.time = time
+
+
+cdef inline void write_body(uint8_t *dst, int64_t header, uint32_t length, const Part *part) noexcept nogil:
+    """Copy attributes, key and value behind a finished header, pad, and set the CRC: one pass over each byte."""
+    cdef uint32_t crc = crc32c(length, dst + CRC_FROM, header - CRC_FROM)
+    cdef uint8_t *p = dst + header
+    cdef uint16_t attributes_length
+    if part.attributes_length:
+        attributes_length = <uint16_t>part.attributes_length
+        crc = crc32c_copy(crc, p, <const uint8_t *>&attributes_length, 2, 0)
+        crc = crc32c_copy(crc, p + 2, part.attributes, part.attributes_length, 0)
+        p += 2 + part.attributes_length
+    if part.key_length > 0:
+        crc = crc32c_copy(crc, p, part.key, part.key_length, 0)
+        p += part.key_length
+    crc = crc32c_copy(crc, p, part.value, part.value_length, stride_of(length) - length)
+    (<RecordHead *>dst).crc = crc
+
+
+cdef inline void encode_short(uint8_t *dst, uint32_t length, uint32_t stamp, uint8_t kind, int64_t time,
+                              uint32_t entry_delta, uint32_t synced_lag, const Part *part) noexcept nogil:
+    cdef uint8_t form = ((FORM_KEY if part.key_length >= 0 else 0)
+                         | (FORM_ATTRIBUTES if part.attributes_length else 0))
+    write_head(dst, length, stamp, kind, form, <uint16_t>(part.key_length if part.key_length > 0 else 0), time)
+    (<ShortHeader *>dst).entry_delta = entry_delta
+    (<ShortHeader *>dst).synced_lag = synced_lag
+    write_body(dst, SHORT_HEADER, length, part)
+
+
+cdef inline void encode_blank(uint8_t *dst, uint32_t length, uint32_t stamp, uint32_t entry_delta,
+                              uint32_t synced_lag, int64_t time) noexcept nogil:
+    """A blank fills the rest of its segment; only its header is written and covered by its CRC."""
+    write_head(dst, length, stamp, KIND_BLANK, 0, 0, time)
+    (<ShortHeader *>dst).entry_delta = entry_delta
+    (<ShortHeader *>dst).synced_lag = synced_lag
+    (<RecordHead *>dst).crc = crc32c(length, dst + CRC_FROM, SHORT_HEADER - CRC_FROM)
+
+
+cdef inline int64_t header_of(const uint8_t *p) noexcept nogil:
+    return LONG_HEADER if (<const RecordHead *>p).form & FORM_LONG else SHORT_HEADER
+
+
+cdef inline int64_t attributes_of(const uint8_t *p, const uint8_t **start) noexcept nogil:
+    """Length of a verified record's attributes; `start` is set to their first byte."""
+    cdef uint16_t length
+    cdef int64_t header = header_of(p)
+    if not (<const RecordHead *>p).form & FORM_ATTRIBUTES:
+        start[0] = p + header
+        return 0
+    memcpy(&length, p + header, 2)
+    start[0] = p + header + 2
+    return length
+
+
+cdef inline const uint8_t *key_of(const uint8_t *p) noexcept nogil:
+    cdef const uint8_t *attributes
+    cdef int64_t length = attributes_of(p, &attributes)
+    return attributes + length
+
+
+cdef inline const uint8_t *value_of(const uint8_t *p) noexcept nogil:
+    return key_of(p) + (<const RecordHead *>p).key_length
+
+
+cdef inline int64_t value_length_of(const uint8_t *p) noexcept nogil:
+    return (<const RecordHead *>p).length - (value_of(p) - p)
+
+
+# Stride of the record at p when it is intact, else a Status. At least `space` bytes at p may be read.
+cdef int64_t check_record(const uint8_t *p, int64_t space, uint32_t stamp) noexcept nogil
+
+# Event time among a verified record's attributes, or INT64_MIN.
+cdef int64_t event_time_of(const uint8_t *p) noexcept nogil
+
+# Verify the records that begin in map[start, until), none reaching beyond `stop`, and store their offsets. Returns how many; `next_offset` is set to the offset
+# after the last of them, `fault` to why the walk ended there (0: `limit` or `until` was reached).
+# `entry_delta` (in/out): number the next numbered entry must have, -1: not checked.
+cdef int64_t scan_records(const uint8_t *map, int64_t start, int64_t until, int64_t stop, uint32_t stamp,
+                          uint32_t *offsets, int64_t limit, bint numbered_only, int64_t *entry_delta, int64_t *next_offset,
+                          int64_t *fault) noexcept nogil
+
+
+cdef class Record:
+    cdef object owner             # keeps the bytes alive
+    cdef const uint8_t *p
+    cdef readonly int64_t entry
+    cdef readonly int64_t position
+
+
+cdef class RecordBatch:
+    cdef object owner             # keeps the mapping alive
+    cdef const uint8_t *map       # address of offset 0
+    cdef int64_t base             # position of offset 0
+    cdef int64_t first_entry      # entry number of delta 0, -1: not numbered
+    cdef uint32_t *offsets
+    cdef Py_ssize_t count
+    cdef readonly int64_t next_position
+    cdef dict columns
+    cdef Record record_at(self, Py_ssize_t i)
+    cdef object column(self, int which)
+
+cdef object span(object owner, const uint8_t *p, Py_ssize_t length)
+cdef Record make_record(object owner, const uint8_t *p, int64_t first_entry, int64_t position)
+cdef RecordBatch make_batch(object owner, const uint8_t *map, int64_t base, int64_t first_entry,
+                            uint32_t *offsets, Py_ssize_t count, int64_t next_position)

@@ -1,0 +1,505 @@
+"""Records read: verification, the batch of columns, and single records as views.
+
+Encoding lies in record.pxd, inlined into its callers. Threads: batches and records are immutable; any thread may use
+them. They hold their segment mapped for as long as they live.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.buffer cimport Py_buffer, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer, PyBUF_WRITABLE
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport INT64_MIN, int32_t
+from libc.stdlib cimport free
+
+from pyreplog._native.layout cimport (
+    FORM_VERSION_MASK, KIND_BATCH, KIND_CONTROL, KIND_DATA, KIND_MARKER, TAG_EVENT_TIME, TAG_PRODUCER, TAG_PROPERTY,
+    TAG_SEQUENCE,
+)
+from pyreplog.errors import InvalidArgumentError, RecordTooLargeError
+
+NO_EVENT_TIME = INT64_MIN
+
+
+cdef inline bint parts_fit(const uint8_t *p, int64_t header) noexcept nogil:
+    cdef const RecordHead *head = <const RecordHead *>p
+    cdef int64_t parts = header + head.key_length
+    cdef uint16_t attributes = 0
+    if head.form & FORM_ATTRIBUTES:
+        if header + 2 > head.length:
+            return False
+        memcpy(&attributes, p + header, 2)
+        parts += 2 + attributes
+    return parts <= head.length and (head.key_length == 0 or head.form & FORM_KEY)
+
+
+cdef int64_t check_blank(const uint8_t *p, int64_t space, uint32_t stamp) noexcept nogil:
+    cdef const RecordHead *head = <const RecordHead *>p
+    if head.stamp != stamp:
+        return RECORD_STAMP
+    if head.length < SHORT_HEADER or head.length != space:
+        return RECORD_LENGTH
+    if crc32c(head.length, p + CRC_FROM, SHORT_HEADER - CRC_FROM) != head.crc:
+        return RECORD_CRC
+    return RECORD_BLANK
+
+
+cdef int64_t check_record(const uint8_t *p, int64_t space, uint32_t stamp) noexcept nogil:
+    cdef const RecordHead *head = <const RecordHead *>p
+    cdef int64_t stride, header
+    if space < SHORT_HEADER:
+        return RECORD_LENGTH if space > 0 else RECORD_ABSENT
+    if head.length == 0:
+        return RECORD_ABSENT
+    if head.kind == KIND_BLANK:
+        return check_blank(p, space, stamp)
+    header = header_of(p)
+    stride = stride_of(head.length)
+    if head.length < header or stride > space:
+        return RECORD_LENGTH
+    if head.stamp != stamp:
+        return RECORD_STAMP
+    if crc32c(head.length, p + CRC_FROM, stride - CRC_FROM) != head.crc:
+        return RECORD_CRC
+    if head.kind < KIND_DATA or head.kind > KIND_MARKER:
+        return RECORD_KIND
+    if head.form & FORM_VERSION_MASK != FORMAT_VERSION or head.form & 0x80:
+        return RECORD_FORM
+    if not parts_fit(p, header):
+        return RECORD_PARTS
+    return stride
+
+
+cdef int64_t scan_records(const uint8_t *map, int64_t start, int64_t until, int64_t stop, uint32_t stamp,
+                          uint32_t *offsets, int64_t limit, bint numbered_only, int64_t *entry_delta, int64_t *next_offset,
+                          int64_t *fault) noexcept nogil:
+    cdef int64_t at = start, stride, count = 0
+    cdef bint numbered
+    fault[0] = 0
+    while count < limit and at < until:
+        stride = check_record(map + at, stop - at, stamp)
+        if stride < 0:
+            fault[0] = stride
+            break
+        numbered = (<const RecordHead *>(map + at)).kind <= KIND_BATCH
+        if entry_delta[0] >= 0 and not (<const RecordHead *>(map + at)).form & FORM_LONG:
+            if (<const ShortHeader *>(map + at)).entry_delta != entry_delta[0]:
+                fault[0] = RECORD_ENTRY
+                break
+            entry_delta[0] += numbered
+        if numbered or not numbered_only:
+            offsets[count] = <uint32_t>at
+            count += 1
+        at += stride
+    next_offset[0] = at
+    return count
+
+
+cdef int64_t event_time_of(const uint8_t *p) noexcept nogil:
+    cdef const uint8_t *attributes
+    cdef int64_t time
+    if attributes_of(p, &attributes) < 11 or attributes[0] != TAG_EVENT_TIME:
+        return INT64_MIN
+    memcpy(&time, attributes + 3, 8)
+    return time
+
+
+# ---- attributes ------------------------------------------------------------------------------------------------
+
+def encode_attributes(event_time_us, properties, producer=None, sequence=None):
+    """Attribute bytes of one record: tag u8, length u16, value; ascending by tag (FORMAT.md)."""
+    cdef bytearray out = bytearray()
+    if event_time_us is not None:
+        put_attribute(out, TAG_EVENT_TIME, int(event_time_us).to_bytes(8, "little", signed=True))
+    for name, value in (properties or {}).items():
+        encoded = name.encode() if isinstance(name, str) else bytes(name)
+        text = value.encode() if isinstance(value, str) else bytes(value)
+        put_attribute(out, TAG_PROPERTY, len(encoded).to_bytes(2, "little") + encoded + text)
+    if producer is not None:
+        put_attribute(out, TAG_PRODUCER, producer)
+    if sequence is not None:
+        put_attribute(out, TAG_SEQUENCE, int(sequence).to_bytes(8, "little", signed=True))
+    if len(out) > ATTRIBUTES_MAX:
+        raise RecordTooLargeError(f"attributes: at most {ATTRIBUTES_MAX} bytes, found {len(out)}")
+    return bytes(out)
+
+
+cdef int put_attribute(bytearray out, uint8_t tag, bytes value) except -1:
+    if len(value) > ATTRIBUTES_MAX:
+        raise RecordTooLargeError(f"attribute {tag}: at most {ATTRIBUTES_MAX} bytes, found {len(value)}")
+    out.append(tag)
+    out += len(value).to_bytes(2, "little")
+    out += value
+    return 0
+
+
+def decode_attributes(data):
+    """List of (tag, value bytes); stops where the rest is no attribute."""
+    view, out, at = memoryview(data), [], 0
+    while at + 3 <= len(view):
+        length = int.from_bytes(view[at + 1 : at + 3], "little")
+        if at + 3 + length > len(view):
+            break
+        out.append((view[at], bytes(view[at + 3 : at + 3 + length])))
+        at += 3 + length
+    return out
+
+
+# ---- one record ------------------------------------------------------------------------------------------------
+
+cdef class Span:
+    """Exports a stretch of a mapped segment as a read-only buffer and keeps the segment alive."""
+
+    cdef object owner
+    cdef const uint8_t *p
+    cdef Py_ssize_t length
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, <void *>self.p, self.length, True, flags)
+
+    def __releasebuffer__(self, Py_buffer *buffer):
+        """The owner is released with the last reference to this object."""
+
+
+cdef object span(object owner, const uint8_t *p, Py_ssize_t length):
+    cdef Span made = Span.__new__(Span)
+    made.owner, made.p, made.length = owner, p, length
+    return memoryview(made)
+
+
+cdef Record make_record(object owner, const uint8_t *p, int64_t first_entry, int64_t position):
+    cdef Record made = Record.__new__(Record)
+    made.owner = owner
+    made.p = p
+    made.position = position
+    if (<const RecordHead *>p).form & FORM_LONG:
+        made.entry = (<const LongHeader *>p).entry
+    else:
+        made.entry = first_entry + (<const ShortHeader *>p).entry_delta
+    return made
+
+
+@cython.final
+@cython.freelist(64)
+cdef class Record:
+    """One verified record of a log; its bytes stay where they are until an attribute is asked for.
+
+    `entry`: entry number; `position`: byte offset in the log. `value` and `key` are copies (bytes, key None when the
+    record has none); `value_view` and `key_view` are read-only memoryviews of the mapped segment, which they hold
+    alive. Times are in microseconds since the epoch.
+    """
+
+    @property
+    def value(self):
+        """The value, copied."""
+        return PyBytes_FromStringAndSize(<const char *>value_of(self.p), value_length_of(self.p))
+
+    @property
+    def value_view(self):
+        """The value, not copied; keeps the segment mapped while the view lives."""
+        return span(self.owner, value_of(self.p), value_length_of(self.p))
+
+    @property
+    def key(self):
+        """The key, copied; None when there is none."""
+        if not (<const RecordHead *>self.p).form & FORM_KEY:
+            return None
+        return PyBytes_FromStringAndSize(<const char *>key_of(self.p), (<const RecordHead *>self.p).key_length)
+
+    @property
+    def key_view(self):
+        """The key, not copied; None when there is none."""
+        if not (<const RecordHead *>self.p).form & FORM_KEY:
+            return None
+        return span(self.owner, key_of(self.p), (<const RecordHead *>self.p).key_length)
+
+    @property
+    def timestamp(self):
+        """Append time in microseconds since the epoch; never less than the record's before it."""
+        return (<const RecordHead *>self.p).time
+
+    @property
+    def event_time(self):
+        """The producer's time in microseconds since the epoch, or None."""
+        cdef int64_t time = event_time_of(self.p)
+        return None if time == INT64_MIN else time
+
+    @property
+    def kind(self):
+        """1 data, 2 batch, 3 control, 4 marker."""
+        return (<const RecordHead *>self.p).kind
+
+    @property
+    def ledger(self):
+        """Ledger id; 0 for the records of a bare log."""
+        return (<const LongHeader *>self.p).ledger if (<const RecordHead *>self.p).form & FORM_LONG else 0
+
+    @property
+    def lac(self):
+        """Last entry its writer knew to be confirmed (bare log: synced); -1: none known."""
+        cdef uint32_t lag
+        if (<const RecordHead *>self.p).form & FORM_LONG:
+            return (<const LongHeader *>self.p).lac
+        lag = (<const ShortHeader *>self.p).synced_lag
+        return -1 if lag == LAG_NONE else self.entry - <int64_t>lag
+
+    @property
+    def size(self):
+        """Bytes of the value."""
+        return value_length_of(self.p)
+
+    @property
+    def attributes(self):
+        """All attributes as (tag, bytes), in stored order."""
+        cdef const uint8_t *start
+        cdef int64_t length = attributes_of(self.p, &start)
+        return decode_attributes(PyBytes_FromStringAndSize(<const char *>start, length))
+
+    @property
+    def properties(self):
+        """The properties given at append: dict of str to bytes."""
+        out = {}
+        for tag, data in self.attributes:
+            if tag == TAG_PROPERTY:
+                split = 2 + int.from_bytes(data[:2], "little")
+                out[data[2:split].decode("utf-8", "replace")] = data[split:]
+        return out
+
+    @property
+    def raw(self):
+        """The stored bytes, header to padding, not copied."""
+        return span(self.owner, self.p, stride_of((<const RecordHead *>self.p).length))
+
+    def __len__(self):
+        return value_length_of(self.p)
+
+    def __reduce__(self):
+        raise TypeError("a Record views a mapped segment and cannot be pickled; take its value")
+
+    def __repr__(self):
+        return f"Record(entry={self.entry}, position={self.position}, key={self.key!r}, size={self.size})"
+
+
+# ---- columns ---------------------------------------------------------------------------------------------------
+
+cdef enum Column:
+    COLUMN_POSITION, COLUMN_ENTRY, COLUMN_TIME, COLUMN_SIZE, COLUMN_KEY_SIZE, COLUMN_EVENT_TIME, COLUMN_KIND
+    COLUMN_LEDGER, COLUMN_VALUE_START, COLUMN_STRIDE
+
+
+cdef int64_t gather(const uint8_t *map, const uint32_t *offsets, Py_ssize_t count, int64_t base, int64_t first_entry,
+                    int column, int64_t *out) noexcept nogil:
+    """Fill one int64 column."""
+    cdef Py_ssize_t i
+    cdef const uint8_t *p
+    for i in range(count):
+        p = map + offsets[i]
+        if column == COLUMN_POSITION:
+            out[i] = base + offsets[i]
+        elif column == COLUMN_ENTRY:
+            out[i] = ((<const LongHeader *>p).entry if (<const RecordHead *>p).form & FORM_LONG
+                      else first_entry + (<const ShortHeader *>p).entry_delta)
+        elif column == COLUMN_TIME:
+            out[i] = (<const RecordHead *>p).time
+        elif column == COLUMN_SIZE:
+            out[i] = value_length_of(p)
+        elif column == COLUMN_KEY_SIZE:
+            out[i] = (<const RecordHead *>p).key_length if (<const RecordHead *>p).form & FORM_KEY else -1
+        elif column == COLUMN_EVENT_TIME:
+            out[i] = event_time_of(p)
+        elif column == COLUMN_KIND:
+            out[i] = (<const RecordHead *>p).kind
+        elif column == COLUMN_LEDGER:
+            out[i] = (<const LongHeader *>p).ledger if (<const RecordHead *>p).form & FORM_LONG else 0
+        elif column == COLUMN_VALUE_START:
+            out[i] = offsets[i] + (value_of(p) - p)
+        else:
+            out[i] = stride_of((<const RecordHead *>p).length)
+    return count
+
+
+cdef int64_t pack(const uint8_t *map, const uint32_t *offsets, Py_ssize_t count, bint keys, int64_t *starts,
+                  uint8_t *out) noexcept nogil:
+    """Lay values (or keys) end to end; with out NULL only fill `starts`. Returns the bytes in all."""
+    cdef Py_ssize_t i
+    cdef int64_t at = 0, length
+    cdef const uint8_t *p
+    for i in range(count):
+        p = map + offsets[i]
+        length = (<const RecordHead *>p).key_length if keys else value_length_of(p)
+        starts[i] = at
+        if out != NULL:
+            memcpy(out + at, key_of(p) if keys else value_of(p), length)
+        at += length
+    starts[count] = at
+    return at
+
+
+cdef RecordBatch make_batch(object owner, const uint8_t *map, int64_t base, int64_t first_entry,
+                            uint32_t *offsets, Py_ssize_t count, int64_t next_position):
+    cdef RecordBatch made = RecordBatch.__new__(RecordBatch)
+    made.owner = owner
+    made.map = map
+    made.base = base
+    made.first_entry = first_entry
+    made.offsets = offsets
+    made.count = count
+    made.next_position = next_position
+    return made
+
+
+@cython.final
+cdef class RecordBatch:
+    """Verified records of one segment, as numpy columns over the mapping; made by `scan`, `read` of a slice, `follow`.
+
+    Columns are computed when first asked for and are of dtype int64 and length len(batch). Iterating gives `Record`s,
+    `values()` and `keys()` lists of bytes, `packed()` one buffer with offsets. The batch holds its segment mapped.
+    """
+
+    def __cinit__(self):
+        self.columns = {}
+
+    def __dealloc__(self):
+        free(self.offsets)
+
+    def __len__(self):
+        return self.count
+
+    cdef Record record_at(self, Py_ssize_t i):
+        return make_record(self.owner, self.map + self.offsets[i], self.first_entry, self.base + self.offsets[i])
+
+    def __getitem__(self, Py_ssize_t i):
+        if i < 0:
+            i += self.count
+        if not 0 <= i < self.count:
+            raise IndexError(f"batch index {i} out of range({self.count})")
+        return self.record_at(i)
+
+    def __iter__(self):
+        return RecordIterator(self)
+
+    def __reduce__(self):
+        raise TypeError("a RecordBatch views a mapped segment and cannot be pickled; take its columns or values")
+
+    cdef object column(self, int which):
+        cdef Py_buffer buffer
+        made = self.columns.get(which)
+        if made is None:
+            import numpy
+            made = numpy.empty(self.count, numpy.int64)
+            if self.count:
+                PyObject_GetBuffer(made, &buffer, PyBUF_WRITABLE)
+                gather(self.map, self.offsets, self.count, self.base, self.first_entry, which, <int64_t *>buffer.buf)
+                PyBuffer_Release(&buffer)
+            made.flags.writeable = False
+            self.columns[which] = made
+        return made
+
+    @property
+    def position(self):
+        """Position of each record in the log, bytes."""
+        return self.column(COLUMN_POSITION)
+
+    @property
+    def entry(self):
+        """Entry number of each record."""
+        return self.column(COLUMN_ENTRY)
+
+    @property
+    def timestamp(self):
+        """Append time, microseconds since the epoch."""
+        return self.column(COLUMN_TIME)
+
+    @property
+    def event_time(self):
+        """The producer's time, microseconds since the epoch; NO_EVENT_TIME (the smallest int64) where none was given."""
+        return self.column(COLUMN_EVENT_TIME)
+
+    @property
+    def size(self):
+        """Bytes of each value."""
+        return self.column(COLUMN_SIZE)
+
+    @property
+    def key_size(self):
+        """Bytes of each key, -1 where there is none."""
+        return self.column(COLUMN_KEY_SIZE)
+
+    @property
+    def stride(self):
+        """Bytes each record takes in the log, header and padding included."""
+        return self.column(COLUMN_STRIDE)
+
+    @property
+    def kind(self):
+        """Record kind: 1 data, 2 batch, 3 control, 4 marker."""
+        return self.column(COLUMN_KIND)
+
+    @property
+    def ledger(self):
+        """Ledger id; 0 in a bare log."""
+        return self.column(COLUMN_LEDGER)
+
+    def values(self):
+        """The values as a list of bytes (copies)."""
+        cdef list out = PyList_New(self.count)
+        cdef Py_ssize_t i
+        cdef const uint8_t *p
+        for i in range(self.count):
+            p = self.map + self.offsets[i]
+            value = PyBytes_FromStringAndSize(<const char *>value_of(p), value_length_of(p))
+            Py_INCREF(value)
+            PyList_SET_ITEM(out, i, value)
+        return out
+
+    def views(self):
+        """The values as a list of read-only memoryviews of the segment; each keeps it mapped."""
+        cdef Py_ssize_t i
+        cdef const uint8_t *p
+        out = []
+        for i in range(self.count):
+            p = self.map + self.offsets[i]
+            out.append(span(self.owner, value_of(p), value_length_of(p)))
+        return out
+
+    def keys(self):
+        """The keys as a list of bytes, None where a record has none."""
+        return [self.record_at(i).key for i in range(self.count)]
+
+    def packed(self, *, bint keys=False):
+        """(offsets, data): the values (or keys) end to end in a numpy uint8 array; offsets is int64 of len + 1."""
+        cdef Py_buffer starts, data
+        cdef int64_t total
+        import numpy
+        offsets = numpy.empty(self.count + 1, numpy.int64)
+        PyObject_GetBuffer(offsets, &starts, PyBUF_WRITABLE)
+        total = pack(self.map, self.offsets, self.count, keys, <int64_t *>starts.buf, NULL)
+        out = numpy.empty(total, numpy.uint8)
+        if total:
+            PyObject_GetBuffer(out, &data, PyBUF_WRITABLE)
+            with nogil:
+                pack(self.map, self.offsets, self.count, keys, <int64_t *>starts.buf, <uint8_t *>data.buf)
+            PyBuffer_Release(&data)
+        PyBuffer_Release(&starts)
+        return offsets, out
+
+    def __repr__(self):
+        return f"RecordBatch({self.count} records up to position {self.next_position})"
+
+
+@cython.final
+cdef class RecordIterator:
+    cdef RecordBatch batch
+    cdef Py_ssize_t at
+
+    def __init__(self, RecordBatch batch not None):
+        self.batch = batch
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.at >= self.batch.count:
+            raise StopIteration
+        self.at += 1
+        return self.batch.record_at(self.at - 1)

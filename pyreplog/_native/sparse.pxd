@@ -1,0 +1,31 @@
+# Sparse index of one segment: entry number and event time to offset. Layout: layout.h, FORMAT.md.
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from pyreplog._native.layout cimport IndexBlock, TimeRange
+
+
+cdef class SparseIndex:
+    cdef IndexBlock *blocks
+    cdef TimeRange *ranges        # NULL: no record has an event time
+    cdef int64_t count            # of blocks
+    cdef int64_t range_count
+    cdef int64_t capacity         # of blocks; 0: mapped from a file, read-only
+    cdef int64_t size             # of the segment
+    cdef int64_t boundary         # the record that ends beyond this offset gets a block entry
+    cdef int64_t run_stride       # stride of the records since the last block entry
+    cdef bint mixed               # they are not all numbered entries of that stride
+    cdef readonly int64_t end     # offset up to which records are noted
+    cdef readonly int64_t entries # numbered entries noted
+    cdef object mapping
+
+    # The append path's part: note a record that lies at `offset`. Call before or after writing it, in order.
+    cdef void note(self, int64_t offset, int64_t stride, bint numbered, int64_t event_time) noexcept nogil
+    # Offset where the walk to `entry_delta` starts; `stride` is set to the records' stride when the block is uniform.
+    cdef int64_t find(self, int64_t entry_delta, int64_t *stride, int64_t *delta) noexcept nogil
+    cdef void open_block(self, int64_t offset) noexcept nogil
+    cdef void close_run(self) noexcept nogil
+    cdef void widen(self, int64_t offset, int64_t event_time) noexcept nogil
+    cdef int64_t place_of(self, int64_t at) noexcept nogil
+    cdef int64_t block_of(self, int64_t entry_delta) noexcept nogil
+    cdef tuple adopt(self, object path, const uint8_t *p, Py_ssize_t length, bytes uuid, int64_t base,
+                     int64_t first_entry, uint32_t stamp)

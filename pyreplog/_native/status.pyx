@@ -1,0 +1,42 @@
+"""Status codes of the kernels, turned into exceptions. Nothing else in _native raises CorruptionError for a record."""
+
+from pyreplog._native.layout cimport FORM_VERSION_MASK, FORMAT_VERSION, RecordHead
+from pyreplog._native cimport record as rec
+from pyreplog._native.layout cimport CRC_FROM, KIND_BLANK, SHORT_HEADER, crc32c
+from pyreplog.errors import CorruptionError
+
+
+cdef object corruption(object path, int64_t position, int64_t status, const uint8_t *p, int64_t space, uint32_t stamp):
+    expected, found = describe(status, p, space, stamp)
+    return CorruptionError(path, position, expected, found)
+
+
+cdef tuple describe(int64_t status, const uint8_t *p, int64_t space, uint32_t stamp):
+    cdef const RecordHead *head = <const RecordHead *>p
+    if status == rec.RECORD_ABSENT:
+        return "a record", "zeros"
+    if space < SHORT_HEADER:
+        return f"a record header of {SHORT_HEADER} bytes", f"{space} bytes"
+    if status == rec.RECORD_LENGTH:
+        return f"a record of at most {space} bytes", f"length {head.length}"
+    if status == rec.RECORD_STAMP:
+        return f"stamp {stamp:#010x} of this segment", f"{head.stamp:#010x}"
+    if status == rec.RECORD_CRC:
+        return f"CRC-32C {head.crc:#010x}", f"{computed_crc(p):#010x}"
+    if status == rec.RECORD_KIND:
+        return "a record kind from 1 to 5", f"{head.kind}"
+    if status == rec.RECORD_FORM:
+        return f"record version {FORMAT_VERSION} and known flags", f"form byte {head.form:#04x}"
+    if status == rec.RECORD_PARTS:
+        return f"key and attributes within {head.length} bytes", f"key of {head.key_length} bytes"
+    if status == rec.RECORD_ENTRY:
+        return "the next entry number", f"entry delta {(<const rec.ShortHeader *>p).entry_delta}"
+    if status == rec.RECORD_BLANK:
+        return "a record", "the end of the segment"
+    return "an intact record", f"status {status}"
+
+
+cdef uint32_t computed_crc(const uint8_t *p) noexcept:
+    cdef const RecordHead *head = <const RecordHead *>p
+    cdef int64_t covered = SHORT_HEADER if head.kind == KIND_BLANK else rec.stride_of(head.length)
+    return crc32c(head.length, p + CRC_FROM, covered - CRC_FROM)

@@ -1,0 +1,165 @@
+"""The tail page of a log: live end, synced end, what readers may see, and a word to sleep on.
+
+One page mapped by the writer and by every reader of any process. Local and volatile: after a reboot (`boot_id`) or
+when its checks fail it is ignored and the end is found by scanning.
+"""
+
+import mmap
+
+from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyBUF_SIMPLE
+from libc.stdint cimport INT32_MAX
+from libc.string cimport memcmp, memcpy, memset
+
+from pyreplog._native.layout cimport FORMAT_VERSION, TAIL_MAGIC
+
+PAGE = 4096
+
+
+cdef extern from * nogil:
+    """
+    #include <errno.h>
+    #include <limits.h>
+    #include <linux/futex.h>
+    #include <sys/syscall.h>
+    #include <time.h>
+    #include <unistd.h>
+    /* Shared futexes: the page is mapped by several processes. */
+    static int replog_futex_wait(uint32_t *word, uint32_t seen, int64_t timeout_us) {
+        struct timespec t = {timeout_us / 1000000, (timeout_us % 1000000) * 1000};
+        long r = syscall(SYS_futex, word, FUTEX_WAIT, seen, timeout_us < 0 ? NULL : &t, NULL, 0);
+        return r == 0 ? 0 : errno;
+    }
+    static void replog_futex_wake_all(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
+    """
+    int futex_wait "replog_futex_wait"(uint32_t *word, uint32_t seen, int64_t timeout_us) noexcept
+    void futex_wake_all "replog_futex_wake_all"(uint32_t *word) noexcept
+
+
+cdef void wake_sleepers(TailPage *page) noexcept nogil:
+    store32(&page.sleepers, 0)
+    add32(&page.wake, 1)
+    futex_wake_all(&page.wake)
+
+
+cdef class Tail:
+    """Map the page in `file` (at least 4096 bytes, open for reading, or for both when `writable`).
+
+    Position and entry properties are in bytes and entry numbers; each is one atomic word.
+    """
+
+    def __init__(self, file, *, bint writable):
+        cdef Py_buffer buffer
+        self.path = file.name
+        self.writable = writable
+        self.mapping = mmap.mmap(file.fileno(), PAGE, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+        PyObject_GetBuffer(self.mapping, &buffer, PyBUF_SIMPLE)
+        self.page = <TailPage *>buffer.buf
+        PyBuffer_Release(&buffer)
+
+    def begin(self, *, bytes boot_id not None, bytes uuid not None, uint32_t pid):
+        """Writer: claim the page and put down who writes. The words keep their values."""
+        cdef TailPage *page = self.page
+        store32(&page.open, 0)
+        page.version = FORMAT_VERSION
+        page.pid = pid
+        memcpy(page.boot_id, <const char *>boot_id, 16)
+        memcpy(page.uuid, <const char *>uuid, 16)
+        page.magic = TAIL_MAGIC
+
+    def belongs_to(self, bytes boot_id not None, bytes uuid not None):
+        """Whether the page was written since this boot by a writer of this log."""
+        return (self.page.magic == TAIL_MAGIC and self.page.version == FORMAT_VERSION
+                and memcmp(self.page.boot_id, <const char *>boot_id, 16) == 0
+                and memcmp(self.page.uuid, <const char *>uuid, 16) == 0)
+
+    def publish(self, *, int64_t start, int64_t end, int64_t end_entry, int64_t synced_end, int64_t synced_entry,
+                int64_t visible, int64_t visible_entry, bint is_open):
+        """Writer: set every word at once (at open, truncate, trim and close) and wake all sleepers."""
+        store(&self.page.start, start)
+        store(&self.page.end, end)
+        store(&self.page.end_entry, end_entry)
+        store(&self.page.synced_end, synced_end)
+        store(&self.page.synced_entry, synced_entry)
+        store(&self.page.visible, visible)
+        store(&self.page.visible_entry, visible_entry)
+        store32(&self.page.open, is_open)
+        wake_sleepers(self.page)
+
+    def note_truncation(self):
+        """Writer: entries that readers may have seen were cut."""
+        add32(&self.page.truncations, 1)
+
+    @property
+    def start(self):
+        """Position of the first segment."""
+        return load(&self.page.start)
+
+    @start.setter
+    def start(self, int64_t position):
+        store(&self.page.start, position)
+
+    @property
+    def end(self):
+        return load(&self.page.end)
+
+    @property
+    def end_entry(self):
+        return load(&self.page.end_entry)
+
+    @property
+    def synced_end(self):
+        return load(&self.page.synced_end)
+
+    @property
+    def synced_entry(self):
+        return load(&self.page.synced_entry)
+
+    @property
+    def visible(self):
+        """Position up to which readers may read."""
+        return load(&self.page.visible)
+
+    @property
+    def visible_entry(self):
+        """Number of the first entry that readers may not read yet."""
+        return load(&self.page.visible_entry)
+
+    @property
+    def truncations(self):
+        return load32(&self.page.truncations)
+
+    @property
+    def open(self):
+        """Whether a writer has said that it is open (it may have been killed since)."""
+        return load32(&self.page.open) == 1
+
+    @property
+    def pid(self):
+        return self.page.pid
+
+    cdef int64_t wait(self, int64_t seen, int64_t timeout_us, bint visible) noexcept nogil:
+        """Sleep until the (visible) end passes `seen`; returns it, or as it is after a time-out, wake or signal."""
+        cdef const int64_t *word = &self.page.visible if visible else &self.page.end
+        cdef uint32_t wake = load32(&self.page.wake)
+        if load(word) > seen:
+            return load(word)
+        store32(&self.page.sleepers, 1)
+        if load(word) <= seen:
+            futex_wait(&self.page.wake, wake, timeout_us)
+        return load(word)
+
+    def wait_for(self, int64_t seen, int64_t timeout_us):
+        """Sleep, the GIL released, until the visible end passes `seen` or `timeout_us` (>= 0) are over.
+
+        Returns the visible end. May return early: call again. On a page mapped read-only the sleep is a plain one.
+        """
+        cdef int64_t end
+        if not self.writable:
+            raise ValueError("a read-only tail page cannot be waited on")
+        with nogil:
+            end = self.wait(seen, timeout_us, True)
+        return end
+
+    def wake(self):
+        """Wake everybody who sleeps on the page (close, truncate)."""
+        wake_sleepers(self.page)

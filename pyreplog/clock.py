@@ -1,0 +1,62 @@
+"""Where time comes from: the system, or a test's hand.
+
+Nothing below the drivers asks for the time; they are told it. Wall time stamps records, monotonic time
+measures delays and deadlines; the two are never compared with each other.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from pyreplog.errors import InvalidArgumentError
+
+
+class Clock(Protocol):
+    """What a driver needs of a clock. Implementations may be read from any thread."""
+
+    def now_us(self) -> int:
+        """Wall time in microseconds since 1970-01-01 UTC. Goes back when the machine's clock is set back."""
+        ...
+
+    def monotonic_us(self) -> int:
+        """Microseconds since an arbitrary moment. Never goes back, whatever the clock is set to."""
+        ...
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    __slots__ = ()
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def monotonic_us(self) -> int:
+        return time.monotonic_ns() // 1000
+
+
+class ManualClock:
+    """A clock that stands still until `advance`.
+
+    Its wall time begins at `start_us` (microseconds since 1970) and its monotonic time at 0, so that code
+    which takes one for the other shows. Any thread may read it; one thread at a time may advance it.
+    """
+
+    __slots__ = ("_elapsed_us", "_start_us")
+
+    def __init__(self, start_us: int) -> None:
+        self._start_us = start_us
+        self._elapsed_us = 0
+
+    def now_us(self) -> int:
+        return self._start_us + self._elapsed_us
+
+    def monotonic_us(self) -> int:
+        return self._elapsed_us
+
+    def advance(self, us: int) -> None:
+        """Moves both times on by `us` microseconds. Raises InvalidArgumentError when `us` is negative."""
+        if us < 0:
+            raise InvalidArgumentError(f"a clock advances by 0 us or more, not by {us}")
+        self._elapsed_us += us

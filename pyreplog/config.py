@@ -1,0 +1,64 @@
+"""Configuration of a log: one frozen dataclass, units in the names, validated when it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pyreplog._native.segment import SIZE_MAX, SIZE_MIN
+from pyreplog.errors import ConfigError
+
+Durability = Literal["appended", "interval", "synced"]
+DURABILITIES: tuple[Durability, ...] = ("appended", "interval", "synced")
+
+_PAGE = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogConfig:
+    """Settings of a CommitLog.
+
+    durability: when an append returns: "appended" (in the map: survives the process), "interval" (the same, and synced
+    every `sync_interval_ms`), "synced" (fdatasync returned).
+    segment_bytes: size of a segment file, a multiple of 4096; fixed when the log is made.
+    spare_segments: how many segments are kept ready ahead of need, and how many freed ones are kept to be recycled.
+    retention_bytes / retention_ms: whole segments are removed from the front while the log is larger / their last
+    record is older; None: never. `CommitLog.retention_floor` overrules both.
+    """
+
+    durability: Durability = "appended"
+    segment_bytes: int = 64 << 20
+    spare_segments: int = 2
+    sync_interval_ms: int = 1000
+    retention_bytes: int | None = None
+    retention_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.durability not in DURABILITIES:
+            raise ConfigError(f"durability: expected one of {', '.join(DURABILITIES)}, found {self.durability!r}")
+        self._check("segment_bytes", SIZE_MIN, SIZE_MAX)
+        if self.segment_bytes % _PAGE:
+            raise ConfigError(f"segment_bytes: expected a multiple of {_PAGE}, found {self.segment_bytes}")
+        self._check("spare_segments", 1, 64)
+        self._check("sync_interval_ms", 1, 3_600_000)
+        self._check("retention_bytes", 0, 1 << 62, optional=True)
+        self._check("retention_ms", 0, 1 << 52, optional=True)
+
+    def _check(self, name: str, low: int, high: int, *, optional: bool = False) -> None:
+        value = getattr(self, name)
+        if value is None and optional:
+            return
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigError(f"{name}: expected an int, found {value!r}")
+        if not low <= value <= high:
+            raise ConfigError(f"{name}: expected {low} to {high}, found {value}")
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> LogConfig:
+        """From keyword settings. ConfigError names keys there are none of."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(settings.keys() - known)
+        if unknown:
+            raise ConfigError(f"unknown setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
+        return cls(**settings)

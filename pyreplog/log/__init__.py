@@ -1,0 +1,25 @@
+"""The commit log: a directory of mapped segments, one writer, any number of readers.
+
+| file | holds |
+|---|---|
+| commitlog | CommitLog: the writer |
+| reader | LogReader: read-only handle, in any process |
+| access | what both offer: scan, follow, lookups by position and time |
+| files | the disk, behind a seam that tests replace |
+| names | names of the files in a log directory |
+| lock | the writer's lock |
+| checkpoint | how far the log is proven to be on disk |
+| recovery | opening: torn tail or corruption |
+| segments | making, preparing and recycling segment files |
+| commit | group commit of a synced log |
+| housekeeper | the background thread: prepare, seal, sync, retain |
+| retention | which segments may go |
+| truncation | cutting the end, crash-safe |
+| backup | consistent copy of a live log, and restore |
+| fsck | verify every byte, explain and repair damage |
+"""
+
+from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.reader import LogReader
+
+__all__ = ["CommitLog", "LogReader"]

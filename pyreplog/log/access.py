@@ -1,0 +1,256 @@
+"""What the writer and the readers of a log have in common: scans, followers, lookups by position and time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
+
+from pyreplog._native.record import Record, RecordBatch
+from pyreplog._native.segment import HEADER_BYTES
+from pyreplog.errors import ClosedError, CorruptionError, InvalidArgumentError, OutOfRangeError, TruncatedError
+
+if TYPE_CHECKING:
+    from pyreplog._native.segment import Segment
+    from pyreplog._native.tail import Tail
+
+SCAN_BYTES = 1 << 20
+_SLICE_US = 200_000  # a sleeping follower looks up this often, for Ctrl-C and a killed writer
+
+
+class Access:
+    """Mixin over `_native.reader.Reader`."""
+
+    if TYPE_CHECKING:
+        tail: Tail
+
+        def read(self, entry: int) -> Record: ...
+        def _mapped(self, row: int) -> Segment: ...
+        def _index_of_entry(self, entry: int) -> int: ...
+        def _index_of_position(self, position: int) -> int: ...
+        def _segment_table(self) -> list[tuple[int, int, Segment | None]]: ...
+        def _position_of(self, entry: int) -> int: ...
+
+    # ---- kept by the subclass -------------------------------------------------------------------------------
+
+    def _visible(self) -> int:
+        """Position readers may read up to."""
+        raise NotImplementedError
+
+    def _check_open(self) -> None:
+        raise NotImplementedError
+
+    def _extent(self, row: int, segment: Segment, visible: int) -> int:
+        """Offset up to which the records of a segment may be read (its size, when it is sealed)."""
+        if visible >= segment.base + segment.size:
+            return segment.size
+        return max(visible - segment.base, HEADER_BYTES)
+
+    def _refresh(self) -> bool:
+        """Look for segments that came since; whether there are new ones."""
+        return False
+
+    @property
+    def start(self) -> int:
+        """Number of the first entry there is."""
+        table = self._segment_table()
+        return table[0][1] if table else 0
+
+    @property
+    def start_position(self) -> int:
+        """Position of the first segment."""
+        table = self._segment_table()
+        return table[0][0] if table else 0
+
+    # ---- lookups --------------------------------------------------------------------------------------------
+
+    def position_of(self, entry: int) -> int:
+        """Position (bytes since the log began) of an entry's record; of the visible end for the number after the
+        last. Errors as read."""
+        self._check_open()
+        if entry == self.end:  # type: ignore[attr-defined]
+            return self._visible()
+        return self._position_of(entry)
+
+    def entry_at_time(self, time_us: int) -> int:
+        """Number of the first entry appended at or after a time (microseconds since the epoch); `end` when none was."""
+        self._check_open()
+        if isinstance(time_us, bool) or not isinstance(time_us, int):
+            raise InvalidArgumentError(f"time_us: expected an int of microseconds, found {time_us!r}")
+        low, high = self.start, self.end  # type: ignore[attr-defined]
+        while low < high:
+            middle = (low + high) // 2
+            if self.read(middle).timestamp < time_us:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _values(self, item: slice) -> list[bytes]:
+        start, stop, step = item.indices(self.end)  # type: ignore[attr-defined]
+        if step != 1:
+            return [self.read(n).value for n in range(start, stop, step)]
+        values: list[bytes] = []
+        for batch in self.scan(start, stop):
+            values.extend(batch.values())
+        return values
+
+    # ---- scans ----------------------------------------------------------------------------------------------
+
+    def scan(self, start: int | None = None, stop: int | None = None, *, batch_bytes: int = SCAN_BYTES) -> Iterator[RecordBatch]:
+        """The entries from `start` (default: the first) to before `stop` (default: the visible end when reached), as
+        verified RecordBatches of about `batch_bytes` of log each.
+
+        Any thread; several scans at once. Holds no lock, pins the segment of the batch at hand only.
+        Errors: OutOfRangeError or TrimmedError for `start`, CorruptionError, ClosedError.
+        """
+        self._check_open()
+        if batch_bytes < 1:
+            raise InvalidArgumentError(f"batch_bytes: expected at least 1, found {batch_bytes}")
+        first = self.start if start is None else start
+        if not 0 <= first <= self.end:  # type: ignore[attr-defined]
+            raise OutOfRangeError(f"entry {first}: the log has {self.start} to {self.end}")  # type: ignore[attr-defined]
+        return self._scan(first, stop, batch_bytes)
+
+    def _scan(self, entry: int, stop: int | None, batch_bytes: int) -> Iterator[RecordBatch]:
+        if entry >= self.end or (stop is not None and entry >= stop):  # type: ignore[attr-defined]
+            return
+        position = self._position_of(entry)
+        while stop is None or entry < stop:
+            batch = self._batch_at(position, batch_bytes, -1 if stop is None else stop - entry)
+            if batch is None:
+                return
+            position = batch.next_position
+            if len(batch):
+                entry = batch[-1].entry + 1
+                yield batch
+
+    def scan_positions(
+        self, start: int, stop: int | None = None, *, batch_bytes: int = SCAN_BYTES, all_kinds: bool = False
+    ) -> Iterator[RecordBatch]:
+        """As scan, from one position (which must begin a record) to before another; `all_kinds`: control records too."""
+        self._check_open()
+        position = start
+        while stop is None or position < stop:
+            batch = self._batch_at(position, batch_bytes, -1, all_kinds=all_kinds, stop=stop)
+            if batch is None:
+                return
+            position = batch.next_position
+            if len(batch):
+                yield batch
+
+    def _batch_at(
+        self, position: int, batch_bytes: int, limit: int, *, all_kinds: bool = False, stop: int | None = None
+    ) -> RecordBatch | None:
+        """One batch from `position` on; None at the visible end."""
+        self._check_open()
+        visible = self._visible()
+        if position >= visible:
+            return None
+        row = self._index_of_position(position)
+        if row < 0:
+            raise OutOfRangeError(f"position {position}: the log begins at {self.start_position}")
+        segment = self._mapped(row)
+        if position >= segment.base + segment.size:
+            if not self._refresh():
+                return None
+            return self._batch_at(position, batch_bytes, limit, all_kinds=all_kinds, stop=stop)
+        offset = max(position - segment.base, HEADER_BYTES)
+        extent = self._extent(row, segment, visible)
+        until = min(extent, offset + batch_bytes)
+        if stop is not None:
+            until = min(until, max(stop - segment.base, offset))
+        batch = segment.scan(offset, extent, until=until, limit=limit, all_kinds=all_kinds)
+        if batch.next_position == position and not len(batch):
+            raise CorruptionError(segment.path, position, "a record", f"nothing before offset {extent}")
+        return batch
+
+    def control_records(self, start: int = 0) -> Iterator[Record]:
+        """The control records from position `start` on (which must begin a record; 0: the log's start)."""
+        for batch in self.scan_positions(max(start, self.start_position), all_kinds=True):
+            for i in (batch.kind > 2).nonzero()[0].tolist():
+                yield batch[i]
+
+    # ---- followers ------------------------------------------------------------------------------------------
+
+    def follow_batches(
+        self, start: int | None = None, *, timeout: float | None = None, batch_bytes: int = SCAN_BYTES
+    ) -> Iterator[RecordBatch]:
+        """As scan, and then waits for more; ends when nothing came for `timeout` seconds (None: never).
+
+        The wait releases the GIL and sleeps on the log's tail page; Ctrl-C and close() end it.
+        Errors: as scan; TruncatedError when entries already given out were cut.
+        """
+        self._check_open()
+        entry = self.end if start is None else start  # type: ignore[attr-defined]
+        truncations = self.tail.truncations
+        position: int | None = None
+        while True:
+            if self._wait_for_entry(entry, timeout):
+                if truncations != self.tail.truncations:
+                    if self.end < entry:  # type: ignore[attr-defined]
+                        raise TruncatedError(f"entries from {self.end} on were cut; this follower was at {entry}")  # type: ignore[attr-defined]
+                    truncations, position = self.tail.truncations, None
+                if position is None:
+                    position = self._position_of(entry)
+                batch = self._batch_at(position, batch_bytes, -1)
+                if batch is not None:
+                    position = batch.next_position
+                    if len(batch):
+                        entry = batch[-1].entry + 1
+                        yield batch
+            else:
+                return
+
+    def follow(self, start: int | None = None, *, timeout: float | None = None) -> Follower:
+        """Records from entry `start` on (None: those appended from now on), waiting for more at the end.
+
+        Iterate it (`for`, in a thread) or `async for` it. Ends when nothing came for `timeout` seconds (None: never).
+        Errors as follow_batches.
+        """
+        return Follower(self, start, timeout)
+
+    def _wait_for_entry(self, entry: int, timeout: float | None) -> bool:
+        """Sleep until `entry` is visible; False when `timeout` seconds have passed."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._check_open()
+            visible = self._visible()
+            if self.end > entry:  # type: ignore[attr-defined]
+                return True
+            left = _SLICE_US
+            if deadline is not None:
+                left = min(left, int((deadline - time.monotonic()) * 1e6))
+                if left <= 0:
+                    return False
+            self._sleep(visible, left)
+
+    def _sleep(self, visible: int, timeout_us: int) -> None:
+        self.tail.wait_for(visible, timeout_us)
+
+
+class Follower:
+    """Iterator and asynchronous iterator over the records of `follow`; one of the two at a time."""
+
+    def __init__(self, log: Access, start: int | None, timeout: float | None) -> None:
+        self._log, self._timeout = log, timeout
+        log._check_open()
+        self._next = log.end if start is None else start  # type: ignore[attr-defined]
+        self._batches = log.follow_batches(self._next, timeout=timeout)
+        self._records: Iterator[Record] = iter(())
+
+    def __iter__(self) -> Iterator[Record]:
+        for batch in self._batches:
+            yield from batch
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        log, entry = self._log, self._next
+        while await log._reached(entry, self._timeout):  # type: ignore[attr-defined]
+            for batch in log.scan(entry):
+                for record in batch:
+                    yield record
+                entry = batch[-1].entry + 1
+
+
+def closed(path: object) -> ClosedError:
+    return ClosedError(f"{path} was closed")

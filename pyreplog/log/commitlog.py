@@ -1,0 +1,543 @@
+"""CommitLog: the writer's handle of a log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import traceback
+import uuid as uuid_module
+import warnings
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+from pyreplog._native.appender import Appender
+from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.tail import Tail
+from pyreplog.ack import Ack
+from pyreplog.clock import Clock
+from pyreplog.config import LogConfig
+from pyreplog.errors import (
+    ClosedError, ConfigError, ForkedError, NotALogError, PoisonedError, ReadOnlyError, ReplogError,
+)  # fmt: skip
+from pyreplog.log import checkpoint as checkpoints
+from pyreplog.log import names, recovery, truncation
+from pyreplog.log.access import Access
+from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
+from pyreplog.log.commit import SYNCED, GroupCommit
+from pyreplog.log.files import Files, RealFiles, boot_id
+from pyreplog.log.housekeeper import Housekeeper
+from pyreplog.log.lock import WriterLock
+from pyreplog.log.reader import wait_settled
+from pyreplog.log.segments import SegmentPool
+from pyreplog.log.watcher import Watcher
+from pyreplog.purgatory import Purgatory
+
+logger = logging.getLogger(__name__)
+
+_open_logs: weakref.WeakSet[CommitLog] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogStats:
+    """A moment of a log. Positions in bytes since the log began; times in microseconds since the epoch."""
+
+    path: str
+    uuid: str
+    durability: str
+    start: int
+    end: int
+    synced_end: int
+    start_position: int
+    end_position: int
+    segments: int
+    segment_bytes: int
+    epoch: int
+    last_time: int
+    ready_segments: int
+    state_bytes: int
+
+
+class CommitLog(Access, Appender):  # type: ignore[misc]
+    """A log opened for appending; made by `pyreplog.open`.
+
+    One writer per log, in one process; within it any thread may call anything, and asyncio code awaits what `submit`
+    returns. Close it, or use `with`.
+    """
+
+    def __init__(self, path: Path, config: LogConfig, *, create: bool, clock: Clock | None, files: Files | None) -> None:
+        self.path, self.config = path, config
+        self.retention_floor: int = 1 << 62
+        """Nothing at or after this position is removed by retention; later layers lower it."""
+        self._opened_at = traceback.extract_stack(limit=8)
+        self._files = files if files is not None else RealFiles()
+        self._error: ReplogError | None = ClosedError(f"{path} was not opened")
+        self._lock = threading.RLock()  # the table of segments, the checkpoint, and all that changes them
+        self._pid = os.getpid()
+        self._prepare_directory(create)
+        self._writer_lock = WriterLock(path)
+        try:
+            self._open(create, clock)
+        except BaseException:
+            self._writer_lock.release()
+            raise
+        self._error = None
+        _open_logs.add(self)
+
+    # ---- opening --------------------------------------------------------------------------------------------
+
+    def _prepare_directory(self, create: bool) -> None:
+        recovery.check_directory(self.path)
+        if not self.path.exists():
+            if not create:
+                raise NotALogError(f"{self.path} does not exist")
+            self.path.mkdir(parents=True, mode=0o700)
+            self._files.sync_directory(self.path.parent)
+        if not os.access(self.path, os.W_OK):
+            raise ReadOnlyError(f"{self.path} cannot be written; open it with mode='r'")
+        foreign = [entry.name for entry in self.path.iterdir() if entry.name not in (names.LOCK, names.TAIL)]
+        if foreign and not names.segment_bases(self.path) and not (self.path / names.CHECKPOINT).exists():
+            if not all(name.startswith(("fresh-", "spare-")) for name in foreign):
+                raise NotALogError(f"{self.path} holds {foreign[0]!r} and no segment of a log")
+
+    def _open(self, create: bool, clock: Clock | None) -> None:
+        for stray in (*names.spare_paths(self.path), *self.path.glob("fresh-*.seg")):
+            self._files.remove(stray)
+        checkpoint = checkpoints.load(self.path)
+        self._finish_truncation(checkpoint)
+        checkpoint = checkpoints.load(self.path)
+        fresh = checkpoint is None and not names.segment_bases(self.path)
+        if fresh and not create:
+            raise NotALogError(f"{self.path} holds no log")
+        staged = self.config.durability == "synced"
+        self._configure(staged=staged, clock=clock)
+        self._purgatory = Purgatory()
+        if fresh:
+            found = None
+            checkpoint = Checkpoint(
+                uuid=uuid_module.uuid4().bytes, segment_bytes=self.config.segment_bytes, position=0, entry=0, epoch=0,
+                clean=True,
+            )  # fmt: skip
+        else:
+            found = self._recover(checkpoint)
+            checkpoint = found.checkpoint
+        self.uuid = checkpoint.uuid
+        self._segment_bytes = checkpoint.segment_bytes
+        self._checkpoint = CheckpointFile(self.path, self._files, checkpoint)
+        self._pool = SegmentPool(
+            self.path, self._files, uuid=self.uuid, size=self._segment_bytes, zeroed=staged,
+            spares=self.config.spare_segments,
+        )  # fmt: skip
+        self._open_tail()
+        self._begin(found)
+        self._set_open(True)
+        self._commits = GroupCommit(self, self._purgatory, self._checkpoint.last.position)
+        self._watcher = Watcher(self.tail, self._purgatory, self._sleep)
+        self._housekeeper = Housekeeper(self)
+        self._housekeeper.start()
+
+    def _recover(self, checkpoint: Checkpoint | None) -> recovery.Recovered:
+        found = recovery.recover(self.path, self._files, checkpoint, writable=True)
+        size = found.checkpoint.segment_bytes
+        given = self.config.segment_bytes
+        if given not in (size, LogConfig.segment_bytes):
+            raise ConfigError(f"segment_bytes: the log was made with {size}, found {given}")
+        used = {file.base for file in found.files}
+        later = [names.segment_path(self.path, base) for base in names.segment_bases(self.path) if base not in used]
+        if found.cut:
+            recovery.cut(self.path, self._files, found, later)
+        else:
+            truncation.remove_later(self.path, self._files, [int(path.stem) for path in later])
+        if not found.checkpoint.clean:
+            recovery.rewrite_unproven(self._files, found)
+        return found
+
+    def _finish_truncation(self, checkpoint: Checkpoint | None) -> None:
+        wanted = truncation.pending(self.path)
+        if wanted is None or checkpoint is None:
+            return
+        logger.warning("%s: finishing the truncation to position %d", self.path, wanted.position)
+        self._apply_truncation(wanted, CheckpointFile(self.path, self._files, checkpoint))
+
+    def _open_tail(self) -> None:
+        path = self.path / names.TAIL
+        if not path.exists() or path.stat().st_size < 4096:
+            self._files.replace_small(path, bytes(4096))
+        with path.open("r+b") as file:
+            self._use_tail(Tail(file, writable=True), trusted=True)
+        self.tail.begin(boot_id=boot_id(), uuid=self.uuid, pid=self._pid)
+
+    def _begin(self, found: recovery.Recovered | None) -> None:
+        """Set the table, take or continue the active segment, and tell readers."""
+        epoch = self._checkpoint.last.epoch
+        if found is None:
+            self._pool.place(0, epoch)
+            self._start_segment(0, 0)
+            self._files.sync(self._state[0].fileno())
+        else:
+            opened = {segment.base: segment for segment in found.opened}
+            self._set_segments([(file.base, file.first_entry, opened.get(file.base)) for file in found.files])
+            active = found.opened[-1]
+            epoch = max(epoch, active.epoch) + found.cut
+            self._pool.place(active.base + active.size, epoch)
+            if found.sealed:
+                self._start_segment(found.entry, found.last_time)
+            else:
+                self._activate(active, active.end, found.entry, found.last_time)
+        _, end, entry, _ = self._state
+        self._checkpoint.write(position=end, entry=entry, clean=False, epoch=epoch)
+        self._set_synced(end, entry)
+        self._publish_all(is_open=True)
+
+    def _start_segment(self, first_entry: int, last_time: int) -> None:
+        segment = self._pool.take(first_entry)
+        segment.index = SparseIndex(segment.size)
+        self._push_segment(segment)
+        self._activate(segment, HEADER_BYTES, first_entry, last_time)
+
+    def _publish_all(self, *, is_open: bool) -> None:
+        _, end, entry, _ = self._state
+        synced_end, synced_entry = self.tail.synced_end, self.tail.synced_entry
+        if self.config.durability == "synced":
+            end, entry = synced_end, synced_entry
+        self.tail.publish(
+            start=self.start_position, end=end, end_entry=entry, synced_end=synced_end, synced_entry=synced_entry,
+            visible=end, visible_entry=entry, is_open=is_open,
+        )  # fmt: skip
+
+    # ---- what the native side asks for ----------------------------------------------------------------------
+
+    def _refuse(self) -> NoReturn:
+        if os.getpid() != self._pid:
+            raise ForkedError(f"{self.path} was opened by process {self._pid}; open it again in this one")
+        raise self._error if self._error is not None else ClosedError(f"{self.path} was closed")
+
+    def _check_open(self) -> None:
+        if isinstance(self._error, ClosedError) or os.getpid() != self._pid:
+            self._refuse()
+
+    def _reserve(self, total: int) -> None:
+        """Have segments ready for `total` more bytes, so that a batch never stops half way for lack of space."""
+        _, end, _, _ = self._state
+        per_segment = self._segment_bytes - HEADER_BYTES - 32
+        needed = -(-total * 2 // per_segment) if total > per_segment // 2 else 1
+        while self._pool.ready < min(needed, -(-total // per_segment) + 1):
+            self._pool.prepare()
+
+    def _make_room(self, stride: int) -> None:
+        segment, end, entry, last_time = self._state
+        if self.config.durability == "synced":
+            self._commits.flush()
+            if end - segment.base + stride <= segment.size - 32:
+                self._widen_stage(stride)
+                return
+        self._roll(segment, entry, last_time)
+        if self.config.durability == "synced":
+            self._widen_stage(stride)
+
+    def _roll(self, segment: Segment, entry: int, last_time: int) -> None:
+        """Seal the active segment and go on in the next one. The caller is inside the append path."""
+        if not self._pool.ready:
+            self._pool.prepare()  # DiskFullError leaves the log as it was
+        self._seal()
+        if self.config.durability == "synced":
+            self._files.write(segment.fileno(), self._take_blank(), segment.end)
+        self._start_segment(entry, last_time)
+        self._housekeeper.note_sealed(segment)
+
+    def _await_synced(self, position: int) -> None:
+        self._commits.wait(position)
+
+    def _open_segment(self, row: int) -> Segment:
+        base = self._segment_table()[row][0]
+        path = names.segment_path(self.path, base)
+        segment = Segment(self._files.open(path, writable=True), str(path), writable=True)
+        segment.advance(HEADER_BYTES, True)
+        segment.close_file()
+        return segment
+
+    def _load_index(self, segment: Segment, entry: int) -> None:
+        with self._lock:
+            load_index(self.path, segment, self._files)
+
+    def _visible(self) -> int:
+        return self.tail.visible
+
+    def _poison(self, stage: str, error: OSError) -> PoisonedError:
+        """A sync failed: nothing is appended or reported as synced until the log is opened again."""
+        poisoned = PoisonedError(f"{self.path}: {stage} failed ({error}); what reached the disk is unknown until reopened")
+        poisoned.__cause__ = error
+        self._error = self._error or poisoned
+        self._set_open(False)
+        self._purgatory.fail(SYNCED, poisoned)
+        logger.error("%s", poisoned)
+        return poisoned
+
+    # ---- appending ------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        *,
+        event_time: int | None = None,
+        properties: dict[str, str | bytes] | None = None,
+    ) -> Ack[int]:
+        """Append without waiting: the returned Ack gives the entry number once the entry has the log's durability.
+
+        Arguments and errors as append; a sync that fails is raised by the Ack. Any thread, any event loop. Blocks only
+        when 8 MiB wait to be synced.
+        """
+        entry, position = self._append_pending(value, key, event_time, properties)
+        return self._acknowledge(entry, position)
+
+    def submit_batch(
+        self, values: Sequence[bytes], keys: Sequence[bytes | None] | None = None, event_times: Sequence[int] | None = None
+    ) -> Ack[range]:
+        """As append_batch, without waiting; the Ack gives the range of entry numbers."""
+        made, position = self._batch(values, keys, event_times, None)
+        return self._acknowledge(made, position if position is not None else 0)
+
+    def _acknowledge(self, result: Any, position: int) -> Ack[Any]:
+        ack: Ack[Any] = Ack(result)
+        if self.config.durability == "synced":
+            self._purgatory.watch(SYNCED, position, ack)
+            self._commits.request()
+        else:
+            ack.complete(result)
+        return ack
+
+    # ---- durability -----------------------------------------------------------------------------------------
+
+    def sync(self) -> int:
+        """Make all appended so far durable; returns the first entry number not covered. PoisonedError when it fails."""
+        self._check_open()
+        if self._error is not None:
+            raise self._error
+        if self.config.durability == "synced":
+            self._commits.wait(self._staged_end)
+            return self.synced_end
+        with self._lock:
+            segment, position, entry, _ = self._state
+            try:
+                self._housekeeper.sync_sealed()
+                if self.tail.synced_end < position:
+                    self._files.sync(segment.fileno())
+            except OSError as error:
+                raise self._poison("sync", error) from error
+            if position > self.tail.synced_end:
+                self._set_synced(position, entry)
+        return entry
+
+    @property
+    def _staged_end(self) -> int:
+        return int(self._state[1])
+
+    @property
+    def end(self) -> int:
+        """Number of the first entry that readers may not read: one more than the last visible one."""
+        return int(self.tail.visible_entry)
+
+    @property
+    def synced_end(self) -> int:
+        """Number of the first entry not known to be on disk."""
+        return int(self.tail.synced_entry)
+
+    @property
+    def end_position(self) -> int:
+        """Position after the last visible record."""
+        return int(self.tail.visible)
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    # ---- waiting --------------------------------------------------------------------------------------------
+
+    async def _reached(self, entry: int, timeout: float | None) -> bool:
+        """Whether `entry` becomes visible within `timeout` seconds; the sleep is the watcher thread's."""
+        return await wait_settled(self._watcher, entry, timeout)
+
+    # ---- removing -------------------------------------------------------------------------------------------
+
+    def trim(self, entry: int) -> int:
+        """Remove whole segments whose entries all lie before `entry`; returns the number of the first entry left.
+
+        Never the active segment, nothing at or above `retention_floor`. Readers that hold a segment keep it.
+        """
+        self._check_open()
+        with self._lock:
+            table = self._segment_table()
+            count = 0
+            while count + 1 < len(table) and table[count + 1][1] <= entry:
+                if table[count + 1][0] > self.retention_floor:
+                    break
+                count += 1
+            self._remove_front(count)
+        return self.start
+
+    def _remove_front(self, count: int) -> None:
+        """Take `count` segments out of the table and then off the disk, the first one first."""
+        if not count:
+            return
+        bases = [row[0] for row in self._segment_table()[:count]]
+        dropped = self._drop_segments(count)
+        self.tail.start = self.start_position
+        self._housekeeper.forget(bases[-1])
+        while dropped:
+            self._pool.retire(bases.pop(0), dropped.pop(0))
+
+    def truncate(self, entry: int) -> int:
+        """Cut the log so that its next entry gets number `entry`; returns that number.
+
+        Durable and crash-safe: after a crash the log has either end. Cut entries never come back; readers that have
+        them mapped keep their bytes, followers beyond get TruncatedError. Errors: OutOfRangeError, TrimmedError.
+        """
+        self._check_open()
+        if self.config.durability == "synced":
+            self.sync()
+        with self._lock:
+            self._enter()
+            try:
+                if entry == self._state[2]:
+                    return entry
+                self._truncate(entry)
+            finally:
+                self._leave()
+        return entry
+
+    def _truncate(self, entry: int) -> None:
+        position = self._position_of(entry)
+        last_time = self.read(entry - 1).timestamp if entry > self.start else 0
+        epoch = max(self._checkpoint.last.epoch, self._pool.epoch) + 1
+        wanted = truncation.Truncation(position, entry, epoch)
+        self._pool.place(position // self._segment_bytes * self._segment_bytes + self._segment_bytes, epoch)
+        truncation.announce(self.path, self._files, wanted)
+        self.tail.note_truncation()
+        self._housekeeper.forget(1 << 62)
+        self._apply_truncation(wanted, self._checkpoint)
+        base = position // self._segment_bytes * self._segment_bytes
+        path = names.segment_path(self.path, base)
+        segment = Segment(self._files.open(path, writable=True), str(path), writable=True)
+        segment.index = SparseIndex(segment.size)
+        offset, _ = segment.verify(segment.index, HEADER_BYTES, position - base)
+        rows = [row for row in self._segment_table() if row[0] < base]
+        self._set_segments([*rows, (base, segment.first_entry, segment)])
+        self._activate(segment, offset, entry, last_time)
+        self._commits.synced = position
+        self._set_synced(position, entry)
+        self._publish_all(is_open=True)
+
+    def _apply_truncation(self, wanted: truncation.Truncation, checkpoint: CheckpointFile) -> None:
+        size = checkpoint.last.segment_bytes
+        base = wanted.position // size * size
+        later = [other for other in names.segment_bases(self.path) if other > base]
+        truncation.remove_later(self.path, self._files, later)
+        truncation.replace_segment(self.path, self._files, base, size, wanted.position - base)
+        checkpoint.write(position=wanted.position, entry=wanted.entry, clean=False, epoch=wanted.epoch)
+        truncation.finish(self.path, self._files)
+
+    # ---- state ----------------------------------------------------------------------------------------------
+
+    def stats(self) -> LogStats:
+        """Where the log stands now."""
+        self._check_open()
+        _, end, entry, last_time = self._state
+        table = self._segment_table()
+        return LogStats(
+            path=str(self.path), uuid=str(uuid_module.UUID(bytes=self.uuid)), durability=self.config.durability,
+            start=self.start, end=self.end, synced_end=self.synced_end, start_position=self.start_position,
+            end_position=end, segments=len(table), segment_bytes=self._segment_bytes, epoch=self._pool.epoch,
+            last_time=last_time, ready_segments=self._pool.ready,
+            state_bytes=sum(row[2].index.memory_bytes for row in table if row[2] is not None and row[2].index is not None),
+        )  # fmt: skip
+
+    # ---- closing --------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Sync, put down a clean checkpoint and let go. Waiters get ClosedError. Closing twice is fine.
+
+        Errors: PoisonedError when the last sync fails; the log is closed all the same.
+        """
+        if isinstance(self._error, ClosedError) or os.getpid() != self._pid:
+            return
+        try:
+            if self._error is None:
+                self.sync()
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        was_fine = self._error is None
+        self._set_open(False)
+        self._error = ClosedError(f"{self.path} was closed")
+        self._commits.stop()
+        self._housekeeper.stop()
+        self._watcher.stop(self._error)
+        with self._lock:
+            if was_fine:
+                _, position, entry, _ = self._state
+                self._checkpoint.write(position=position, entry=entry, clean=True)
+            self._pool.close()
+            self._checkpoint.close()
+            self._publish_all(is_open=False)
+            self._set_segments([])
+            self._writer_lock.release()
+        self._purgatory.fail(SYNCED, self._error)
+
+    def _forked(self) -> None:
+        """In a forked child: refuse everything, and keep the child from holding the parent's lock."""
+        self._set_open(False)
+        self._writer_lock.release()
+
+    def __enter__(self) -> CommitLog:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_error", self) is None and os.getpid() == self._pid:
+            where = "".join(traceback.format_list(self._opened_at[:-2])[-2:])
+            warnings.warn(f"unclosed log {self.path}, opened at\n{where}", ResourceWarning, source=self, stacklevel=1)
+            self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a CommitLog holds a lock and mapped files and cannot be pickled; open the path again")
+
+    def __repr__(self) -> str:
+        state = "closed" if self._error is not None else f"entries {self.start} to {self.end}"
+        return f"<CommitLog {str(self.path)!r} {state}>"
+
+
+def load_index(directory: Path, segment: Segment, files: Files) -> None:
+    """Give a sealed segment its index: from its file, or made again when that is missing or wrong."""
+    if segment.index is not None:
+        return
+    path = names.index_path(directory, segment.base)
+    try:
+        segment.index, _, _ = SparseIndex.load(
+            str(path), segment.size, segment.uuid, segment.base, segment.first_entry, segment.stamp
+        )
+        segment.advance(segment.index.end, True)
+    except (OSError, ReplogError) as error:
+        logger.info("%s: rebuilding the index of the segment at %d (%s)", directory, segment.base, error)
+        index = SparseIndex(segment.size)
+        offset, status = segment.verify(index, HEADER_BYTES, segment.size)
+        if status != recovery.BLANK:
+            raise segment.fault(offset, status) from None
+        segment.index = index
+        segment.advance(offset, True)
+
+
+def _after_fork_in_child() -> None:
+    for log in list(_open_logs):
+        log._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+

@@ -1,0 +1,128 @@
+"""The disk, as the log uses it. Tests put a disk that loses unsynced data in its place."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from pathlib import Path
+from typing import Protocol
+
+from pyreplog.errors import DiskFullError, UnsupportedFilesystemError
+
+_ZEROS = bytes(1 << 20)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Files(Protocol):
+    """Every change the log makes on disk, except stores through a mapping."""
+
+    def create(self, path: Path, size: int, *, zeroed: bool) -> int:
+        """Make a file of really allocated `size` bytes; `zeroed`: written and synced, so that a later write of the
+        same blocks needs no journal. Returns a descriptor. DiskFullError leaves nothing behind."""
+
+    def open(self, path: Path, *, writable: bool) -> int: ...
+    def write(self, fd: int, data: bytes | memoryview, offset: int) -> None: ...
+    def sync(self, fd: int) -> None: ...
+    def sync_directory(self, path: Path) -> None: ...
+    def rename(self, old: Path, new: Path) -> None: ...
+    def remove(self, path: Path) -> None: ...
+    def replace_small(self, path: Path, data: bytes) -> None:
+        """Put `data` under a name, durably and atomically."""
+
+
+class RealFiles:
+    """The operating system's."""
+
+    def create(self, path: Path, size: int, *, zeroed: bool) -> int:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            self._allocate(fd, path, size)
+            if zeroed:
+                for offset in range(0, size, len(_ZEROS)):
+                    self.write(fd, memoryview(_ZEROS)[: size - offset], offset)
+                os.fsync(fd)
+        except BaseException:
+            os.close(fd)
+            path.unlink()
+            raise
+        return fd
+
+    def _allocate(self, fd: int, path: Path, size: int) -> None:
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise DiskFullError(error.errno, f"{path}: no room for a segment of {size} bytes") from error
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV):
+                raise UnsupportedFilesystemError(
+                    error.errno, f"{path}: the file system cannot allocate space ahead (fallocate)"
+                ) from error
+            raise
+
+    def open(self, path: Path, *, writable: bool) -> int:
+        return os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+
+    def write(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        view = memoryview(data)
+        while view:
+            done = os.pwrite(fd, view, offset)
+            view, offset = view[done:], offset + done
+
+    def sync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def sync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, old: Path, new: Path) -> None:
+        old.rename(new)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def replace_small(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(path.name + ".new")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            self.write(fd, data, 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+
+def lock_range(fd: int, *, exclusive: bool) -> bool:
+    """Take an open-file-description lock on the whole file without waiting; False when somebody else holds one.
+
+    Unlike process-wide POSIX locks it belongs to this descriptor: closing another descriptor does not drop it, and
+    two handles of one process exclude each other.
+    """
+    kind = fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0))
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        if error.errno in (errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP):
+            raise UnsupportedFilesystemError(
+                error.errno, "the file system has no open-file-description locks"
+            ) from error
+        raise
+    return True
+
+
+def unlock(fd: int) -> None:
+    """Give up the lock of `lock_range`."""
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+
+
+def boot_id() -> bytes:
+    """16 bytes that change with every boot: page cache of another boot is gone."""
+    return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))

@@ -1,0 +1,186 @@
+"""The background thread of a CommitLog: prepare segments ahead, sync and index sealed ones, apply retention.
+
+Nothing here is on the append path; an append only finds a prepared segment, or has to prepare one itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import weakref
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog.errors import DiskFullError, ReplogError
+from pyreplog.log import names, retention
+from pyreplog.log.retention import Candidate
+
+if TYPE_CHECKING:
+    from pyreplog.log.commitlog import CommitLog
+
+logger = logging.getLogger(__name__)
+
+LAZY_SYNC_S = 2.0
+"""A sealed segment of an `appended` log is synced when it is this old: opening after a crash then has little to verify,
+while a log that is trimmed quickly never pays for syncing what it drops."""
+
+MAPPED_MAX = 1024
+"""Sealed segments that stay mapped; beyond, the oldest that nobody reads are unmapped."""
+
+_IDLE_S = 0.5
+
+
+class Housekeeper:
+    """Duties of one log, done by one thread that sleeps until there is something to do."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = weakref.ref(log)
+        self._config = log.config
+        self._wake = threading.Event()
+        self._stopping = False
+        self._sealed: deque[tuple[float, Segment]] = deque()  # not synced yet, ascending
+        self._last_sync = time.monotonic()
+        self._thread = threading.Thread(
+            target=_run, args=(self._log, self._wake), name=f"pyreplog-{log.path.name}", daemon=True
+        )
+
+    def start(self) -> None:
+        self._wake.set()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def note_sealed(self, segment: Segment) -> None:
+        """A segment is full; called on the append path, so it only takes note."""
+        self._sealed.append((time.monotonic(), segment))
+        self._wake.set()
+
+    def forget(self, base: int) -> None:
+        """Segments up to and including the one at `base` left the log."""
+        kept = [row for row in list(self._sealed) if row[1].base > base]
+        self._sealed = deque(kept)
+
+    # ---- duties ---------------------------------------------------------------------------------------------
+
+    def step(self, log: CommitLog) -> float:
+        """Do what is due; seconds until something may be due again."""
+        self._prepare(log)
+        self._retain(log)
+        self._seal(log)
+        self._prepare(log)
+        if self._config.durability == "interval":
+            return self._sync_interval(log)
+        return _IDLE_S
+
+    def _prepare(self, log: CommitLog) -> None:
+        try:
+            while log._pool.wanting() and not self._stopping:
+                log._pool.prepare()
+        except DiskFullError as error:
+            logger.warning("%s: cannot prepare a segment: %s", log.path, error)
+
+    def _retain(self, log: CommitLog) -> None:
+        if self._config.retention_bytes is None and self._config.retention_ms is None:
+            return
+        with log._lock:
+            table = log._segment_table()
+            candidates = [
+                Candidate(base, table[i + 1][0], _first_time(log, i + 1) if self._config.retention_ms is not None else 0)
+                for i, (base, _, _) in enumerate(table[:-1])
+            ]
+            end = log._state[1]
+            log._remove_front(
+                retention.removable(self._config, candidates, end, time.time_ns() // 1000, log.retention_floor)
+            )
+
+    def _seal(self, log: CommitLog) -> None:
+        """Write the index of segments that are full, and sync those that are due, oldest first."""
+        due = time.monotonic() - (LAZY_SYNC_S if self._config.durability == "appended" else 0.0)
+        while self._sealed and self._sealed[0][0] <= due and not self._stopping:
+            with log._lock:
+                self.sync_sealed(1)
+        with log._lock:
+            self._unmap_surplus(log)
+
+    def sync_sealed(self, limit: int = 1 << 30) -> None:
+        """Sync sealed segments, the oldest first, and move the checkpoint behind them. The caller holds the log's lock."""
+        log = self._log()
+        while log is not None and self._sealed and limit > 0:
+            segment = self._sealed[0][1]
+            log._files.sync(segment.fileno())
+            end, entry = segment.base + segment.size, segment.first_entry + segment.index.entries
+            _write_index(log, segment)
+            if self._config.durability != "synced" and end > log.tail.synced_end:
+                log._set_synced(end, entry)
+            log._checkpoint.write(position=end, entry=entry, clean=False)
+            with contextlib.suppress(IndexError):
+                self._sealed.popleft()
+            segment.close_file()
+            limit -= 1
+
+    def _unmap_surplus(self, log: CommitLog) -> None:
+        table = log._segment_table()
+        surplus = sum(row[2] is not None for row in table) - MAPPED_MAX
+        if surplus <= 0:
+            return
+        for i, (_, _, segment) in enumerate(table[:-1]):
+            if surplus > 0 and segment is not None and segment.pinned == 0 and segment.fileno() < 0:
+                log._unmap(i)
+                surplus -= 1
+
+    def _sync_interval(self, log: CommitLog) -> float:
+        interval = self._config.sync_interval_ms / 1000
+        left = self._last_sync + interval - time.monotonic()
+        if left > 0:
+            return min(left, _IDLE_S)
+        self._last_sync = time.monotonic()
+        if log._state[1] > log.tail.synced_end and log._error is None:
+            with contextlib.suppress(ReplogError):  # poisoned: the log says so to its callers
+                log.sync()
+        return min(interval, _IDLE_S)
+
+
+def _first_time(log: CommitLog, row: int) -> int:
+    """Append time of a segment's first record: not before the last one of the segment in front of it."""
+    segment = log._mapped(row)
+    return segment.head_at(HEADER_BYTES)[3]
+
+
+def _write_index(log: CommitLog, segment: Segment) -> None:
+    low = segment.head_at(HEADER_BYTES)[3]
+    high = segment.head_at(segment.end)[3]  # the blank's
+    data = segment.index.to_bytes(segment.uuid, segment.base, segment.first_entry, segment.stamp, low, high)
+    path = names.index_path(log.path, segment.base)
+    temporary = Path(f"{path}.new")
+    temporary.unlink(missing_ok=True)
+    temporary.write_bytes(data)
+    log._files.rename(temporary, path)
+    segment.index = None  # mapped from the file when it is asked for: no private memory per sealed segment
+
+
+def _run(reference: weakref.ref[CommitLog], wake: threading.Event) -> None:
+    """The thread: it does not keep the log alive, so that a leaked log can say so."""
+    pause = 0.0
+    while True:
+        wake.wait(pause)
+        wake.clear()
+        log = reference()
+        if log is None or log._housekeeper._stopping:
+            return
+        try:
+            pause = log._housekeeper.step(log)
+        except OSError as error:
+            log._poison("housekeeping", error)
+            return
+        except ReplogError as error:
+            logger.error("%s: housekeeping stopped: %s", log.path, error)
+            return
+        del log

@@ -1,0 +1,36 @@
+"""Names of the files in a log directory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+LOCK = "lock"
+TAIL = "tail"
+CHECKPOINT = "checkpoint"
+TRUNCATION = "truncation"
+ASIDE = "aside"
+
+_SEGMENT = re.compile(r"(\d{20})\.log")
+
+
+def segment_path(directory: Path, base: int) -> Path:
+    return directory / f"{base:020d}.log"
+
+
+def index_path(directory: Path, base: int) -> Path:
+    return directory / f"{base:020d}.idx"
+
+
+def spare_path(directory: Path, number: int) -> Path:
+    """A segment file without a place in the log yet; whatever it holds is never read."""
+    return directory / f"spare-{number}.seg"
+
+
+def segment_bases(directory: Path) -> list[int]:
+    """Bases of the segment files in a directory, ascending."""
+    return sorted(int(match[1]) for path in directory.iterdir() if (match := _SEGMENT.fullmatch(path.name)))
+
+
+def spare_paths(directory: Path) -> list[Path]:
+    return sorted(directory.glob("spare-*.seg"))

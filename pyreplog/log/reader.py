@@ -1,0 +1,225 @@
+"""LogReader: a read-only handle, in any process, that follows the live tail of a log."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+from pyreplog._native.reader import Reader
+from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.tail import Tail
+from pyreplog.errors import ClosedError, ForkedError, NotALogError, ReadOnlyError, ReplogError, TrimmedError
+from pyreplog.log import checkpoint as checkpoints
+from pyreplog.log import names, recovery
+from pyreplog.log.access import Access
+from pyreplog.log.files import RealFiles, boot_id, lock_range
+from pyreplog.log.watcher import Watcher
+from pyreplog.purgatory import Purgatory
+
+_POLL_S = 0.01
+
+
+class LogReader(Access, Reader):  # type: ignore[misc]
+    """A log opened for reading; made by `pyreplog.open(path, mode="r")`.
+
+    Sees what the writer publishes, at once; needs no writer. Any thread may use it. It never changes a file of the log
+    (a page it may write only carries the request to be woken).
+    """
+
+    def __init__(self, path: Path) -> None:
+        recovery.check_directory(path)
+        if not path.is_dir():
+            raise NotALogError(f"{path} does not exist")
+        self.path = path
+        self._pid = os.getpid()
+        self._files = RealFiles()
+        self._error: ReplogError | None = None
+        self._truncations = 0
+        self._live = self._open_tail()
+        if self._live:
+            self._use_tail(self.tail, trusted=True)
+            self._truncations = self.tail.truncations
+            self._rebuild()
+        else:
+            self._settle()
+        self._purgatory = Purgatory()
+        self._watcher = Watcher(self.tail, self._purgatory, self._sleep) if self.tail is not None else None
+
+    def _open_tail(self) -> bool:
+        """Map the tail page; whether it tells the truth (written since this boot, by a writer of this log)."""
+        path = self.path / names.TAIL
+        checkpoint = checkpoints.load(self.path)
+        writable = os.access(path, os.W_OK)
+        try:
+            with path.open("r+b" if writable else "rb") as file:
+                tail = Tail(file, writable=writable)
+        except (OSError, ValueError) as error:
+            if checkpoint is None and not names.segment_bases(self.path):
+                raise NotALogError(f"{self.path} holds no log") from error
+            return False
+        self._use_tail(tail, trusted=False)
+        return checkpoint is not None and tail.belongs_to(boot_id(), checkpoint.uuid) and tail.end > 0
+
+    def _settle(self) -> None:
+        """No writer since the boot: find the end as recovery does, changing nothing."""
+        found = recovery.recover(self.path, self._files, checkpoints.load(self.path), writable=False)
+        opened = {segment.base: segment for segment in found.opened}
+        self._set_segments([(file.base, file.first_entry, opened.get(file.base)) for file in found.files])
+        self._set_visible_entry(found.entry)
+        self._settled_end = found.end
+
+    # ---- what Access and the native side ask for ------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedError(f"{self.path} was opened by process {self._pid}; open it again in this one")
+        if self._error is not None:
+            raise self._error
+        if self._live and self.tail.truncations != self._truncations:
+            self._truncations = self.tail.truncations
+            self._rebuild()
+
+    def _visible(self) -> int:
+        return int(self.tail.visible) if self._live else self._settled_end
+
+    def _rebuild(self) -> None:
+        """Read the table of segments anew."""
+        rows: list[tuple[int, int, Segment | None]] = []
+        visible = self._visible()
+        for base in names.segment_bases(self.path):
+            if base >= visible:
+                break
+            try:
+                _, _, _, first, _ = recovery.read_header(names.segment_path(self.path, base), self._files)
+            except FileNotFoundError:
+                continue  # trimmed while we looked
+            rows.append((base, first, None))
+        self._set_segments(rows)
+
+    def _refresh(self) -> bool:
+        table = self._segment_table()
+        known = table[-1][0] if table else -1
+        visible = self._visible()
+        for base in names.segment_bases(self.path):
+            if known < base < visible:
+                self._push_segment(self._map(base))
+                return True
+        return False
+
+    def _open_segment(self, row: int) -> Segment:
+        return self._map(self._segment_table()[row][0])
+
+    def _map(self, base: int) -> Segment:
+        """Map a segment and hold a shared lock on its file, so that the writer does not recycle it."""
+        path = names.segment_path(self.path, base)
+        try:
+            fd = self._files.open(path, writable=False)
+        except FileNotFoundError:
+            self._rebuild()
+            raise TrimmedError(f"the segment at {base} was removed; the log begins at {self.start}") from None
+        if not lock_range(fd, exclusive=False):
+            os.close(fd)
+            self._rebuild()
+            raise TrimmedError(f"the segment at {base} is being removed; the log begins at {self.start}")
+        segment = Segment(fd, str(path), writable=False)
+        if segment.base != base:
+            self._rebuild()
+            raise TrimmedError(f"the segment at {base} was removed; the log begins at {self.start}")
+        return segment
+
+    def _load_index(self, segment: Segment, entry: int) -> None:
+        """Index a segment as far as it is visible; if the entry lies beyond, learn of the next segment."""
+        extent = self._extent(0, segment, self._visible())
+        if extent == segment.size and segment.index is None:
+            try:
+                segment.index, _, _ = SparseIndex.load(
+                    str(names.index_path(self.path, segment.base)), segment.size, segment.uuid, segment.base,
+                    segment.first_entry, segment.stamp,
+                )  # fmt: skip
+            except (OSError, ReplogError):
+                segment.index = None  # not written yet, or damaged: made from the segment below
+        if segment.index is None:
+            segment.index = SparseIndex(segment.size)
+        if entry - segment.first_entry >= segment.index.entries and segment.index.memory_bytes:
+            offset, status = segment.verify(segment.index, segment.index.end, extent)
+            if status not in (0, recovery.BLANK):
+                raise segment.fault(offset, status)
+        if entry - segment.first_entry >= segment.index.entries and not self._refresh():
+            raise segment.fault(min(segment.index.end, segment.size - 32), -8)
+
+    def _sleep(self, visible: int, timeout_us: int) -> None:
+        if self._live and self.tail.writable:
+            self.tail.wait_for(visible, timeout_us)
+        else:  # the page cannot be slept on without the right to write it
+            time.sleep(min(timeout_us / 1e6, _POLL_S))
+
+    # ---- state ----------------------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> int:
+        """Number of the first entry that may not be read: one more than the last visible one."""
+        return int(self.tail.visible_entry) if self._live else self._own_visible_entry
+
+    @property
+    def end_position(self) -> int:
+        """Position after the last visible record."""
+        return self._visible()
+
+    @property
+    def live(self) -> bool:
+        """Whether a writer says that it has the log open (it may have been killed since)."""
+        return bool(self._live and self.tail.open)
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    async def _reached(self, entry: int, timeout: float | None) -> bool:
+        if self._watcher is None or not self._live:
+            return self.end > entry
+        return await wait_settled(self._watcher, entry, timeout)
+
+    def close(self) -> None:
+        """Let go of the files. Closing twice is fine; batches and views already given out stay valid."""
+        if self._error is not None:
+            return
+        self._error = ClosedError(f"{self.path} was closed")
+        if self._watcher is not None:
+            self._watcher.stop(self._error)
+        self._set_segments([])
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def append(self, *_: object, **__: object) -> NoReturn:
+        """Refused: ReadOnlyError."""
+        raise ReadOnlyError(f"{self.path} is open for reading; open it with mode='a' to append")
+
+    append_batch = append_columns = submit = truncate = trim = append
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a LogReader holds mapped files and cannot be pickled; open the path again")
+
+    def __repr__(self) -> str:
+        return f"<LogReader {str(self.path)!r} entries {self.start} to {self.end}>"
+
+
+async def wait_settled(watcher: Watcher, entry: int, timeout: float | None) -> bool:
+    """Await an entry's visibility; False after `timeout` seconds."""
+    ack = watcher.watch(entry)
+
+    async def settled() -> None:
+        await ack
+
+    try:
+        await asyncio.wait_for(settled(), timeout)
+    except TimeoutError:
+        return False
+    return True

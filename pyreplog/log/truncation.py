@@ -1,0 +1,87 @@
+"""Cutting the end of a log, crash-safe.
+
+A marker file says what is being cut; opening a log with a marker finishes the job. The segment that is cut in the middle
+is replaced by a copy of what stays, so that readers who have it mapped keep reading the old bytes. Order:
+
+1. marker {position, entry}, durable            crash before: nothing happened
+2. later segments removed, the last one first   crash after: repeated at open
+3. copy of the cut segment, zero from the cut on, synced, renamed into place
+4. checkpoint moved back, with a new epoch
+5. marker removed, durable
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pyreplog._native.checksum import crc32c
+from pyreplog.errors import CorruptionError
+from pyreplog.log import names
+from pyreplog.log.files import Files
+
+_COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """position: where the log ends from now on. entry: the number its next entry gets. epoch: of segments to come."""
+
+    position: int
+    entry: int
+    epoch: int
+
+
+def announce(directory: Path, files: Files, truncation: Truncation) -> None:
+    """Step 1."""
+    body = json.dumps(asdict(truncation)).encode()
+    files.replace_small(directory / names.TRUNCATION, b"%08x %s\n" % (crc32c(body), body))
+
+
+def pending(directory: Path) -> Truncation | None:
+    """The truncation that a crash interrupted, if any."""
+    path = directory / names.TRUNCATION
+    try:
+        crc, _, body = path.read_bytes().rstrip(b"\n").partition(b" ")
+    except FileNotFoundError:
+        return None
+    try:
+        if int(crc, 16) != crc32c(body):
+            raise ValueError("CRC-32C")
+        return Truncation(**json.loads(body))
+    except (ValueError, TypeError) as error:
+        raise CorruptionError(path, 0, "an intact truncation marker", f"{body[:60]!r} ({error})") from error
+
+
+def remove_later(directory: Path, files: Files, bases: list[int]) -> None:
+    """Step 2. bases: of the segments that go, ascending."""
+    for base in reversed(bases):
+        files.remove(names.index_path(directory, base))
+        files.remove(names.segment_path(directory, base))
+    files.sync_directory(directory)
+
+
+def replace_segment(directory: Path, files: Files, base: int, size: int, keep: int) -> None:
+    """Step 3. keep: bytes of the segment's file that stay; the rest becomes zero."""
+    path = names.segment_path(directory, base)
+    fresh = directory / f"fresh-{base:020d}.seg"
+    files.remove(fresh)
+    source, target = files.open(path, writable=False), files.create(fresh, size, zeroed=True)
+    try:
+        for at in range(0, keep, _COPY_BYTES):
+            files.write(target, os.pread(source, min(_COPY_BYTES, keep - at), at), at)
+        files.sync(target)
+    finally:
+        os.close(source)
+        os.close(target)
+    files.remove(names.index_path(directory, base))
+    files.rename(fresh, path)
+    files.sync_directory(directory)
+
+
+def finish(directory: Path, files: Files) -> None:
+    """Step 5."""
+    files.remove(directory / names.TRUNCATION)
+    files.sync_directory(directory)

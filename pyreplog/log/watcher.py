@@ -1,0 +1,58 @@
+"""Waiting for entries in asyncio: one thread per log sleeps on the tail page for all tasks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pyreplog._native.tail import Tail
+from pyreplog.ack import Ack
+from pyreplog.purgatory import Purgatory
+
+VISIBLE = "visible"
+_SLICE_US = 200_000
+
+
+class Watcher:
+    """Completes acks when an entry becomes visible. The thread starts with the first watch and ends when none is left.
+
+    sleep: waits until the visible end (a position) passes its first argument, at most its second (us).
+    """
+
+    def __init__(self, tail: Tail, purgatory: Purgatory, sleep: Callable[[int, int], object]) -> None:
+        self._tail, self._purgatory, self._sleep = tail, purgatory, sleep
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    def watch(self, entry: int) -> Ack[Any]:
+        """An Ack that completes when entry number `entry` may be read."""
+        ack: Ack[Any] = Ack(entry)
+        self._purgatory.advance(VISIBLE, self._tail.visible_entry)
+        self._purgatory.watch(VISIBLE, entry + 1, ack)
+        with self._lock:
+            if self._thread is None and not ack.done() and not self._stopping:
+                self._thread = threading.Thread(target=self._run, name="pyreplog-watch", daemon=True)
+                self._thread.start()
+        return ack
+
+    def _run(self) -> None:
+        while True:
+            visible = self._tail.visible
+            self._purgatory.advance_and_drain(VISIBLE, self._tail.visible_entry)
+            with self._lock:
+                if self._stopping or not self._purgatory.waiting(VISIBLE):
+                    self._thread = None
+                    return
+            self._sleep(visible, _SLICE_US)
+
+    def stop(self, error: BaseException) -> None:
+        """Fail whoever waits, and end the thread."""
+        with self._lock:
+            self._stopping = True
+            thread = self._thread
+        self._purgatory.fail(VISIBLE, error)
+        self._tail.wake()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()

@@ -1,0 +1,57 @@
+"""Extension modules; everything else is in pyproject.toml.
+
+PYREPLOG_SANITIZE=1 builds with AddressSanitizer and UndefinedBehaviorSanitizer (see `make sanitize`).
+"""
+
+import os
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+NATIVE = "pyreplog/_native"
+HEADERS = [f"{NATIVE}/layout.h", f"{NATIVE}/crc32c.h"]
+COMPILE = ["-O3", "-g1", "-fno-strict-aliasing", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+LINK = []
+if os.environ.get("PYREPLOG_SANITIZE"):
+    SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
+    COMPILE = ["-O1", "-g", "-fno-strict-aliasing", *SANITIZERS]
+    LINK = SANITIZERS
+
+
+def extension(name: str, *sources: str) -> Extension:
+    return Extension(
+        f"pyreplog._native.{name}",
+        [f"{NATIVE}/{name}.pyx", *(f"{NATIVE}/{source}" for source in sources)],
+        depends=HEADERS,
+        include_dirs=[NATIVE],
+        extra_compile_args=COMPILE,
+        extra_link_args=LINK,
+    )
+
+
+setup(
+    ext_modules=cythonize(
+        [
+            extension("checksum", "crc32c.c"),
+            extension("status", "crc32c.c"),
+            extension("record", "crc32c.c"),
+            extension("sparse", "crc32c.c"),
+            extension("segment", "crc32c.c"),
+            extension("tail"),
+            extension("reader", "crc32c.c"),
+            extension("parts"),
+            extension("appender", "crc32c.c"),
+            extension("frame"),
+            extension("index", "crc32c.c"),
+        ],
+        compiler_directives={
+            "language_level": "3",
+            "boundscheck": False,
+            "wraparound": False,
+            "cdivision": True,
+            "initializedcheck": False,
+            "embedsignature": True,
+        },
+        build_dir="build/cython",
+    )
+)

@@ -1,0 +1,511 @@
+"""The (ledger, entry) index: answers in memory and from a file, and what damage to the file leads to."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import stat
+import struct
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+
+from pyreplog._native.index import LedgerIndex, SealedIndex
+from pyreplog.errors import ClosedError, CorruptionError, InvalidArgumentError
+
+BLOCK = 4096
+HEADER_SIZE = 4096  # of the segment: its first record's offset
+STRIDE = 72
+SEGMENT_MAX = 1 << 30
+SEGMENT = {"uuid": b"0123456789abcdef", "base": 3 << 30, "stamp": 0xFEEDBEEF, "end": 1 << 28}
+RUN = struct.Struct("<qqqQQII")  # ledger, first, last, bytes, run, entries, words
+
+Record = tuple[int, int, int]  # ledger, entry, offset
+Damage = Callable[[bytearray], None]
+
+
+def offset_of(number: int) -> int:
+    return HEADER_SIZE + number * STRIDE
+
+
+def index_of(*ids: tuple[int, int]) -> LedgerIndex:
+    """An index of records of STRIDE bytes, one behind the other."""
+    index = LedgerIndex()
+    for number, (ledger, entry) in enumerate(ids):
+        index.add(ledger, entry, offset_of(number), STRIDE)
+    return index
+
+
+def striped(ledgers: int, each: int) -> list[tuple[int, int]]:
+    """Interleaved ledgers 10, 11, ... whose entry ids leave out every fourth."""
+    return [(10 + ledger, i + i // 3) for i in range(each) for ledger in range(ledgers)]
+
+
+def saved(index: LedgerIndex, path: Path) -> Path:
+    index.save(path, **SEGMENT)
+    return path
+
+
+def open_sealed(path: Path) -> SealedIndex:
+    return SealedIndex.open(path, **SEGMENT)
+
+
+def columns(records: list[tuple[int, ...]]) -> list[np.ndarray]:
+    return [np.array(column, np.int64) for column in zip(*records, strict=True)]
+
+
+def as_lists(pair: tuple[np.ndarray, np.ndarray]) -> tuple[list[int], list[int]]:
+    return pair[0].tolist(), pair[1].tolist()
+
+
+# The file, read and sealed by plain Python from its byte table.
+
+
+def decode(image: bytes) -> list[Record]:
+    magic, version, min_reader = struct.unpack_from("<8s4xHH", image)
+    ledgers, entries, data_end = struct.unpack_from("<IQQ", image, 52)
+    assert (magic, version, min_reader) == (b"RPLEDG01", 1, 1)
+    records = []
+    at = BLOCK + ledgers * RUN.size
+    for ledger, first, last, _, run, count, words in RUN.iter_unpack(image[BLOCK:at]):
+        assert run == at
+        for _ in range(count):
+            *delta, place = struct.unpack_from(f"<{words}I", image, at)
+            records.append((ledger, first + sum(word << 32 * i for i, word in enumerate(delta)), place * 8))
+            at += words * 4
+        assert records[-1][1] == last
+    assert (len(records), at) == (entries, data_end)
+    return records
+
+
+def reseal(image: bytearray) -> bytearray:
+    """Give every block, the CRC table and the header the CRCs that their bytes have."""
+    (data_end,) = struct.unpack_from("<Q", image, 64)
+    blocks = (data_end + BLOCK - 1) // BLOCK
+    for block in range(1, blocks):
+        crc = crc32c(image[block * BLOCK : (block + 1) * BLOCK])
+        struct.pack_into("<I", image, blocks * BLOCK + (block - 1) * 4, crc)
+    for root, at in enumerate(range(blocks * BLOCK, len(image), BLOCK)):
+        struct.pack_into("<I", image, 128 + root * 4, crc32c(image[at : at + BLOCK]))
+    return reseal_header(image)
+
+
+def reseal_header(image: bytearray) -> bytearray:
+    struct.pack_into("<I", image, 8, crc32c(image[12:BLOCK]))
+    return image
+
+
+def test_finds_what_was_added_and_nothing_else() -> None:
+    index = index_of((7, 0), (9, 0), (7, 1), (7, 5))
+    assert [index.get(7, 0), index.get(9, 0), index.get(7, 1), index.get(7, 5)] == list(
+        map(offset_of, range(4))
+    )
+    assert [index.get(7, 2), index.get(9, 1), index.get(8, 0)] == [None, None, None]
+    assert (index.last_entry(7), index.last_entry(9), index.last_entry(8)) == (5, 0, None)
+    assert index.count == 4
+
+
+def test_the_last_copy_of_an_entry_wins_and_counts_once() -> None:
+    index = index_of((7, 3), (7, 4), (7, 3))
+    assert index.get(7, 3) == offset_of(2)
+    assert index.count == 2
+    assert as_lists(index.entries(7, 0, 10)) == ([3, 4], [offset_of(2), offset_of(1)])
+
+
+def test_ledgers_says_how_much_of_each_there_is() -> None:
+    index = index_of((9, 4), (7, 3), (9, 2), (9, 4))
+    assert index.ledgers().tolist() == [(7, 3, 3, STRIDE, 1), (9, 2, 4, 3 * STRIDE, 2)]
+    assert LedgerIndex().ledgers().tolist() == []
+
+
+@pytest.mark.parametrize("ids", [(-1, 0), (0, -1), (7, -0x2000)])
+def test_negative_ids_are_refused(ids: tuple[int, int], tmp_path: Path) -> None:
+    index = index_of((7, 0))
+    with pytest.raises(InvalidArgumentError, match="0 or more"):
+        index.add(*ids, offset_of(1), STRIDE)
+    with open_sealed(saved(index, tmp_path / "i")) as sealed:
+        for each in (index, sealed):
+            with pytest.raises(InvalidArgumentError, match="0 or more"):
+                each.get(*ids)
+            with pytest.raises(InvalidArgumentError, match="0 or more"):
+                each.entries(*ids, 5)
+    assert index.count == 1
+
+
+@pytest.mark.parametrize(
+    ("offset", "stride"),
+    [
+        (HEADER_SIZE, STRIDE),  # where the record before lies
+        (offset_of(1) - 8, STRIDE),
+        (offset_of(1) + 4, STRIDE),
+        (offset_of(1), 0),
+        (offset_of(1), 56),  # less than a header
+        (offset_of(1), STRIDE + 4),
+        (offset_of(1), -STRIDE),
+        (SEGMENT_MAX, STRIDE),
+        (SEGMENT_MAX - 64, STRIDE),
+        (offset_of(1), 2**63 - 8),
+        (2**63 - 8, 64),
+        (-STRIDE, STRIDE),
+    ],
+)
+def test_places_that_no_next_record_can_have_are_refused(offset: int, stride: int) -> None:
+    index = index_of((7, 0))
+    with pytest.raises(InvalidArgumentError, match=f"found {stride} bytes at {offset}"):
+        index.add(7, 1, offset, stride)
+    assert (index.count, index.get(7, 1)) == (1, None)
+
+
+def test_a_batch_is_as_many_single_records() -> None:
+    ids = striped(3, 500)
+    batched, single = LedgerIndex(), index_of(*ids)
+    records = [(*pair, offset_of(i), STRIDE) for i, pair in enumerate(ids)]
+    batched.add_batch(*columns(records[:700]))
+    batched.add_batch(*columns(records[700:]))
+    assert batched.to_bytes(**SEGMENT) == single.to_bytes(**SEGMENT)
+
+
+def test_a_batch_with_a_refused_record_adds_nothing() -> None:
+    index = index_of((7, 0), (7, 1))
+    before = index.to_bytes(**SEGMENT)
+    batch = [(7, 1, offset_of(2), STRIDE), (8, 0, offset_of(3), STRIDE), (8, -1, offset_of(4), STRIDE)]
+    with pytest.raises(InvalidArgumentError, match="entry -1"):
+        index.add_batch(*columns(batch))
+    assert index.to_bytes(**SEGMENT) == before
+    assert (index.get(7, 1), index.last_entry(8)) == (offset_of(1), None)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.zeros(2, np.int32),
+        np.zeros(2, np.uint64),
+        np.zeros(2, np.float64),
+        np.zeros(4, np.int64)[::2],
+        np.zeros((2, 2), np.int64),
+        np.zeros(3, np.int64),
+        b"12345678" * 2,
+    ],
+)
+def test_batch_columns_are_int64_arrays_of_one_length(column: np.ndarray | bytes) -> None:
+    index = LedgerIndex()
+    good = columns([(7, i, offset_of(i), STRIDE) for i in range(2)])
+    with pytest.raises(InvalidArgumentError, match="column"):
+        index.add_batch(good[0], column, good[2], good[3])
+    assert index.count == 0
+
+
+def test_truncation_brings_back_the_copy_before() -> None:
+    index = index_of((7, 3), (8, 0), (7, 3), (7, 4))
+    index.remove_from(offset_of(2))
+    assert (index.get(7, 3), index.get(7, 4), index.get(8, 0)) == (offset_of(0), None, offset_of(1))
+    assert index.ledgers().tolist() == [(7, 3, 3, STRIDE, 1), (8, 0, 0, STRIDE, 1)]
+    index.remove_from(offset_of(1))
+    assert (index.count, index.last_entry(8)) == (1, None)
+    index.add(8, 6, offset_of(1), STRIDE)
+    assert index.get(8, 6) == offset_of(1)
+
+
+def test_truncation_inside_a_record_forgets_it() -> None:
+    index = index_of((7, 0), (7, 1))
+    index.remove_from(offset_of(2))
+    assert index.get(7, 1) == offset_of(1)
+    index.remove_from(offset_of(2) - 8)
+    assert (index.get(7, 0), index.get(7, 1)) == (offset_of(0), None)
+    index.remove_from(0)
+    assert (index.count, index.ledgers().size) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_entries_of_a_range(kind: str, tmp_path: Path) -> None:
+    ids = [5, 2, 9, 2, 2**40, 7]
+    memory = index_of(*((7, entry) for entry in ids))
+    with open_sealed(saved(memory, tmp_path / "i")) as sealed:
+        index = memory if kind == "memory" else sealed
+        where = {entry: offset_of(i) for i, entry in enumerate(ids)}
+        for start, stop in [
+            (0, 10),
+            (2, 9),
+            (3, 8),
+            (5, 6),
+            (6, 7),
+            (0, 2**63 - 1),
+            (10, 2**40),
+            (9, 2),
+            (0, -1),
+        ]:
+            expected = sorted(entry for entry in where if start <= entry < stop)
+            assert as_lists(index.entries(7, start, stop)) == (expected, [where[e] for e in expected])
+        assert as_lists(index.entries(6, 0, 10)) == ([], [])
+        assert index.entries(7, 0, 10)[0].dtype == np.int64
+
+
+def test_a_file_answers_as_the_memory_did(tmp_path: Path) -> None:
+    ids = [*striped(5, 3000), (3, 0), (3, 2**32 - 1), (4, 0), (4, 2**32), (2**63 - 1, 2**63 - 1), (10, 17)]
+    index = index_of(*ids)
+    with open_sealed(saved(index, tmp_path / "i")) as sealed:
+        assert sealed.count == index.count
+        assert sealed.ledgers().tolist() == index.ledgers().tolist()
+        for ledger in {ledger for ledger, _ in ids}:
+            assert as_lists(sealed.entries(ledger, 0, 2**63 - 1)) == as_lists(
+                index.entries(ledger, 0, 2**63 - 1)
+            )
+            assert sealed.last_entry(ledger) == index.last_entry(ledger)
+            for entry in [*range(4200), 2**32 - 1, 2**32, 2**63 - 1]:
+                assert sealed.get(ledger, entry) == index.get(ledger, entry)
+        assert (sealed.get(12345, 0), sealed.last_entry(12345)) == (None, None)
+
+
+def test_the_file_is_what_its_byte_table_says() -> None:
+    ids = [*striped(2, 600), (4, 0), (4, 2**32), (4, 2**32 + 5), (10, 0)]
+    last = {pair: offset_of(number) for number, pair in enumerate(ids)}
+    image = index_of(*ids).to_bytes(**SEGMENT)
+    assert decode(image) == [(*pair, last[pair]) for pair in sorted(last)]
+    assert reseal(bytearray(image)) == image
+    assert struct.unpack_from("<16sqqI", image, 16) == tuple(
+        SEGMENT[k] for k in ("uuid", "base", "end", "stamp")
+    )
+    assert LedgerIndex().to_bytes(**SEGMENT)[BLOCK:] == b""
+
+
+def test_arguments_of_the_file_are_checked() -> None:
+    index = index_of((7, 0))
+    for wrong in ({"uuid": b"short"}, {"end": offset_of(1) - 8}, {"end": SEGMENT_MAX + 8}):
+        with pytest.raises(InvalidArgumentError):
+            index.to_bytes(**(SEGMENT | wrong))
+
+
+def test_saving_makes_a_private_file_and_leaves_mapped_ones_alone(tmp_path: Path) -> None:
+    path = saved(index_of((7, 0)), tmp_path / "i")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with open_sealed(path) as old:
+        saved(index_of((8, 0), (8, 1)), path)
+        assert (old.get(7, 0), old.get(8, 0)) == (offset_of(0), None)
+    with open_sealed(path) as new:
+        assert (new.get(7, 0), new.get(8, 1)) == (None, offset_of(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "position"),
+    [("uuid", b"fedcba9876543210", 16), ("base", 0, 32), ("end", 4096, 40), ("stamp", 1, 48)],
+)
+def test_the_index_of_another_segment_is_refused(
+    name: str, other: object, position: int, tmp_path: Path
+) -> None:
+    path = saved(index_of((7, 0)), tmp_path / "i")
+    with pytest.raises(CorruptionError) as caught:
+        SealedIndex.open(path, **(SEGMENT | {name: other}))
+    assert (caught.value.path, caught.value.position) == (path, position)
+    assert str(SEGMENT[name]) in caught.value.found
+
+
+def test_a_missing_file_is_no_corruption(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        open_sealed(tmp_path / "none")
+
+
+def cut_to(size: int) -> Damage:
+    def cut(image: bytearray) -> None:
+        del image[size:]
+
+    return cut
+
+
+def put(layout: str, position: int, *values: int) -> Damage:
+    def change(image: bytearray) -> None:
+        struct.pack_into(layout, image, position, *values)
+        if position < BLOCK:
+            reseal_header(image)
+        else:
+            reseal(image)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut_to(0),
+        cut_to(100),
+        cut_to(BLOCK),
+        cut_to(-BLOCK),
+        cut_to(-1),
+        lambda image: image.extend(bytes(1)),
+        lambda image: image.extend(bytes(BLOCK)),
+        lambda image: image.__setitem__(slice(None), bytes(len(image))),
+        put("<H", 14, 2),  # lowest version of a reader
+        put("<I", 52, 2**32 - 1),  # ledgers
+        put("<I", 52, 10**6),
+        put("<Q", 56, 2**64 - 1),  # entries
+        put("<Q", 64, 2**64 - 1),  # data end
+        put("<Q", 64, 2**63),
+        put("<Q", 64, BLOCK + 8),
+        put("<Q", 64, 0),
+    ],
+)
+def test_a_file_of_wrong_size_or_absurd_counts_is_refused(damage: Damage, tmp_path: Path) -> None:
+    path = saved(index_of(*striped(2, 600)), tmp_path / "i")
+    image = bytearray(path.read_bytes())
+    damage(image)
+    path.write_bytes(image)
+    with pytest.raises(CorruptionError):
+        open_sealed(path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        put("<Q", BLOCK + 32, 2**64 - 4),  # run
+        put("<Q", BLOCK + 32, 0),
+        put("<Q", BLOCK + 32, BLOCK + 2 * RUN.size + 2),
+        put("<I", BLOCK + 40, 2**32 - 1),  # entries
+        put("<I", BLOCK + 40, 0),
+        put("<I", BLOCK + 44, 3),  # words
+        put("<I", BLOCK + 44, 0),
+        put("<q", BLOCK + 16, -1),  # last
+        put("<q", BLOCK + 8, -(2**63)),  # first
+        put("<I", BLOCK + 2 * RUN.size + 4, 0),  # place of the first item
+        put("<I", BLOCK + 2 * RUN.size + 4, 2**32 - 1),
+    ],
+)
+def test_absurd_values_behind_right_checksums_are_refused(damage: Damage, tmp_path: Path) -> None:
+    path = saved(index_of(*striped(2, 600)), tmp_path / "i")
+    image = bytearray(path.read_bytes())
+    damage(image)
+    path.write_bytes(image)
+    with open_sealed(path) as sealed:
+        with pytest.raises(CorruptionError):
+            sealed.get(10, 0)
+        with pytest.raises(CorruptionError):
+            sealed.entries(10, 0, 10)
+        assert sealed.get(11, 0) == offset_of(1)
+
+
+def test_no_flipped_bit_ever_gives_a_wrong_answer(tmp_path: Path) -> None:
+    ids = [*striped(2, 10), (4, 0), (4, 2**33)]
+    index = index_of(*ids)
+    keys = [*ids, (4, 1), (10, 3), (11, 14), (9, 0), (12, 0)]
+    answers = [index.get(*key) for key in keys]
+    path = saved(index, tmp_path / "i")
+    image = path.read_bytes()
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        for position, byte in enumerate(image):
+            os.pwrite(descriptor, bytes([byte ^ 1 << position % 8]), position)
+            with pytest.raises(CorruptionError), open_sealed(path) as sealed:
+                for key, answer in zip(keys, answers, strict=True):
+                    assert sealed.get(*key) == answer
+            os.pwrite(descriptor, bytes([byte]), position)
+    finally:
+        os.close(descriptor)
+
+
+def test_a_bad_block_spoils_its_own_lookups_only(tmp_path: Path) -> None:
+    ids = striped(4, 4000)
+    path = saved(index_of(*ids), tmp_path / "i")
+    image = path.read_bytes()
+    for block in range(1, len(image) // BLOCK):
+        damaged = bytearray(image)
+        damaged[block * BLOCK + 50] ^= 0x10
+        path.write_bytes(damaged)
+        refused = 0
+        with open_sealed(path) as sealed:
+            for number, key in list(enumerate(ids))[::37]:
+                try:
+                    assert sealed.get(*key) == offset_of(number)
+                except CorruptionError as error:
+                    assert error.position == block * BLOCK
+                    refused += 1
+        assert refused
+        if 2 < block < len(image) // BLOCK - 1:
+            assert refused < len(ids[::37]) // 4
+
+
+def test_a_zeroed_block_is_no_absence(tmp_path: Path) -> None:
+    path = saved(index_of(*striped(1, 3000)), tmp_path / "i")
+    image = bytearray(path.read_bytes())
+    image[2 * BLOCK : 3 * BLOCK] = bytes(BLOCK)
+    path.write_bytes(image)
+    with open_sealed(path) as sealed:
+        assert sealed.get(10, 0) == offset_of(0)
+        with pytest.raises(CorruptionError):
+            sealed.get(10, 800 + 800 // 3)
+        with pytest.raises(CorruptionError):
+            sealed.entries(10, 0, 4000)
+
+
+def test_use_after_close(tmp_path: Path) -> None:
+    sealed = open_sealed(saved(index_of((7, 0)), tmp_path / "i"))
+    sealed.close()
+    sealed.close()
+    calls = [
+        lambda: sealed.get(7, 0),
+        lambda: sealed.entries(7, 0, 1),
+        lambda: sealed.last_entry(7),
+        sealed.ledgers,
+        sealed.__enter__,
+        lambda: sealed.count,
+        lambda: SealedIndex().get(7, 0),
+    ]
+    for call in calls:
+        with pytest.raises(ClosedError):
+            call()
+
+
+def test_a_leaked_index_says_so(tmp_path: Path) -> None:
+    sealed = open_sealed(saved(index_of((7, 0)), tmp_path / "leaked"))
+    with pytest.warns(ResourceWarning, match="leaked"):
+        del sealed
+        gc.collect()
+
+
+def test_indexes_refuse_pickling(tmp_path: Path) -> None:
+    with open_sealed(saved(index_of((7, 0)), tmp_path / "i")) as sealed:
+        for index in (LedgerIndex(), sealed):
+            with pytest.raises(TypeError):
+                pickle.dumps(index)
+
+
+def test_many_entries_take_few_bytes() -> None:
+    sizes = [400, 3_000, 30_000, 92_000, 250_000]  # 92 000 is just after a growth of the hash
+    index = LedgerIndex()
+    for start, stop in pairwise([0, *sizes]):
+        batch = [(10 + i % 8, i // 8, offset_of(i), STRIDE) for i in range(start, stop)]
+        index.add_batch(*columns(batch))
+        assert index.memory_bytes <= 48 * stop if stop == 400 else 40 * stop
+    assert len(index.to_bytes(**SEGMENT)) <= 8.1 * index.count
+
+
+def test_readers_beside_a_writer_miss_nothing() -> None:
+    index = LedgerIndex()
+    batches = [
+        columns([(10 + i % 4, i // 4, offset_of(i), STRIDE) for i in range(at, at + 5000)])
+        for at in range(0, 60_000, 5000)
+    ]
+    wrong: list[tuple[int, int | None]] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            count = index.count
+            for number in range(0, count, 499):
+                found = index.get(10 + number % 4, number // 4)
+                if found != offset_of(number):
+                    wrong.append((number, found))
+            index.entries(10, 0, 10**6)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for batch in batches:
+        index.add_batch(*batch)
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert (wrong, index.count) == ([], 60_000)
