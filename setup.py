@@ -9,8 +9,8 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 NATIVE = "pyreplog/_native"
-HEADERS = [f"{NATIVE}/layout.h", f"{NATIVE}/crc32c.h"]
-COMPILE = ["-O3", "-g1", "-fno-strict-aliasing", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+HEADERS = [f"{NATIVE}/{name}.h" for name in ("layout", "crc32c", "crc32c_streams", "crc32c_clmul")]
+COMPILE = ["-O3", "-g1", "-fvisibility=hidden", "-fno-strict-aliasing", "-Wall", "-Wextra", "-Wno-unused-parameter"]
 LINK = []
 if os.environ.get("PYREPLOG_SANITIZE"):
     SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
@@ -51,6 +51,8 @@ setup(
             "cdivision": True,
             "initializedcheck": False,
             "embedsignature": True,
+            "auto_pickle": False,
+            "autotestdict": False,
         },
         build_dir="build/cython",
     )

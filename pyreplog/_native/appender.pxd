@@ -11,6 +11,8 @@ from cpython.pythread cimport PyThread_type_lock
 cdef class Appender(Reader):
     cdef Segment active
     cdef SparseIndex index
+    cdef uint32_t stamp           # of the active segment
+    cdef int64_t first_entry      # of the active segment
     cdef uintptr_t dest           # address of the active segment's offset 0: its mapping, or made up for a stage
     cdef int64_t pos              # offset where the next record goes
     cdef int64_t limit            # no record may end beyond this offset (segment, or stage)
@@ -39,7 +41,7 @@ cdef class Appender(Reader):
     cdef void encode_one(self, const Part *part, int64_t length, int64_t stride, uint8_t kind, int64_t time) noexcept nogil
     cdef Py_ssize_t encode_run(self, const Part *parts, Py_ssize_t count, uint8_t kind, int64_t time) noexcept nogil
     cdef int put(self, const Part *parts, Py_ssize_t count, uint8_t kind, int64_t total) except -1
-    cdef int check_part(self, const Part *part) except -1
+    cdef int64_t measure(self, const Part *parts, Py_ssize_t count) except -1
     cdef object _append(self, value, key, event_time, properties, bint wait)
     cdef tuple put_locked(self, const Part *parts, Py_ssize_t count, uint8_t kind)
     cdef int begin_stage(self) except -1

@@ -19,6 +19,7 @@ from pyreplog._native.layout cimport (
 )
 from pyreplog._native.parts cimport Batch, Columns, check_time, fill_control, fill_part, get_buffer
 from pyreplog._native.record import encode_attributes
+from pyreplog._native.sparse cimport SparseIndex, is_plain
 from pyreplog._native.tail cimport load32, store, swap, wake_sleepers
 from pyreplog.errors import RecordTooLargeError
 
@@ -108,6 +109,8 @@ cdef class Appender(Reader):
         """Append to `segment` from `offset` on; its index covers all before. The subclass keeps the table."""
         self.active = segment
         self.index = segment.index
+        self.stamp = segment.stamp
+        self.first_entry = segment.first_entry
         self.next_entry = next_entry
         self.last_time = max(self.last_time, last_time)
         self.pos = offset
@@ -174,11 +177,16 @@ cdef class Appender(Reader):
     cdef inline void encode_one(self, const Part *part, int64_t length, int64_t stride, uint8_t kind,
                                 int64_t time) noexcept nogil:
         cdef bint numbered = kind == KIND_DATA
-        rec.encode_short(<uint8_t *>(self.dest + <uintptr_t>self.pos), <uint32_t>length, self.active.stamp, kind, time,
-                         <uint32_t>(self.next_entry - self.active.first_entry), self.synced_lag(), part)
-        self.index.note(self.pos, stride, numbered, part.event_time)
-        self.pos += stride
-        self.next_entry += numbered
+        cdef int64_t pos = self.pos, entry = self.next_entry
+        rec.encode_short(<uint8_t *>(self.dest + <uintptr_t>pos), <uint32_t>length, self.stamp, kind, time,
+                         <uint32_t>(entry - self.first_entry), self.synced_lag(), part)
+        if numbered and is_plain(self.index, pos + stride, stride, part.event_time):
+            self.index.entries += 1
+            self.index.end = pos + stride
+        else:
+            self.index.note(pos, stride, numbered, part.event_time)
+        self.pos = pos + stride
+        self.next_entry = entry + numbered
 
     cdef Py_ssize_t encode_run(self, const Part *parts, Py_ssize_t count, uint8_t kind, int64_t time) noexcept nogil:
         """Encode parts while they fit; how many did."""
@@ -211,15 +219,16 @@ cdef class Appender(Reader):
                 self.publish()
             self._make_room(rec.stride_of(rec.part_length(&parts[done], SHORT_HEADER)))
 
-    cdef int check_part(self, const Part *part) except -1:
-        cdef int64_t room = self.active.size - SEGMENT_HEADER - SHORT_HEADER
-        if part.key_length > KEY_MAX:
-            raise RecordTooLargeError(f"key: at most {KEY_MAX} bytes, found {part.key_length}")
-        if rec.stride_of(rec.part_length(part, SHORT_HEADER)) > room:
-            raise RecordTooLargeError(
-                f"value: at most {room - 8 - rec.part_length(part, SHORT_HEADER) + part.value_length} bytes fit into a segment, "
-                f"found {part.value_length}")
-        return 0
+    cdef int64_t measure(self, const Part *parts, Py_ssize_t count) except -1:
+        """Bytes the parts take in all. RecordTooLargeError before anything is written."""
+        cdef int64_t total = 0, stride, room = self.active.size - SEGMENT_HEADER - SHORT_HEADER
+        cdef Py_ssize_t i
+        for i in range(count):
+            stride = rec.stride_of(rec.part_length(&parts[i], SHORT_HEADER))
+            if stride > room or parts[i].key_length > KEY_MAX:
+                refuse_part(&parts[i], room)
+            total += stride
+        return total
 
     # ---- append ------------------------------------------------------------------------------------------------
 
@@ -286,15 +295,11 @@ cdef class Appender(Reader):
 
     cdef tuple put_locked(self, const Part *parts, Py_ssize_t count, uint8_t kind):
         """Enter, put, publish, leave; (first entry number, position after the last)."""
-        cdef Py_ssize_t i
-        cdef int64_t total = 0, entry, end
+        cdef int64_t entry, end
         self.enter()
         try:
-            for i in range(count):
-                self.check_part(&parts[i])
-                total += rec.stride_of(rec.part_length(&parts[i], SHORT_HEADER))
             entry = self.next_entry
-            self.put(parts, count, kind, total)
+            self.put(parts, count, kind, self.measure(parts, count))
             end = self.active.base + self.pos
             if not self.staged:
                 self.publish()
@@ -395,3 +400,11 @@ cdef class Appender(Reader):
     @property
     def _staged_bytes(self):
         return self.pos - self.stage_start if self.staged else 0
+
+
+cdef int refuse_part(const Part *part, int64_t room) except -1:
+    if part.key_length > KEY_MAX:
+        raise RecordTooLargeError(f"key: at most {KEY_MAX} bytes, found {part.key_length}")
+    raise RecordTooLargeError(
+        f"value: at most {room - rec.part_length(part, SHORT_HEADER) + part.value_length} bytes fit into a segment, "
+        f"found {part.value_length}")

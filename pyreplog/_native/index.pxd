@@ -51,6 +51,7 @@ cdef extern from *:
     """
     enum:
         BLOCK "REPLOG_LEDGER_BLOCK"
+        ROOTS "REPLOG_LEDGER_ROOTS"
     const uint64_t LEDGER_MAGIC "REPLOG_LEDGER_MAGIC"
 
     ctypedef struct IndexFileHeader "replog_ledger_index":
@@ -177,13 +178,12 @@ cdef class SealedIndex:
     cdef uint64_t table           # offset of the CRC table
     cdef uint8_t *proven          # one byte per block: its CRC was right
     cdef bint is_open
-    cdef int users                # batch calls that run without the GIL
+    cdef int users                # calls that run without the GIL; the last one unmaps a closed file
     cdef object path
 
     cdef int map_file(self, object path) except -1
     cdef int adopt(self, object path, bytes uuid, int64_t base, uint32_t stamp, int64_t end) except -1
-    cdef int enter(self) except -1
-    cdef void leave(self) noexcept
+    cdef int check_open(self) except -1
     cdef void unmap(self) noexcept
     cdef bint intact(self, uint64_t start, uint64_t stop, Damage *damage) noexcept nogil
     cdef bint check(self, uint64_t block, uint32_t expected, Damage *damage) noexcept nogil

@@ -27,6 +27,7 @@ cdef uint32_t NUMBER = 0x00ffffff        # of a hash slot: number + 1
 cdef uint32_t TAG = 0xff000000           # of a hash slot: bits of the hash
 cdef uint32_t FIRST_SLOTS = 64
 cdef uint64_t CRC_FROM_HEADER = 12       # the header's CRC leaves out what is before this
+cdef uint64_t LARGEST_DATA_END = <uint64_t>ROOTS * (BLOCK // 4) * BLOCK   # what the header's roots can cover
 
 
 cdef inline uint64_t mix(uint64_t x) noexcept nogil:
@@ -168,7 +169,7 @@ cdef class LedgerIndex:
 
     Records are added in log order: `offset` (bytes, a multiple of 8) at or after the end of the record added before,
     `stride` bytes long, padding included. Entries of a ledger may come in any order, with gaps, and more than once.
-    Takes at most 40 bytes per record, once there are a few hundred.
+    Takes up to 40 bytes per record, from a few thousand on, and 80 per ledger.
 
     Threads: every method and C function may be called from any thread at any time. Each holds the index's own lock while
     it works; batches let go of the GIL. Nothing here waits for a disk, so all of it may be called on an event loop.
@@ -576,8 +577,7 @@ cdef class SealedIndex:
             warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=1, source=self)
 
     def __enter__(self):
-        self.enter()
-        self.leave()
+        self.check_open()
         return self
 
     def __exit__(self, *exc_info):
@@ -604,10 +604,8 @@ cdef class SealedIndex:
     @property
     def count(self):
         """Distinct (ledger, entry) pairs in the file."""
-        self.enter()
-        count = self.header.entries
-        self.leave()
-        return count
+        self.check_open()
+        return self.header.entries
 
     def get(self, int64_t ledger, int64_t entry):
         """Offset of the entry's record; None: definitely not in this segment.
@@ -616,9 +614,8 @@ cdef class SealedIndex:
         """
         check_ids(ledger, entry)
         cdef Damage damage
-        self.enter()
+        self.check_open()
         cdef int64_t offset = sealed_index_find(self, ledger, entry, &damage)
-        self.leave()
         if offset == INDEX_DAMAGED:
             raise self.error(&damage)
         return offset if offset >= 0 else None
@@ -627,13 +624,11 @@ cdef class SealedIndex:
         """Highest entry id of the ledger; None: it has no entry here. Errors: CorruptionError, ClosedError."""
         cdef const LedgerRun *run = NULL
         cdef Damage damage
-        self.enter()
+        self.check_open()
         cdef int status = self.find_run(ledger, &run, &damage)
-        last = run.last if status == INDEX_OK else None
-        self.leave()
         if status == INDEX_DAMAGED:
             raise self.error(&damage)
-        return last
+        return run.last if status == INDEX_OK else None
 
     def entries(self, int64_t ledger, int64_t start, int64_t stop):
         """(entry ids, offsets) of the ledger's entries start <= id < stop: int64 arrays, sorted by id.
@@ -644,7 +639,8 @@ cdef class SealedIndex:
         cdef Pair *pairs = NULL
         cdef Damage damage
         cdef int64_t count
-        self.enter()
+        self.check_open()
+        self.users += 1
         try:
             with nogil:
                 count = self.collect(ledger, start, stop, &pairs, &damage)
@@ -655,19 +651,18 @@ cdef class SealedIndex:
             return columns(pairs, count)
         finally:
             free(pairs)
-            self.leave()
+            self.users -= 1
+            if not self.is_open:   # closed by another thread meanwhile
+                self.close()
 
     def ledgers(self):
         """Table of the ledgers, as of `LedgerIndex.ledgers`. Errors: CorruptionError, ClosedError."""
         cdef Damage damage
-        self.enter()
-        try:
-            size = self.header.ledgers * sizeof(LedgerRun)
-            if not self.intact(BLOCK, BLOCK + size, &damage):
-                raise self.error(&damage)
-            return ledger_table(PyBytes_FromStringAndSize(<const char *>self.image + BLOCK, size))
-        finally:
-            self.leave()
+        self.check_open()
+        size = self.header.ledgers * sizeof(LedgerRun)
+        if not self.intact(BLOCK, BLOCK + size, &damage):
+            raise self.error(&damage)
+        return ledger_table(PyBytes_FromStringAndSize(<const char *>self.image + BLOCK, size))
 
     cdef int map_file(self, object path) except -1:
         cdef int descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -698,9 +693,10 @@ cdef class SealedIndex:
         expect(path, 32, "base of the segment", base, header.base)
         expect(path, 40, "end of the segment's records", end, header.end)
         expect(path, 48, "stamp of the segment", stamp, header.stamp)
-        if not directory_end <= header.data_end <= self.size or header.entries > header.data_end // 8:
+        if (not directory_end <= header.data_end <= min(self.size, LARGEST_DATA_END)
+                or header.entries > header.data_end // 8):
             raise CorruptionError(
-                path, 52, f"runs that fit into {self.size} bytes",
+                path, 52, f"runs that fit into {min(self.size, LARGEST_DATA_END)} bytes",
                 f"{header.ledgers} ledgers, {header.entries} entries, runs up to {header.data_end}")
         if image_size(header.data_end) != self.size:
             raise CorruptionError(path, 64, f"a file of {image_size(header.data_end)} bytes", f"{self.size} bytes")
@@ -711,16 +707,10 @@ cdef class SealedIndex:
         self.path, self.is_open = path, True
         return 0
 
-    cdef int enter(self) except -1:
+    cdef int check_open(self) except -1:
         if not self.is_open:
-            raise ClosedError("the ledger index was closed" if self.path is None else f"{self.path} was closed")
-        self.users += 1
+            raise ClosedError("the ledger index is not open" if self.path is None else f"{self.path} was closed")
         return 0
-
-    cdef void leave(self) noexcept:
-        self.users -= 1
-        if not self.users and not self.is_open:
-            self.unmap()
 
     cdef void unmap(self) noexcept:
         if self.image != NULL:

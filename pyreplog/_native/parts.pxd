@@ -16,6 +16,7 @@ cdef class Parts:
     cdef uint8_t *times           # attribute bytes made for event times
     cdef readonly Py_ssize_t count
     cdef int make_room(self, Py_ssize_t count) except -1
+    cdef void set_value(self, Py_ssize_t i, const uint8_t *value, Py_ssize_t length) noexcept nogil
     cdef int make_times(self) except -1
     cdef void set_time(self, Py_ssize_t i, int64_t time) noexcept nogil
 

@@ -6,6 +6,8 @@ All of a call's arguments are checked here before a byte is written.
 cimport cython
 from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyBUF_SIMPLE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.list cimport PyList_AsTuple
+from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.stdint cimport INT64_MAX, INT64_MIN, uint16_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
@@ -68,18 +70,19 @@ cdef class Parts:
         free(self.times)
 
     cdef int make_room(self, Py_ssize_t count) except -1:
-        cdef Py_ssize_t i
         self.count = count
         self.parts = <Part *>malloc((count + 1) * sizeof(Part))
         if self.parts == NULL:
             raise MemoryError
-        for i in range(count):
-            self.parts[i].key = NULL
-            self.parts[i].key_length = -1
-            self.parts[i].attributes = NULL
-            self.parts[i].attributes_length = 0
-            self.parts[i].event_time = INT64_MIN
         return 0
+
+    cdef void set_value(self, Py_ssize_t i, const uint8_t *value, Py_ssize_t length) noexcept nogil:
+        """A part with nothing but a value."""
+        cdef Part *part = &self.parts[i]
+        part.value, part.value_length = value, length
+        part.key, part.key_length = NULL, -1
+        part.attributes, part.attributes_length = NULL, 0
+        part.event_time = INT64_MIN
 
     cdef int make_times(self) except -1:
         self.times = <uint8_t *>malloc(self.count * EVENT_ATTRIBUTE + 1)
@@ -102,11 +105,17 @@ cdef class Batch(Parts):
     """Parts from sequences of bytes-like objects."""
 
     def __init__(self, values, keys, event_times):
-        cdef Py_ssize_t i
+        cdef Py_ssize_t i, length
+        cdef const uint8_t *p
         self.values = as_tuple(values, "values")
         self.make_room(len(self.values))
         for i in range(self.count):
-            self.borrow(self.values[i], &self.parts[i].value, &self.parts[i].value_length, "value")
+            value = <object>PyTuple_GET_ITEM(self.values, i)
+            if PyBytes_CheckExact(value):
+                self.set_value(i, <const uint8_t *>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+            else:
+                self.borrow(value, &p, &length, "value")
+                self.set_value(i, p, length)
         if keys is not None:
             self.keys = as_tuple(keys, "keys")
             check_count("keys", len(self.keys), self.count)
@@ -148,6 +157,8 @@ cdef class Batch(Parts):
 
 
 cdef tuple as_tuple(object items, str what):
+    if type(items) is list:
+        return PyList_AsTuple(items)
     if isinstance(items, (bytes, bytearray, memoryview, str)) or not hasattr(items, "__iter__"):
         raise WrongTypeError(f"{what}: expected a sequence of items, found {type(items).__name__}")
     return tuple(items)
@@ -193,7 +204,7 @@ cdef class Columns(Parts):
             if keys:
                 self.parts[i].key, self.parts[i].key_length = bytes_start + at[i], at[i + 1] - at[i]
             else:
-                self.parts[i].value, self.parts[i].value_length = bytes_start + at[i], at[i + 1] - at[i]
+                self.set_value(i, bytes_start + at[i], at[i + 1] - at[i])
         return 0
 
     cdef int take_times(self, event_times) except -1:

@@ -4,10 +4,10 @@ Threads: reads and scans may run in any thread at any time, also while the write
 record or view pins its segment; a pinned segment is never unmapped, recycled or cut.
 """
 
-import mmap as _mmap
 import os
 
-from libc.stdint cimport INT64_MIN, uint64_t
+cimport cython
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
@@ -92,6 +92,7 @@ def decode_header(path, bytes block not None):
     return bytes(header.uuid[:16]), header.base, header.size, header.first_entry, header.epoch
 
 
+@cython.final
 cdef class Pin:
     """Keeps a segment from being unmapped, recycled or cut while it lives."""
 
@@ -107,6 +108,7 @@ cdef Pin pin(Segment segment):
     return made
 
 
+@cython.final
 cdef class Segment:
     """Map the segment file open as `fd` (the Segment owns the descriptor from now on).
 

@@ -1,5 +1,5 @@
 # Sparse index of one segment: entry number and event time to offset. Layout: layout.h, FORMAT.md.
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t
 
 from pyreplog._native.layout cimport IndexBlock, TimeRange
 
@@ -18,7 +18,7 @@ cdef class SparseIndex:
     cdef readonly int64_t entries # numbered entries noted
     cdef object mapping
 
-    # The append path's part: note a record that lies at `offset`. Call before or after writing it, in order.
+    # Note a record that lies at `offset`; in order.
     cdef void note(self, int64_t offset, int64_t stride, bint numbered, int64_t event_time) noexcept nogil
     # Offset where the walk to `entry_delta` starts; `stride` is set to the records' stride when the block is uniform.
     cdef int64_t find(self, int64_t entry_delta, int64_t *stride, int64_t *delta) noexcept nogil
@@ -29,3 +29,8 @@ cdef class SparseIndex:
     cdef int64_t block_of(self, int64_t entry_delta) noexcept nogil
     cdef tuple adopt(self, object path, const uint8_t *p, Py_ssize_t length, bytes uuid, int64_t base,
                      int64_t first_entry, uint32_t stamp)
+
+
+cdef inline bint is_plain(SparseIndex index, int64_t end, int64_t stride, int64_t event_time) noexcept nogil:
+    """Whether a numbered record changes nothing in the index but its end and count: most do not."""
+    return end <= index.boundary and stride == index.run_stride and event_time == INT64_MIN

@@ -6,6 +6,7 @@ It can always be made again from the segment. Threads: the writer's thread alone
 
 import mmap
 
+cimport cython
 from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyBUF_SIMPLE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MAX, INT64_MIN
@@ -19,6 +20,7 @@ from pyreplog._native.layout cimport (
 from pyreplog.errors import CorruptionError, FormatVersionError
 
 
+@cython.final
 cdef class SparseIndex:
     """`SparseIndex(size)`: an empty index for a segment of `size` bytes."""
 

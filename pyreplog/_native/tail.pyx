@@ -6,6 +6,7 @@ when its checks fail it is ignored and the end is found by scanning.
 
 import mmap
 
+cimport cython
 from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyBUF_SIMPLE
 from libc.stdint cimport INT32_MAX
 from libc.string cimport memcmp, memcpy, memset
@@ -41,6 +42,7 @@ cdef void wake_sleepers(TailPage *page) noexcept nogil:
     futex_wake_all(&page.wake)
 
 
+@cython.final
 cdef class Tail:
     """Map the page in `file` (at least 4096 bytes, open for reading, or for both when `writable`).
 

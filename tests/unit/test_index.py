@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import gc
-import os
 import pickle
 import stat
-import struct
 import threading
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from crc32c import crc32c
 
 from pyreplog._native.index import LedgerIndex, SealedIndex
 from pyreplog.errors import ClosedError, CorruptionError, InvalidArgumentError
@@ -24,10 +20,6 @@ HEADER_SIZE = 4096  # of the segment: its first record's offset
 STRIDE = 72
 SEGMENT_MAX = 1 << 30
 SEGMENT = {"uuid": b"0123456789abcdef", "base": 3 << 30, "stamp": 0xFEEDBEEF, "end": 1 << 28}
-RUN = struct.Struct("<qqqQQII")  # ledger, first, last, bytes, run, entries, words
-
-Record = tuple[int, int, int]  # ledger, entry, offset
-Damage = Callable[[bytearray], None]
 
 
 def offset_of(number: int) -> int:
@@ -62,43 +54,6 @@ def columns(records: list[tuple[int, ...]]) -> list[np.ndarray]:
 
 def as_lists(pair: tuple[np.ndarray, np.ndarray]) -> tuple[list[int], list[int]]:
     return pair[0].tolist(), pair[1].tolist()
-
-
-# The file, read and sealed by plain Python from its byte table.
-
-
-def decode(image: bytes) -> list[Record]:
-    magic, version, min_reader = struct.unpack_from("<8s4xHH", image)
-    ledgers, entries, data_end = struct.unpack_from("<IQQ", image, 52)
-    assert (magic, version, min_reader) == (b"RPLEDG01", 1, 1)
-    records = []
-    at = BLOCK + ledgers * RUN.size
-    for ledger, first, last, _, run, count, words in RUN.iter_unpack(image[BLOCK:at]):
-        assert run == at
-        for _ in range(count):
-            *delta, place = struct.unpack_from(f"<{words}I", image, at)
-            records.append((ledger, first + sum(word << 32 * i for i, word in enumerate(delta)), place * 8))
-            at += words * 4
-        assert records[-1][1] == last
-    assert (len(records), at) == (entries, data_end)
-    return records
-
-
-def reseal(image: bytearray) -> bytearray:
-    """Give every block, the CRC table and the header the CRCs that their bytes have."""
-    (data_end,) = struct.unpack_from("<Q", image, 64)
-    blocks = (data_end + BLOCK - 1) // BLOCK
-    for block in range(1, blocks):
-        crc = crc32c(image[block * BLOCK : (block + 1) * BLOCK])
-        struct.pack_into("<I", image, blocks * BLOCK + (block - 1) * 4, crc)
-    for root, at in enumerate(range(blocks * BLOCK, len(image), BLOCK)):
-        struct.pack_into("<I", image, 128 + root * 4, crc32c(image[at : at + BLOCK]))
-    return reseal_header(image)
-
-
-def reseal_header(image: bytearray) -> bytearray:
-    struct.pack_into("<I", image, 8, crc32c(image[12:BLOCK]))
-    return image
 
 
 def test_finds_what_was_added_and_nothing_else() -> None:
@@ -262,18 +217,6 @@ def test_a_file_answers_as_the_memory_did(tmp_path: Path) -> None:
         assert (sealed.get(12345, 0), sealed.last_entry(12345)) == (None, None)
 
 
-def test_the_file_is_what_its_byte_table_says() -> None:
-    ids = [*striped(2, 600), (4, 0), (4, 2**32), (4, 2**32 + 5), (10, 0)]
-    last = {pair: offset_of(number) for number, pair in enumerate(ids)}
-    image = index_of(*ids).to_bytes(**SEGMENT)
-    assert decode(image) == [(*pair, last[pair]) for pair in sorted(last)]
-    assert reseal(bytearray(image)) == image
-    assert struct.unpack_from("<16sqqI", image, 16) == tuple(
-        SEGMENT[k] for k in ("uuid", "base", "end", "stamp")
-    )
-    assert LedgerIndex().to_bytes(**SEGMENT)[BLOCK:] == b""
-
-
 def test_arguments_of_the_file_are_checked() -> None:
     index = index_of((7, 0))
     for wrong in ({"uuid": b"short"}, {"end": offset_of(1) - 8}, {"end": SEGMENT_MAX + 8}):
@@ -308,123 +251,6 @@ def test_the_index_of_another_segment_is_refused(
 def test_a_missing_file_is_no_corruption(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         open_sealed(tmp_path / "none")
-
-
-def cut_to(size: int) -> Damage:
-    def cut(image: bytearray) -> None:
-        del image[size:]
-
-    return cut
-
-
-def put(layout: str, position: int, *values: int) -> Damage:
-    def change(image: bytearray) -> None:
-        struct.pack_into(layout, image, position, *values)
-        if position < BLOCK:
-            reseal_header(image)
-        else:
-            reseal(image)
-
-    return change
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        cut_to(0),
-        cut_to(100),
-        cut_to(BLOCK),
-        cut_to(-BLOCK),
-        cut_to(-1),
-        lambda image: image.extend(bytes(1)),
-        lambda image: image.extend(bytes(BLOCK)),
-        lambda image: image.__setitem__(slice(None), bytes(len(image))),
-        put("<H", 14, 2),  # lowest version of a reader
-        put("<I", 52, 2**32 - 1),  # ledgers
-        put("<I", 52, 10**6),
-        put("<Q", 56, 2**64 - 1),  # entries
-        put("<Q", 64, 2**64 - 1),  # data end
-        put("<Q", 64, 2**63),
-        put("<Q", 64, BLOCK + 8),
-        put("<Q", 64, 0),
-    ],
-)
-def test_a_file_of_wrong_size_or_absurd_counts_is_refused(damage: Damage, tmp_path: Path) -> None:
-    path = saved(index_of(*striped(2, 600)), tmp_path / "i")
-    image = bytearray(path.read_bytes())
-    damage(image)
-    path.write_bytes(image)
-    with pytest.raises(CorruptionError):
-        open_sealed(path)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        put("<Q", BLOCK + 32, 2**64 - 4),  # run
-        put("<Q", BLOCK + 32, 0),
-        put("<Q", BLOCK + 32, BLOCK + 2 * RUN.size + 2),
-        put("<I", BLOCK + 40, 2**32 - 1),  # entries
-        put("<I", BLOCK + 40, 0),
-        put("<I", BLOCK + 44, 3),  # words
-        put("<I", BLOCK + 44, 0),
-        put("<q", BLOCK + 16, -1),  # last
-        put("<q", BLOCK + 8, -(2**63)),  # first
-        put("<I", BLOCK + 2 * RUN.size + 4, 0),  # place of the first item
-        put("<I", BLOCK + 2 * RUN.size + 4, 2**32 - 1),
-    ],
-)
-def test_absurd_values_behind_right_checksums_are_refused(damage: Damage, tmp_path: Path) -> None:
-    path = saved(index_of(*striped(2, 600)), tmp_path / "i")
-    image = bytearray(path.read_bytes())
-    damage(image)
-    path.write_bytes(image)
-    with open_sealed(path) as sealed:
-        with pytest.raises(CorruptionError):
-            sealed.get(10, 0)
-        with pytest.raises(CorruptionError):
-            sealed.entries(10, 0, 10)
-        assert sealed.get(11, 0) == offset_of(1)
-
-
-def test_no_flipped_bit_ever_gives_a_wrong_answer(tmp_path: Path) -> None:
-    ids = [*striped(2, 10), (4, 0), (4, 2**33)]
-    index = index_of(*ids)
-    keys = [*ids, (4, 1), (10, 3), (11, 14), (9, 0), (12, 0)]
-    answers = [index.get(*key) for key in keys]
-    path = saved(index, tmp_path / "i")
-    image = path.read_bytes()
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        for position, byte in enumerate(image):
-            os.pwrite(descriptor, bytes([byte ^ 1 << position % 8]), position)
-            with pytest.raises(CorruptionError), open_sealed(path) as sealed:
-                for key, answer in zip(keys, answers, strict=True):
-                    assert sealed.get(*key) == answer
-            os.pwrite(descriptor, bytes([byte]), position)
-    finally:
-        os.close(descriptor)
-
-
-def test_a_bad_block_spoils_its_own_lookups_only(tmp_path: Path) -> None:
-    ids = striped(4, 4000)
-    path = saved(index_of(*ids), tmp_path / "i")
-    image = path.read_bytes()
-    for block in range(1, len(image) // BLOCK):
-        damaged = bytearray(image)
-        damaged[block * BLOCK + 50] ^= 0x10
-        path.write_bytes(damaged)
-        refused = 0
-        with open_sealed(path) as sealed:
-            for number, key in list(enumerate(ids))[::37]:
-                try:
-                    assert sealed.get(*key) == offset_of(number)
-                except CorruptionError as error:
-                    assert error.position == block * BLOCK
-                    refused += 1
-        assert refused
-        if 2 < block < len(image) // BLOCK - 1:
-            assert refused < len(ids[::37]) // 4
 
 
 def test_a_zeroed_block_is_no_absence(tmp_path: Path) -> None:
