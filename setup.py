@@ -10,10 +10,22 @@ from setuptools import Extension, setup
 
 NATIVE = "pyreplog/_native"
 HEADERS = [f"{NATIVE}/{name}.h" for name in ("layout", "crc32c", "crc32c_streams", "crc32c_clmul")]
-COMPILE = ["-O3", "-g1", "-fvisibility=hidden", "-fno-strict-aliasing", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+COMPILE = [
+    "-O3",
+    "-g1",
+    "-fvisibility=hidden",
+    "-fno-strict-aliasing",
+    "-Wall",
+    "-Wextra",
+    "-Wno-unused-parameter",
+]
 LINK = []
 if os.environ.get("PYREPLOG_SANITIZE"):
-    SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
+    SANITIZERS = [
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=undefined",
+        "-fno-omit-frame-pointer",
+    ]
     COMPILE = ["-O1", "-g", "-fno-strict-aliasing", *SANITIZERS]
     LINK = SANITIZERS
 

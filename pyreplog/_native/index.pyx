@@ -189,7 +189,8 @@ cdef class LedgerIndex:
     @property
     def count(self):
         """Distinct (ledger, entry) pairs held."""
-        return self.entries_held
+        with self.lock:
+            return self.entries_held
 
     @property
     def memory_bytes(self):

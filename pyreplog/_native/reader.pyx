@@ -4,7 +4,10 @@
 table of segments up to date and answer `_open_segment` and `_load_index`.
 """
 
+import operator
+
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.long cimport PyLong_CheckExact
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
 
@@ -13,7 +16,7 @@ from pyreplog._native.layout cimport KIND_BATCH, RecordHead, SHORT_HEADER, Short
 from pyreplog._native.segment cimport pin
 from pyreplog._native.sparse cimport SparseIndex
 from pyreplog._native.tail cimport load
-from pyreplog.errors import OutOfRangeError, TrimmedError
+from pyreplog.errors import OutOfRangeError, TrimmedError, WrongTypeError
 
 
 cdef class Reader:
@@ -176,13 +179,13 @@ cdef class Reader:
             raise segment.fault(place, status)
         return segment.map + place
 
-    def read(self, int64_t entry):
+    def read(self, entry):
         """The Record of an entry number; its CRC is checked. The record pins its segment while it lives.
 
         Errors: OutOfRangeError (not written yet, not visible yet), TrimmedError, CorruptionError, ClosedError.
         Any thread; does not block.
         """
-        cdef const uint8_t *p = self.locate(entry)
+        cdef const uint8_t *p = self.locate(number(entry))
         cdef Segment segment = self.found
         return rec.make_record(pin(segment), p, segment.first_entry, segment.base + (p - segment.map))
 
@@ -192,7 +195,7 @@ cdef class Reader:
         cdef int64_t entry
         if isinstance(item, slice):
             return self._values(item)
-        entry = item
+        entry = number(item)
         if entry < 0:
             entry += load(self.visible_entry)
         p = self.locate(entry)
@@ -201,7 +204,20 @@ cdef class Reader:
     def _values(self, item):
         raise NotImplementedError
 
-    def _position_of(self, int64_t entry):
+    def _position_of(self, entry):
         """Position of an entry's record."""
-        cdef const uint8_t *p = self.locate(entry)
+        cdef const uint8_t *p = self.locate(number(entry))
         return self.found.base + (p - self.found.map)
+
+
+cdef int64_t number(object entry) except? -1:
+    """An entry number given by a caller."""
+    if not PyLong_CheckExact(entry):
+        try:
+            entry = operator.index(entry)
+        except TypeError:
+            raise WrongTypeError(f"entry: expected an int, found {type(entry).__name__}") from None
+    try:
+        return entry
+    except OverflowError:
+        raise OutOfRangeError(f"entry {entry}: numbers fit into 64 bits") from None

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 from pyreplog._native.record import Record, RecordBatch
 from pyreplog._native.segment import HEADER_BYTES
-from pyreplog.errors import ClosedError, CorruptionError, InvalidArgumentError, OutOfRangeError, TruncatedError
+from pyreplog.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    TruncatedError,
+    WrongTypeError,
+)
 
 if TYPE_CHECKING:
     from pyreplog._native.segment import Segment
@@ -75,8 +82,7 @@ class Access:
     def entry_at_time(self, time_us: int) -> int:
         """Number of the first entry appended at or after a time (microseconds since the epoch); `end` when none was."""
         self._check_open()
-        if isinstance(time_us, bool) or not isinstance(time_us, int):
-            raise InvalidArgumentError(f"time_us: expected an int of microseconds, found {time_us!r}")
+        as_int("time_us", time_us)
         low, high = self.start, self.end  # type: ignore[attr-defined]
         while low < high:
             middle = (low + high) // 2
@@ -97,7 +103,9 @@ class Access:
 
     # ---- scans ----------------------------------------------------------------------------------------------
 
-    def scan(self, start: int | None = None, stop: int | None = None, *, batch_bytes: int = SCAN_BYTES) -> Iterator[RecordBatch]:
+    def scan(
+        self, start: int | None = None, stop: int | None = None, *, batch_bytes: int = SCAN_BYTES
+    ) -> Iterator[RecordBatch]:
         """The entries from `start` (default: the first) to before `stop` (default: the visible end when reached), as
         verified RecordBatches of about `batch_bytes` of log each.
 
@@ -105,9 +113,11 @@ class Access:
         Errors: OutOfRangeError or TrimmedError for `start`, CorruptionError, ClosedError.
         """
         self._check_open()
-        if batch_bytes < 1:
+        if as_int("batch_bytes", batch_bytes) < 1:
             raise InvalidArgumentError(f"batch_bytes: expected at least 1, found {batch_bytes}")
-        first = self.start if start is None else start
+        first = self.start if start is None else as_int("start", start)
+        if stop is not None:
+            as_int("stop", stop)
         if not 0 <= first <= self.end:  # type: ignore[attr-defined]
             raise OutOfRangeError(f"entry {first}: the log has {self.start} to {self.end}")  # type: ignore[attr-defined]
         return self._scan(first, stop, batch_bytes)
@@ -182,7 +192,7 @@ class Access:
         Errors: as scan; TruncatedError when entries already given out were cut.
         """
         self._check_open()
-        entry = self.end if start is None else start  # type: ignore[attr-defined]
+        entry = self.end if start is None else as_int("start", start)  # type: ignore[attr-defined]
         truncations = self.tail.truncations
         position: int | None = None
         while True:
@@ -235,7 +245,7 @@ class Follower:
     def __init__(self, log: Access, start: int | None, timeout: float | None) -> None:
         self._log, self._timeout = log, timeout
         log._check_open()
-        self._next = log.end if start is None else start  # type: ignore[attr-defined]
+        self._next = log.end if start is None else as_int("start", start)  # type: ignore[attr-defined]
         self._batches = log.follow_batches(self._next, timeout=timeout)
         self._records: Iterator[Record] = iter(())
 
@@ -252,5 +262,8 @@ class Follower:
                 entry = batch[-1].entry + 1
 
 
-def closed(path: object) -> ClosedError:
-    return ClosedError(f"{path} was closed")
+def as_int(what: str, value: object) -> int:
+    """A caller's number. WrongTypeError when it is none."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise WrongTypeError(f"{what}: expected an int, found {type(value).__name__}")
+    return operator.index(value)

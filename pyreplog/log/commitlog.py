@@ -27,7 +27,7 @@ from pyreplog.errors import (
 )  # fmt: skip
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import names, recovery, truncation
-from pyreplog.log.access import Access
+from pyreplog.log.access import Access, as_int
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
 from pyreplog.log.commit import SYNCED, GroupCommit
 from pyreplog.log.files import Files, RealFiles, boot_id
@@ -70,7 +70,9 @@ class CommitLog(Access, Appender):  # type: ignore[misc]
     returns. Close it, or use `with`.
     """
 
-    def __init__(self, path: Path, config: LogConfig, *, create: bool, clock: Clock | None, files: Files | None) -> None:
+    def __init__(
+        self, path: Path, config: LogConfig, *, create: bool, clock: Clock | None, files: Files | None
+    ) -> None:
         self.path, self.config = path, config
         self.retention_floor: int = 1 << 62
         """Nothing at or after this position is removed by retention; later layers lower it."""
@@ -270,7 +272,9 @@ class CommitLog(Access, Appender):  # type: ignore[misc]
 
     def _poison(self, stage: str, error: OSError) -> PoisonedError:
         """A sync failed: nothing is appended or reported as synced until the log is opened again."""
-        poisoned = PoisonedError(f"{self.path}: {stage} failed ({error}); what reached the disk is unknown until reopened")
+        poisoned = PoisonedError(
+            f"{self.path}: {stage} failed ({error}); what reached the disk is unknown until reopened"
+        )
         poisoned.__cause__ = error
         self._error = self._error or poisoned
         self._set_open(False)
@@ -297,7 +301,10 @@ class CommitLog(Access, Appender):  # type: ignore[misc]
         return self._acknowledge(entry, position)
 
     def submit_batch(
-        self, values: Sequence[bytes], keys: Sequence[bytes | None] | None = None, event_times: Sequence[int] | None = None
+        self,
+        values: Sequence[bytes],
+        keys: Sequence[bytes | None] | None = None,
+        event_times: Sequence[int] | None = None,
     ) -> Ack[range]:
         """As append_batch, without waiting; the Ack gives the range of entry numbers."""
         made, position = self._batch(values, keys, event_times, None)
@@ -370,6 +377,7 @@ class CommitLog(Access, Appender):  # type: ignore[misc]
         Never the active segment, nothing at or above `retention_floor`. Readers that hold a segment keep it.
         """
         self._check_open()
+        as_int("entry", entry)
         with self._lock:
             table = self._segment_table()
             count = 0
@@ -398,6 +406,7 @@ class CommitLog(Access, Appender):  # type: ignore[misc]
         them mapped keep their bytes, followers beyond get TruncatedError. Errors: OutOfRangeError, TrimmedError.
         """
         self._check_open()
+        as_int("entry", entry)
         if self.config.durability == "synced":
             self.sync()
         with self._lock:
@@ -497,7 +506,9 @@ class CommitLog(Access, Appender):  # type: ignore[misc]
     def __enter__(self) -> CommitLog:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -540,4 +551,3 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-

@@ -93,7 +93,11 @@ class Housekeeper:
         with log._lock:
             table = log._segment_table()
             candidates = [
-                Candidate(base, table[i + 1][0], _first_time(log, i + 1) if self._config.retention_ms is not None else 0)
+                Candidate(
+                    base,
+                    table[i + 1][0],
+                    _first_time(log, i + 1) if self._config.retention_ms is not None else 0,
+                )
                 for i, (base, _, _) in enumerate(table[:-1])
             ]
             end = log._state[1]

@@ -195,7 +195,9 @@ class LogReader(Access, Reader):  # type: ignore[misc]
     def __enter__(self) -> LogReader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def append(self, *_: object, **__: object) -> NoReturn:

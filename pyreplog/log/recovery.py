@@ -83,7 +83,10 @@ def find_segments(directory: Path, files: Files, checkpoint: Checkpoint | None) 
             break  # recycled for this place, and the new header never reached the disk
         if (file_base, file_size) != (base, size):
             raise CorruptionError(
-                path, base, f"the segment at {base} of {size} bytes", f"that at {file_base} of {file_size} bytes"
+                path,
+                base,
+                f"the segment at {base} of {size} bytes",
+                f"that at {file_base} of {file_size} bytes",
             )
         if first == PREPARED:
             break
@@ -151,7 +154,9 @@ def _last_time(opened: list[Segment]) -> int:
     return 0
 
 
-def _judge(result: Recovered, segment: Segment, offset: int, status: int, later: list[SegmentFile], files: Files) -> None:
+def _judge(
+    result: Recovered, segment: Segment, offset: int, status: int, later: list[SegmentFile], files: Files
+) -> None:
     """Decide whether the records that stop at `offset` stop there by a torn write or by corruption."""
     position = segment.base + offset
     if position < result.checkpoint.position:
@@ -187,7 +192,11 @@ def set_aside(directory: Path, files: Files, segment: Segment, stop: int, later:
     """Copy what is about to be cut (up to offset `stop`, and later files) into `aside/`, durably; returns the folder."""
     folder = directory / names.ASIDE / f"{segment.base + segment.end:020d}-{time.time_ns():020d}"
     folder.mkdir(parents=True, mode=0o700)
-    _copy(files, folder / f"{segment.base + segment.end:020d}.cut", segment.view(segment.end, stop - segment.end))
+    _copy(
+        files,
+        folder / f"{segment.base + segment.end:020d}.cut",
+        segment.view(segment.end, stop - segment.end),
+    )
     for path in later:
         _copy(files, folder / path.name, memoryview(path.read_bytes()))
     files.sync_directory(folder)
@@ -212,7 +221,11 @@ def cut(directory: Path, files: Files, result: Recovered, later: list[Path]) -> 
     segment = result.opened[-1]
     folder = set_aside(directory, files, segment, result.cut_stop, later)
     logger.warning(
-        "%s: torn tail cut at position %d (entry %d); its bytes are kept in %s", directory, result.end, result.entry, folder
+        "%s: torn tail cut at position %d (entry %d); its bytes are kept in %s",
+        directory,
+        result.end,
+        result.entry,
+        folder,
     )
     zero_rest(files, segment, segment.end)
     for path in reversed(later):
@@ -247,4 +260,12 @@ def check_directory(path: Path) -> None:
         raise NotALogError(f"{path} is a file; a log is a directory")
 
 
-__all__ = ["FormatVersionError", "Recovered", "SegmentFile", "check_directory", "cut", "find_segments", "recover"]
+__all__ = [
+    "FormatVersionError",
+    "Recovered",
+    "SegmentFile",
+    "check_directory",
+    "cut",
+    "find_segments",
+    "recover",
+]

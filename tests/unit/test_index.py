@@ -58,9 +58,7 @@ def as_lists(pair: tuple[np.ndarray, np.ndarray]) -> tuple[list[int], list[int]]
 
 def test_finds_what_was_added_and_nothing_else() -> None:
     index = index_of((7, 0), (9, 0), (7, 1), (7, 5))
-    assert [index.get(7, 0), index.get(9, 0), index.get(7, 1), index.get(7, 5)] == list(
-        map(offset_of, range(4))
-    )
+    assert [index.get(7, 0), index.get(9, 0), index.get(7, 1), index.get(7, 5)] == list(map(offset_of, range(4)))
     assert [index.get(7, 2), index.get(9, 1), index.get(8, 0)] == [None, None, None]
     assert (index.last_entry(7), index.last_entry(9), index.last_entry(8)) == (5, 0, None)
     assert index.count == 4
@@ -71,6 +69,16 @@ def test_the_last_copy_of_an_entry_wins_and_counts_once() -> None:
     assert index.get(7, 3) == offset_of(2)
     assert index.count == 2
     assert as_lists(index.entries(7, 0, 10)) == ([3, 4], [offset_of(2), offset_of(1)])
+
+
+def test_many_ledgers_with_the_same_entry_ids_are_told_apart(tmp_path: Path) -> None:
+    ids = [(ledger * 1000, entry) for entry in range(3) for ledger in range(4000)]
+    index = index_of(*ids)
+    with open_sealed(saved(index, tmp_path / "i")) as sealed:
+        for each in (index, sealed):
+            assert each.count == len(ids)
+            assert [each.get(*pair) for pair in ids] == list(map(offset_of, range(len(ids))))
+            assert [each.get(ledger, 3) for ledger, _ in ids[:4000]] == [None] * 4000
 
 
 def test_ledgers_says_how_much_of_each_there_is() -> None:
@@ -208,9 +216,7 @@ def test_a_file_answers_as_the_memory_did(tmp_path: Path) -> None:
         assert sealed.count == index.count
         assert sealed.ledgers().tolist() == index.ledgers().tolist()
         for ledger in {ledger for ledger, _ in ids}:
-            assert as_lists(sealed.entries(ledger, 0, 2**63 - 1)) == as_lists(
-                index.entries(ledger, 0, 2**63 - 1)
-            )
+            assert as_lists(sealed.entries(ledger, 0, 2**63 - 1)) == as_lists(index.entries(ledger, 0, 2**63 - 1))
             assert sealed.last_entry(ledger) == index.last_entry(ledger)
             for entry in [*range(4200), 2**32 - 1, 2**32, 2**63 - 1]:
                 assert sealed.get(ledger, entry) == index.get(ledger, entry)
@@ -238,9 +244,7 @@ def test_saving_makes_a_private_file_and_leaves_mapped_ones_alone(tmp_path: Path
     ("name", "other", "position"),
     [("uuid", b"fedcba9876543210", 16), ("base", 0, 32), ("end", 4096, 40), ("stamp", 1, 48)],
 )
-def test_the_index_of_another_segment_is_refused(
-    name: str, other: object, position: int, tmp_path: Path
-) -> None:
+def test_the_index_of_another_segment_is_refused(name: str, other: object, position: int, tmp_path: Path) -> None:
     path = saved(index_of((7, 0)), tmp_path / "i")
     with pytest.raises(CorruptionError) as caught:
         SealedIndex.open(path, **(SEGMENT | {name: other}))
@@ -266,10 +270,24 @@ def test_a_zeroed_block_is_no_absence(tmp_path: Path) -> None:
             sealed.entries(10, 0, 4000)
 
 
+def test_a_damaged_directory_is_no_absence(tmp_path: Path) -> None:
+    path = saved(index_of(*striped(2, 10)), tmp_path / "i")
+    image = bytearray(path.read_bytes())
+    image[BLOCK] ^= 1
+    path.write_bytes(image)
+    with open_sealed(path) as sealed:
+        for ask in (sealed.ledgers, lambda: sealed.last_entry(10), lambda: sealed.last_entry(99)):
+            with pytest.raises(CorruptionError) as caught:
+                ask()
+            assert (caught.value.path, caught.value.position) == (path, BLOCK)
+
+
 def test_use_after_close(tmp_path: Path) -> None:
     sealed = open_sealed(saved(index_of((7, 0)), tmp_path / "i"))
+    sealed.entries(7, 0, 1)
     sealed.close()
     sealed.close()
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
     calls = [
         lambda: sealed.get(7, 0),
         lambda: sealed.entries(7, 0, 1),
@@ -282,6 +300,31 @@ def test_use_after_close(tmp_path: Path) -> None:
     for call in calls:
         with pytest.raises(ClosedError):
             call()
+
+
+def test_closing_under_a_reader(tmp_path: Path) -> None:
+    index = index_of(*striped(1, 20_000))
+    sealed = open_sealed(saved(index, tmp_path / "i"))
+    expected = as_lists(index.entries(10, 0, 10**6))
+    reading, wrong = threading.Event(), []
+
+    def read() -> None:
+        while True:
+            try:
+                found = sealed.entries(10, 0, 10**6)
+            except ClosedError:
+                return
+            reading.set()
+            if as_lists(found) != expected:
+                wrong.append(found)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    reading.wait()
+    sealed.close()
+    reader.join()
+    assert not wrong
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
 
 def test_a_leaked_index_says_so(tmp_path: Path) -> None:
@@ -311,8 +354,8 @@ def test_many_entries_take_few_bytes() -> None:
 def test_readers_beside_a_writer_miss_nothing() -> None:
     index = LedgerIndex()
     batches = [
-        columns([(10 + i % 4, i // 4, offset_of(i), STRIDE) for i in range(at, at + 5000)])
-        for at in range(0, 60_000, 5000)
+        columns([(10 + i % 4, i // 4, offset_of(i), STRIDE) for i in range(at, at + 40_000)])
+        for at in range(0, 320_000, 40_000)
     ]
     wrong: list[tuple[int, int | None]] = []
     done = threading.Event()
@@ -320,11 +363,13 @@ def test_readers_beside_a_writer_miss_nothing() -> None:
     def read() -> None:
         while not done.is_set():
             count = index.count
-            for number in range(0, count, 499):
+            for number in range(0, count, 4999):
                 found = index.get(10 + number % 4, number // 4)
                 if found != offset_of(number):
                     wrong.append((number, found))
-            index.entries(10, 0, 10**6)
+            ids, _ = index.entries(10, 0, count // 4)
+            if ids.size != count // 4:
+                wrong.append((count, ids.size))
 
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
@@ -334,4 +379,4 @@ def test_readers_beside_a_writer_miss_nothing() -> None:
     done.set()
     for reader in readers:
         reader.join()
-    assert (wrong, index.count) == ([], 60_000)
+    assert (wrong, index.count) == ([], 320_000)

@@ -1,0 +1,63 @@
+# make demo | test | lint | bench | crash | plants | sanitize | fuzz. Every target makes its own environment.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+APT := sh .ci/system-packages
+NATIVE := $(wildcard pyreplog/_native/*.pyx pyreplog/_native/*.pxd pyreplog/_native/*.h pyreplog/_native/crc32c.c)
+SEEDS ?= 1000
+FUZZ_SECONDS ?= 60
+
+.PHONY: demo test lint bench crash plants sanitize fuzz wheel clean
+.DEFAULT_GOAL := test
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+
+$(VENV)/built: $(BIN)/python pyproject.toml setup.py $(NATIVE)
+	$(BIN)/pip install --quiet "Cython>=3.2,<4" "setuptools>=77"
+	$(BIN)/pip install --quiet --no-build-isolation --editable ".[cli]"
+	touch $@
+
+$(VENV)/test: $(VENV)/built
+	$(APT) test
+	$(BIN)/pip install --quiet --group test --group lint
+	touch $@
+
+demo: $(VENV)/built
+	$(BIN)/pip install --quiet --group demo
+	$(BIN)/python examples/flights/demo.py
+
+test: $(VENV)/test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest pyreplog._native --mypy-config-file pyproject.toml
+
+bench: $(VENV)/built
+	$(APT) bench
+	$(BIN)/pip install --quiet --group bench
+	$(BIN)/python -m benchmarks
+
+crash: $(VENV)/test
+	$(BIN)/python -m tests.crash --seeds $(SEEDS)
+
+plants: $(VENV)/test
+	$(BIN)/python tests/plants/run.py
+
+sanitize: $(VENV)/test
+	sh .ci/sanitize
+
+fuzz: $(VENV)/test
+	$(BIN)/pip install --quiet --group fuzz
+	for target in tests/fuzz/fuzz_*.py; do $(BIN)/python $$target -max_total_time=$(FUZZ_SECONDS) || exit 1; done
+
+wheel: $(BIN)/python
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find pyreplog -name "*.so" -delete

@@ -1,0 +1,122 @@
+"""A reader of segment files in plain Python: the executable twin of FORMAT.md.
+
+Uses nothing of pyreplog; the `crc32c` package computes the checksums.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from crc32c import crc32c
+
+HEADER_BYTES = 4096
+_SEGMENT = struct.Struct("<8sIHH16sqqqII")
+_HEAD = struct.Struct("<IIIBBHq")
+_SHORT = struct.Struct("<II")
+_LONG = struct.Struct("<qqqQQ")
+_MASK = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class TwinSegment:
+    uuid: bytes
+    base: int
+    size: int
+    first_entry: int
+    epoch: int
+
+    @property
+    def stamp(self) -> int:
+        x = (crc32c(self.uuid) + self.base // self.size + self.epoch * 0x9E3779B1) & _MASK
+        x = ((x ^ (x >> 16)) * 0x85EBCA6B) & _MASK
+        x = ((x ^ (x >> 13)) * 0xC2B2AE35) & _MASK
+        return x ^ (x >> 16)
+
+
+@dataclass(frozen=True)
+class TwinRecord:
+    position: int
+    kind: int
+    time: int
+    entry: int
+    synced: int
+    attributes: tuple[tuple[int, bytes], ...]
+    key: bytes | None
+    value: bytes
+
+
+def read_header(block: bytes) -> TwinSegment:
+    magic, crc, version, min_reader, uuid, base, size, first, epoch, reserved = _SEGMENT.unpack_from(block)
+    assert magic == b"REPLOG01"
+    assert crc == crc32c(block[12:64])
+    assert (version, min_reader, reserved) == (1, 1, 0)
+    assert not any(block[64:HEADER_BYTES])
+    return TwinSegment(uuid, base, size, first, epoch)
+
+
+def read_record(data: bytes, at: int, segment: TwinSegment) -> tuple[TwinRecord | None, int]:
+    """The record at offset `at` and its stride; None for a blank. AssertionError when it is not intact."""
+    length, crc, stamp, kind, form, key_length, time = _HEAD.unpack_from(data, at)
+    assert length > 0
+    assert stamp == segment.stamp
+    assert kind in range(1, 6)
+    if kind == 5:
+        assert length == len(data) - at
+        assert crc == crc32c(data[at + 12 : at + 32], length)
+        return None, length
+    stride = (length + 7) // 8 * 8
+    assert crc == crc32c(data[at + 12 : at + stride], length)
+    assert form & 0x8F == 1
+    assert not any(data[at + length : at + stride])
+    if form & 0x10:
+        _, entry, synced, _, _ = _LONG.unpack_from(data, at + 24)
+        cursor = at + 64
+    else:
+        delta, lag = _SHORT.unpack_from(data, at + 24)
+        entry = segment.first_entry + delta
+        synced = -1 if lag == _MASK else entry - lag
+        cursor = at + 32
+    attributes = []
+    if form & 0x20:
+        (left,) = struct.unpack_from("<H", data, cursor)
+        cursor += 2
+        stop = cursor + left
+        while cursor < stop:
+            tag, size = struct.unpack_from("<BH", data, cursor)
+            attributes.append((tag, data[cursor + 3 : cursor + 3 + size]))
+            cursor += 3 + size
+        assert cursor == stop
+    key = data[cursor : cursor + key_length] if form & 0x40 else None
+    value = data[cursor + key_length : at + length]
+    return TwinRecord(segment.base + at, kind, time, entry, synced, tuple(attributes), key, value), stride
+
+
+def read_segment(path: Path) -> tuple[TwinSegment, list[TwinRecord], bool]:
+    """Header, intact records from the front, and whether a blank ends them."""
+    data = path.read_bytes()
+    segment = read_header(data)
+    assert (len(data), f"{segment.base:020d}.log") == (segment.size, path.name)
+    records: list[TwinRecord] = []
+    at = HEADER_BYTES
+    while at + 32 <= len(data):
+        try:
+            record, stride = read_record(data, at, segment)
+        except AssertionError:
+            return segment, records, False
+        if record is None:
+            return segment, records, True
+        records.append(record)
+        at += stride
+    return segment, records, False
+
+
+def read_log(directory: Path) -> list[TwinRecord]:
+    """All records of a log directory, in order."""
+    records: list[TwinRecord] = []
+    for path in sorted(directory.glob("*.log")):
+        segment, found, _ = read_segment(path)
+        if segment.first_entry != -2:
+            records += found
+    return records
