@@ -41,6 +41,7 @@ cdef class Appender(Reader):
     cdef void encode_one(self, const Part *part, int64_t length, int64_t stride, uint8_t kind, int64_t time) noexcept nogil
     cdef Py_ssize_t encode_run(self, const Part *parts, Py_ssize_t count, uint8_t kind, int64_t time) noexcept nogil
     cdef int put(self, const Part *parts, Py_ssize_t count, uint8_t kind, int64_t total) except -1
+    cdef int64_t rolls(self, const Part *parts, Py_ssize_t count) noexcept nogil
     cdef int64_t measure(self, const Part *parts, Py_ssize_t count) except -1
     cdef object _append(self, value, key, event_time, properties, bint wait)
     cdef tuple put_locked(self, const Part *parts, Py_ssize_t count, uint8_t kind)

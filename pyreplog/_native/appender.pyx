@@ -59,7 +59,7 @@ cdef class Appender(Reader):
 
     cdef int enter(self) except -1:
         """Wait until nobody is inside, then be inside. The GIL may be released while waiting."""
-        while self.inside:
+        while self.open and self.inside:
             with nogil:
                 PyThread_acquire_lock(self.gate, WAIT_LOCK)
                 PyThread_release_lock(self.gate)
@@ -88,7 +88,7 @@ cdef class Appender(Reader):
     def _make_room(self, stride):
         raise NotImplementedError
 
-    def _reserve(self, total):
+    def _reserve(self, segments):
         raise NotImplementedError
 
     def _await_synced(self, position):
@@ -205,7 +205,7 @@ cdef class Appender(Reader):
         cdef Py_ssize_t done = 0, more
         cdef int64_t time = self.now()
         if self.pos + total > self.active.size - SHORT_HEADER:
-            self._reserve(total)
+            self._reserve(self.rolls(parts, count))
         while True:
             if total >= RELEASE_GIL_FROM:
                 with nogil:
@@ -218,6 +218,18 @@ cdef class Appender(Reader):
             if not self.staged:
                 self.publish()
             self._make_room(rec.stride_of(rec.part_length(&parts[done], SHORT_HEADER)))
+
+    cdef int64_t rolls(self, const Part *parts, Py_ssize_t count) noexcept nogil:
+        """How many more segments it takes to hold all parts."""
+        cdef int64_t pos = self.pos, stride, end = self.active.size - SHORT_HEADER, more = 0
+        cdef Py_ssize_t i
+        for i in range(count):
+            stride = rec.stride_of(rec.part_length(&parts[i], SHORT_HEADER))
+            if pos + stride > end:
+                more += 1
+                pos = SEGMENT_HEADER
+            pos += stride
+        return more
 
     cdef int64_t measure(self, const Part *parts, Py_ssize_t count) except -1:
         """Bytes the parts take in all. RecordTooLargeError before anything is written."""

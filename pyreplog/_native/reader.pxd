@@ -1,5 +1,5 @@
 # Reading one entry: from its number to its record, without Python in between.
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from pyreplog._native.record cimport Record
 from pyreplog._native.segment cimport Segment
@@ -14,6 +14,8 @@ cdef class Reader:
     cdef Py_ssize_t count
     cdef const int64_t *visible_entry
     cdef int64_t own_visible_entry
+    cdef uint32_t truncations     # of the log when the table was made
+    cdef bint live                # `tail` tells the truth
     cdef Segment found            # the segment `locate` found the record in; valid until the GIL is released
     cdef Py_ssize_t segment_of(self, const int64_t *keys, int64_t key) noexcept
     cdef Segment mapped(self, Py_ssize_t i)

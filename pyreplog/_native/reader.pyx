@@ -15,7 +15,7 @@ from pyreplog._native cimport record as rec
 from pyreplog._native.layout cimport KIND_BATCH, RecordHead, SHORT_HEADER, ShortHeader
 from pyreplog._native.segment cimport pin
 from pyreplog._native.sparse cimport SparseIndex
-from pyreplog._native.tail cimport load
+from pyreplog._native.tail cimport load, load32
 from pyreplog.errors import OutOfRangeError, TrimmedError, WrongTypeError
 
 
@@ -35,7 +35,8 @@ cdef class Reader:
     def _use_tail(self, Tail tail, *, bint trusted):
         """Read the visible end from the tail page; untrusted: from `_set_visible_entry`."""
         self.tail = tail
-        self.visible_entry = &tail.page.visible_entry if trusted and tail is not None else &self.own_visible_entry
+        self.live = trusted
+        self.visible_entry = &tail.page.visible_entry if trusted else &self.own_visible_entry
 
     def _set_visible_entry(self, int64_t entry):
         self.own_visible_entry = entry
@@ -52,6 +53,8 @@ cdef class Reader:
         """Replace the table: (base, first entry, Segment or None) in ascending order."""
         cdef Py_ssize_t i, count = len(table)
         self._set_capacity(count)
+        if self.live:
+            self.truncations = load32(&self.tail.page.truncations)
         for i in range(count):
             self.bases[i] = table[i][0]
             self.firsts[i] = table[i][1]
@@ -106,6 +109,10 @@ cdef class Reader:
     def _open_segment(self, row):
         raise NotImplementedError
 
+    def _rebuild(self):
+        """The log was truncated: make the table anew."""
+        raise NotImplementedError
+
     def _load_index(self, segment, entry):
         """Make `segment.index` cover `entry`, or change the table so that another segment is found for it."""
         raise NotImplementedError
@@ -138,6 +145,8 @@ cdef class Reader:
         cdef Segment segment
         cdef SparseIndex index
         cdef const uint8_t *p
+        if self.live and load32(&self.tail.page.truncations) != self.truncations:
+            self._rebuild()
         if not 0 <= entry < load(self.visible_entry):
             raise OutOfRangeError(f"entry {entry}: the log's visible entries end before {load(self.visible_entry)}")
         while True:

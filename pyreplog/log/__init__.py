@@ -9,8 +9,13 @@
 | names | names of the files in a log directory |
 | lock | the writer's lock |
 | checkpoint | how far the log is proven to be on disk |
-| recovery | opening: torn tail or corruption |
+| startup | a log directory brought into a state that can be appended to |
+| recovery | what of a log is intact: torn tail or corruption |
+| indexes | sparse indexes of sealed segments |
 | segments | making, preparing and recycling segment files |
+| watcher | waiting for entries in asyncio |
+| stats | what a log tells of itself |
+| opening | `pyreplog.open` |
 | commit | group commit of a synced log |
 | housekeeper | the background thread: prepare, seal, sync, retain |
 | retention | which segments may go |

@@ -87,9 +87,10 @@ class GroupCommit:
         self._purgatory.drain()
 
     def flush(self) -> None:
-        """Commit all that is staged; for a thread that is inside the append path. The caller wakes the others."""
+        """Commit all that is staged; for a thread that is inside the append path."""
         with self._io:
             self._write(self._log._take_stage())
+        self._wake()
 
     def _write(self, taken) -> None:  # type: ignore[no-untyped-def]
         if taken is None:

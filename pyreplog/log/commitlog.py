@@ -10,7 +10,6 @@ import uuid as uuid_module
 import warnings
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -18,49 +17,28 @@ from typing import Any, NoReturn
 from pyreplog._native.appender import Appender
 from pyreplog._native.segment import HEADER_BYTES, Segment
 from pyreplog._native.sparse import SparseIndex
-from pyreplog._native.tail import Tail
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.config import LogConfig
 from pyreplog.errors import (
     ClosedError, ConfigError, ForkedError, NotALogError, PoisonedError, ReadOnlyError, ReplogError,
 )  # fmt: skip
-from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import names, recovery, truncation
+from pyreplog.log import indexes, names, recovery, startup, truncation
 from pyreplog.log.access import Access, as_int
-from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
+from pyreplog.log.checkpoint import CheckpointFile
 from pyreplog.log.commit import SYNCED, GroupCommit
-from pyreplog.log.files import Files, RealFiles, boot_id
+from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.housekeeper import Housekeeper
 from pyreplog.log.lock import WriterLock
 from pyreplog.log.reader import wait_settled
 from pyreplog.log.segments import SegmentPool
+from pyreplog.log.stats import LogStats
 from pyreplog.log.watcher import Watcher
 from pyreplog.purgatory import Purgatory
 
 logger = logging.getLogger(__name__)
 
 _open_logs: weakref.WeakSet[CommitLog] = weakref.WeakSet()
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogStats:
-    """A moment of a log. Positions in bytes since the log began; times in microseconds since the epoch."""
-
-    path: str
-    uuid: str
-    durability: str
-    start: int
-    end: int
-    synced_end: int
-    start_position: int
-    end_position: int
-    segments: int
-    segment_bytes: int
-    epoch: int
-    last_time: int
-    ready_segments: int
-    state_bytes: int
 
 
 class CommitLog(Access, Appender):  # type: ignore[misc]
@@ -81,7 +59,7 @@ class CommitLog(Access, Appender):  # type: ignore[misc]
         self._error: ReplogError | None = ClosedError(f"{path} was not opened")
         self._lock = threading.RLock()  # the table of segments, the checkpoint, and all that changes them
         self._pid = os.getpid()
-        self._prepare_directory(create)
+        startup.prepare_directory(path, self._files, create=create)
         self._writer_lock = WriterLock(path)
         try:
             self._open(create, clock)
@@ -93,86 +71,29 @@ class CommitLog(Access, Appender):  # type: ignore[misc]
 
     # ---- opening --------------------------------------------------------------------------------------------
 
-    def _prepare_directory(self, create: bool) -> None:
-        recovery.check_directory(self.path)
-        if not self.path.exists():
-            if not create:
-                raise NotALogError(f"{self.path} does not exist")
-            self.path.mkdir(parents=True, mode=0o700)
-            self._files.sync_directory(self.path.parent)
-        if not os.access(self.path, os.W_OK):
-            raise ReadOnlyError(f"{self.path} cannot be written; open it with mode='r'")
-        foreign = [entry.name for entry in self.path.iterdir() if entry.name not in (names.LOCK, names.TAIL)]
-        if foreign and not names.segment_bases(self.path) and not (self.path / names.CHECKPOINT).exists():
-            if not all(name.startswith(("fresh-", "spare-")) for name in foreign):
-                raise NotALogError(f"{self.path} holds {foreign[0]!r} and no segment of a log")
-
     def _open(self, create: bool, clock: Clock | None) -> None:
-        for stray in (*names.spare_paths(self.path), *self.path.glob("fresh-*.seg")):
-            self._files.remove(stray)
-        checkpoint = checkpoints.load(self.path)
-        self._finish_truncation(checkpoint)
-        checkpoint = checkpoints.load(self.path)
-        fresh = checkpoint is None and not names.segment_bases(self.path)
-        if fresh and not create:
-            raise NotALogError(f"{self.path} holds no log")
         staged = self.config.durability == "synced"
         self._configure(staged=staged, clock=clock)
         self._purgatory = Purgatory()
-        if fresh:
-            found = None
-            checkpoint = Checkpoint(
-                uuid=uuid_module.uuid4().bytes, segment_bytes=self.config.segment_bytes, position=0, entry=0, epoch=0,
-                clean=True,
-            )  # fmt: skip
-        else:
-            found = self._recover(checkpoint)
-            checkpoint = found.checkpoint
-        self.uuid = checkpoint.uuid
-        self._segment_bytes = checkpoint.segment_bytes
-        self._checkpoint = CheckpointFile(self.path, self._files, checkpoint)
+        started = startup.start(self.path, self._files, self.config, create=create)
+        self.uuid = started.checkpoint.uuid
+        self._segment_bytes = started.checkpoint.segment_bytes
+        self._checkpoint = CheckpointFile(self.path, self._files, started.checkpoint)
         self._pool = SegmentPool(
-            self.path, self._files, uuid=self.uuid, size=self._segment_bytes, zeroed=staged,
+            self.path,
+            self._files,
+            uuid=self.uuid,
+            size=self._segment_bytes,
+            zeroed=staged,
             spares=self.config.spare_segments,
-        )  # fmt: skip
-        self._open_tail()
-        self._begin(found)
+        )
+        self._use_tail(startup.open_tail(self.path, self._files, self.uuid), trusted=True)
+        self._begin(started.found)
         self._set_open(True)
         self._commits = GroupCommit(self, self._purgatory, self._checkpoint.last.position)
         self._watcher = Watcher(self.tail, self._purgatory, self._sleep)
         self._housekeeper = Housekeeper(self)
         self._housekeeper.start()
-
-    def _recover(self, checkpoint: Checkpoint | None) -> recovery.Recovered:
-        found = recovery.recover(self.path, self._files, checkpoint, writable=True)
-        size = found.checkpoint.segment_bytes
-        given = self.config.segment_bytes
-        if given not in (size, LogConfig.segment_bytes):
-            raise ConfigError(f"segment_bytes: the log was made with {size}, found {given}")
-        used = {file.base for file in found.files}
-        later = [names.segment_path(self.path, base) for base in names.segment_bases(self.path) if base not in used]
-        if found.cut:
-            recovery.cut(self.path, self._files, found, later)
-        else:
-            truncation.remove_later(self.path, self._files, [int(path.stem) for path in later])
-        if not found.checkpoint.clean:
-            recovery.rewrite_unproven(self._files, found)
-        return found
-
-    def _finish_truncation(self, checkpoint: Checkpoint | None) -> None:
-        wanted = truncation.pending(self.path)
-        if wanted is None or checkpoint is None:
-            return
-        logger.warning("%s: finishing the truncation to position %d", self.path, wanted.position)
-        self._apply_truncation(wanted, CheckpointFile(self.path, self._files, checkpoint))
-
-    def _open_tail(self) -> None:
-        path = self.path / names.TAIL
-        if not path.exists() or path.stat().st_size < 4096:
-            self._files.replace_small(path, bytes(4096))
-        with path.open("r+b") as file:
-            self._use_tail(Tail(file, writable=True), trusted=True)
-        self.tail.begin(boot_id=boot_id(), uuid=self.uuid, pid=self._pid)
 
     def _begin(self, found: recovery.Recovered | None) -> None:
         """Set the table, take or continue the active segment, and tell readers."""
@@ -223,13 +144,13 @@ class CommitLog(Access, Appender):  # type: ignore[misc]
         if isinstance(self._error, ClosedError) or os.getpid() != self._pid:
             self._refuse()
 
-    def _reserve(self, total: int) -> None:
-        """Have segments ready for `total` more bytes, so that a batch never stops half way for lack of space."""
-        _, end, _, _ = self._state
-        per_segment = self._segment_bytes - HEADER_BYTES - 32
-        needed = -(-total * 2 // per_segment) if total > per_segment // 2 else 1
-        while self._pool.ready < min(needed, -(-total // per_segment) + 1):
+    def _reserve(self, segments: int) -> None:
+        """Have so many segments ready, so that a batch never stops half way for lack of space."""
+        while self._pool.ready < segments:
             self._pool.prepare()
+
+    def _rebuild(self) -> None:
+        """The table of the writer is always right."""
 
     def _make_room(self, stride: int) -> None:
         segment, end, entry, last_time = self._state
@@ -265,7 +186,8 @@ class CommitLog(Access, Appender):  # type: ignore[misc]
 
     def _load_index(self, segment: Segment, entry: int) -> None:
         with self._lock:
-            load_index(self.path, segment, self._files)
+            if segment.index is None:
+                indexes.load_or_build(self.path, segment)
 
     def _visible(self) -> int:
         return self.tail.visible
@@ -428,7 +350,8 @@ class CommitLog(Access, Appender):  # type: ignore[misc]
         truncation.announce(self.path, self._files, wanted)
         self.tail.note_truncation()
         self._housekeeper.forget(1 << 62)
-        self._apply_truncation(wanted, self._checkpoint)
+        truncation.apply(self.path, self._files, wanted, self._checkpoint)
+        self.tail.note_truncation()  # again: a reader may have looked while files were replaced
         base = position // self._segment_bytes * self._segment_bytes
         path = names.segment_path(self.path, base)
         segment = Segment(self._files.open(path, writable=True), str(path), writable=True)
@@ -440,15 +363,6 @@ class CommitLog(Access, Appender):  # type: ignore[misc]
         self._commits.synced = position
         self._set_synced(position, entry)
         self._publish_all(is_open=True)
-
-    def _apply_truncation(self, wanted: truncation.Truncation, checkpoint: CheckpointFile) -> None:
-        size = checkpoint.last.segment_bytes
-        base = wanted.position // size * size
-        later = [other for other in names.segment_bases(self.path) if other > base]
-        truncation.remove_later(self.path, self._files, later)
-        truncation.replace_segment(self.path, self._files, base, size, wanted.position - base)
-        checkpoint.write(position=wanted.position, entry=wanted.entry, clean=False, epoch=wanted.epoch)
-        truncation.finish(self.path, self._files)
 
     # ---- state ----------------------------------------------------------------------------------------------
 
@@ -482,6 +396,9 @@ class CommitLog(Access, Appender):  # type: ignore[misc]
 
     def _let_go(self) -> None:
         was_fine = self._error is None
+        if was_fine:
+            self._enter()  # whoever is appending finishes first
+            self._leave()
         self._set_open(False)
         self._error = ClosedError(f"{self.path} was closed")
         self._commits.stop()
@@ -523,26 +440,6 @@ class CommitLog(Access, Appender):  # type: ignore[misc]
     def __repr__(self) -> str:
         state = "closed" if self._error is not None else f"entries {self.start} to {self.end}"
         return f"<CommitLog {str(self.path)!r} {state}>"
-
-
-def load_index(directory: Path, segment: Segment, files: Files) -> None:
-    """Give a sealed segment its index: from its file, or made again when that is missing or wrong."""
-    if segment.index is not None:
-        return
-    path = names.index_path(directory, segment.base)
-    try:
-        segment.index, _, _ = SparseIndex.load(
-            str(path), segment.size, segment.uuid, segment.base, segment.first_entry, segment.stamp
-        )
-        segment.advance(segment.index.end, True)
-    except (OSError, ReplogError) as error:
-        logger.info("%s: rebuilding the index of the segment at %d (%s)", directory, segment.base, error)
-        index = SparseIndex(segment.size)
-        offset, status = segment.verify(index, HEADER_BYTES, segment.size)
-        if status != recovery.BLANK:
-            raise segment.fault(offset, status) from None
-        segment.index = index
-        segment.advance(offset, True)
 
 
 def _after_fork_in_child() -> None:

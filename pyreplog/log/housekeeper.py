@@ -11,13 +11,11 @@ import threading
 import time
 import weakref
 from collections import deque
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyreplog._native.segment import HEADER_BYTES, Segment
 from pyreplog.errors import DiskFullError, ReplogError
-from pyreplog.log import names, retention
-from pyreplog.log.retention import Candidate
+from pyreplog.log import indexes, retention
 
 if TYPE_CHECKING:
     from pyreplog.log.commitlog import CommitLog
@@ -65,8 +63,9 @@ class Housekeeper:
 
     def forget(self, base: int) -> None:
         """Segments up to and including the one at `base` left the log."""
-        kept = [row for row in list(self._sealed) if row[1].base > base]
-        self._sealed = deque(kept)
+        with contextlib.suppress(IndexError):
+            while self._sealed[0][1].base <= base:
+                self._sealed.popleft()
 
     # ---- duties ---------------------------------------------------------------------------------------------
 
@@ -91,19 +90,16 @@ class Housekeeper:
         if self._config.retention_bytes is None and self._config.retention_ms is None:
             return
         with log._lock:
-            table = log._segment_table()
-            candidates = [
-                Candidate(
-                    base,
-                    table[i + 1][0],
-                    _first_time(log, i + 1) if self._config.retention_ms is not None else 0,
-                )
-                for i, (base, _, _) in enumerate(table[:-1])
-            ]
-            end = log._state[1]
-            log._remove_front(
-                retention.removable(self._config, candidates, end, time.time_ns() // 1000, log.retention_floor)
-            )
+            table, end, now_us = log._segment_table(), log._state[1], time.time_ns() // 1000
+            count = 0
+            while count + 1 < len(table):
+                last_time = _first_time(log, count + 1) if self._config.retention_ms is not None else now_us
+                if not retention.may_go(
+                    self._config, table[count][0], table[count + 1][0], last_time, end, now_us, log.retention_floor
+                ):
+                    break
+                count += 1
+            log._remove_front(count)
 
     def _seal(self, log: CommitLog) -> None:
         """Write the index of segments that are full, and sync those that are due, oldest first."""
@@ -121,7 +117,7 @@ class Housekeeper:
             segment = self._sealed[0][1]
             log._files.sync(segment.fileno())
             end, entry = segment.base + segment.size, segment.first_entry + segment.index.entries
-            _write_index(log, segment)
+            indexes.write(log.path, log._files, segment)
             if self._config.durability != "synced" and end > log.tail.synced_end:
                 log._set_synced(end, entry)
             log._checkpoint.write(position=end, entry=entry, clean=False)
@@ -156,18 +152,6 @@ def _first_time(log: CommitLog, row: int) -> int:
     """Append time of a segment's first record: not before the last one of the segment in front of it."""
     segment = log._mapped(row)
     return segment.head_at(HEADER_BYTES)[3]
-
-
-def _write_index(log: CommitLog, segment: Segment) -> None:
-    low = segment.head_at(HEADER_BYTES)[3]
-    high = segment.head_at(segment.end)[3]  # the blank's
-    data = segment.index.to_bytes(segment.uuid, segment.base, segment.first_entry, segment.stamp, low, high)
-    path = names.index_path(log.path, segment.base)
-    temporary = Path(f"{path}.new")
-    temporary.unlink(missing_ok=True)
-    temporary.write_bytes(data)
-    log._files.rename(temporary, path)
-    segment.index = None  # mapped from the file when it is asked for: no private memory per sealed segment
 
 
 def _run(reference: weakref.ref[CommitLog], wake: threading.Event) -> None:

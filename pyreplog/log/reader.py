@@ -15,7 +15,7 @@ from pyreplog._native.sparse import SparseIndex
 from pyreplog._native.tail import Tail
 from pyreplog.errors import ClosedError, ForkedError, NotALogError, ReadOnlyError, ReplogError, TrimmedError
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import names, recovery
+from pyreplog.log import indexes, names, recovery
 from pyreplog.log.access import Access
 from pyreplog.log.files import RealFiles, boot_id, lock_range
 from pyreplog.log.watcher import Watcher
@@ -39,11 +39,9 @@ class LogReader(Access, Reader):  # type: ignore[misc]
         self._pid = os.getpid()
         self._files = RealFiles()
         self._error: ReplogError | None = None
-        self._truncations = 0
         self._live = self._open_tail()
         if self._live:
             self._use_tail(self.tail, trusted=True)
-            self._truncations = self.tail.truncations
             self._rebuild()
         else:
             self._settle()
@@ -80,9 +78,6 @@ class LogReader(Access, Reader):  # type: ignore[misc]
             raise ForkedError(f"{self.path} was opened by process {self._pid}; open it again in this one")
         if self._error is not None:
             raise self._error
-        if self._live and self.tail.truncations != self._truncations:
-            self._truncations = self.tail.truncations
-            self._rebuild()
 
     def _visible(self) -> int:
         return int(self.tail.visible) if self._live else self._settled_end
@@ -136,13 +131,7 @@ class LogReader(Access, Reader):  # type: ignore[misc]
         """Index a segment as far as it is visible; if the entry lies beyond, learn of the next segment."""
         extent = self._extent(0, segment, self._visible())
         if extent == segment.size and segment.index is None:
-            try:
-                segment.index, _, _ = SparseIndex.load(
-                    str(names.index_path(self.path, segment.base)), segment.size, segment.uuid, segment.base,
-                    segment.first_entry, segment.stamp,
-                )  # fmt: skip
-            except (OSError, ReplogError):
-                segment.index = None  # not written yet, or damaged: made from the segment below
+            indexes.load(self.path, segment)
         if segment.index is None:
             segment.index = SparseIndex(segment.size)
         if entry - segment.first_entry >= segment.index.entries and segment.index.memory_bytes:

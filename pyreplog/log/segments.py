@@ -31,7 +31,8 @@ class SegmentPool:
     def __init__(self, directory: Path, files: Files, *, uuid: bytes, size: int, zeroed: bool, spares: int) -> None:
         self._directory, self._files = directory, files
         self._uuid, self._size, self._zeroed, self._spares = uuid, size, zeroed, spares
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # next_base and the length of _prepared, together
+        self._making = threading.Lock()  # held for as long as a file takes to make
         self._prepared: deque[Segment] = deque()
         self._recycled: list[Segment] = []
         self._spare_number = 1 + max((int(p.stem[6:]) for p in names.spare_paths(directory)), default=0)
@@ -40,7 +41,7 @@ class SegmentPool:
 
     def place(self, next_base: int, epoch: int) -> None:
         """The next segment begins at `next_base`; what was prepared for elsewhere goes back to the spares."""
-        with self._lock:
+        with self._making:
             while self._prepared:
                 self._put_away(self._prepared.pop())
             self.next_base, self.epoch = next_base, epoch
@@ -55,10 +56,13 @@ class SegmentPool:
         return len(self._prepared) < self._spares
 
     def prepare(self) -> None:
-        """Make one more segment ready. DiskFullError when there is no room. Slow; never on the append path if it can
-        be helped."""
-        with self._lock:
-            base = self.next_base + len(self._prepared) * self._size
+        """Make one more segment ready. DiskFullError when there is no room.
+
+        Slow; never on the append path if it can be helped. `take` does not wait for it while another one is ready.
+        """
+        with self._making:
+            with self._lock:
+                base = self.next_base + len(self._prepared) * self._size
             path = names.segment_path(self._directory, base)
             segment = self._reuse(base, path) if self._recycled else self._make(base, path)
             self._files.sync_directory(self._directory)
@@ -89,24 +93,22 @@ class SegmentPool:
 
     def take(self, first_entry: int) -> Segment:
         """The next segment, now beginning with entry `first_entry`. Prepares one first if none is ready."""
-        if not self._prepared:
+        while not self._prepared:
             self.prepare()
         with self._lock:
             segment = self._prepared.popleft()
-            self._files.write(segment.fileno(), self._header(segment.base, first_entry), 0)
-            segment.reassign(segment.path, self._uuid, segment.base, first_entry, self.epoch)
             self.next_base = segment.base + self._size
+        self._files.write(segment.fileno(), self._header(segment.base, first_entry), 0)
+        segment.reassign(segment.path, self._uuid, segment.base, first_entry, self.epoch)
         return segment
 
     def retire(self, base: int, segment: Segment | None) -> None:
         """Remove a segment from the log. Its file is recycled unless somebody, in any process, still reads it."""
-        path = names.segment_path(self._directory, base)
         self._files.remove(names.index_path(self._directory, base))
-        with self._lock:
-            if segment is not None and self._may_recycle(segment):
-                self._put_away(segment)
-            else:
-                self._files.remove(path)
+        if segment is not None and self._may_recycle(segment):
+            self._put_away(segment)
+        else:
+            self._files.remove(names.segment_path(self._directory, base))
         self._files.sync_directory(self._directory)
 
     def _may_recycle(self, segment: Segment) -> bool:
@@ -131,7 +133,7 @@ class SegmentPool:
 
     def close(self) -> None:
         """Remove what has no place in the log."""
-        with self._lock:
+        with self._making:
             for segment in (*self._prepared, *self._recycled):
                 self._files.remove(Path(segment.path))
             self._prepared.clear()

@@ -20,6 +20,7 @@ from pathlib import Path
 from pyreplog._native.checksum import crc32c
 from pyreplog.errors import CorruptionError
 from pyreplog.log import names
+from pyreplog.log.checkpoint import CheckpointFile
 from pyreplog.log.files import Files
 
 _COPY_BYTES = 1 << 20
@@ -85,3 +86,13 @@ def finish(directory: Path, files: Files) -> None:
     """Step 5."""
     files.remove(directory / names.TRUNCATION)
     files.sync_directory(directory)
+
+
+def apply(directory: Path, files: Files, wanted: Truncation, checkpoint: CheckpointFile) -> None:
+    """Steps 2 to 5; doing them again changes nothing."""
+    size = checkpoint.last.segment_bytes
+    base = wanted.position // size * size
+    remove_later(directory, files, [other for other in names.segment_bases(directory) if other > base])
+    replace_segment(directory, files, base, size, wanted.position - base)
+    checkpoint.write(position=wanted.position, entry=wanted.entry, clean=False, epoch=wanted.epoch)
+    finish(directory, files)

@@ -358,24 +358,28 @@ def test_readers_beside_a_writer_miss_nothing() -> None:
         for at in range(0, 320_000, 40_000)
     ]
     wrong: list[tuple[int, int | None]] = []
-    done = threading.Event()
+    added, done = [0], threading.Event()
 
-    def read() -> None:
+    def look_up() -> None:
         while not done.is_set():
-            count = index.count
-            for number in range(0, count, 4999):
+            for number in range(0, added[0], 997):  # not index.count, which waits for the batch being added
                 found = index.get(10 + number % 4, number // 4)
                 if found != offset_of(number):
                     wrong.append((number, found))
-            ids, _ = index.entries(10, 0, count // 4)
-            if ids.size != count // 4:
+
+    def list_entries() -> None:
+        while not done.is_set():
+            count = added[0] // 4
+            ids, _ = index.entries(10, 0, count)
+            if ids.size != count:
                 wrong.append((count, ids.size))
 
-    readers = [threading.Thread(target=read) for _ in range(2)]
+    readers = [threading.Thread(target=look_up), threading.Thread(target=list_entries)]
     for reader in readers:
         reader.start()
     for batch in batches:
         index.add_batch(*batch)
+        added[0] = index.count
     done.set()
     for reader in readers:
         reader.join()

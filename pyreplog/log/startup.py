@@ -1,0 +1,102 @@
+"""What a writer does to a log directory before it can append: look at it, finish what a crash interrupted, recover."""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid as uuid_module
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyreplog._native.tail import Tail
+from pyreplog.config import LogConfig
+from pyreplog.errors import ConfigError, NotALogError, ReadOnlyError
+from pyreplog.log import checkpoint as checkpoints
+from pyreplog.log import names, recovery, truncation
+from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
+from pyreplog.log.files import Files, boot_id
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Started:
+    """A log that may be appended to: its checkpoint, and what recovery found (None: the log is new)."""
+
+    checkpoint: Checkpoint
+    found: recovery.Recovered | None
+
+
+def prepare_directory(path: Path, files: Files, *, create: bool) -> None:
+    """Make the directory, or see that it may hold a log. NotALogError, ReadOnlyError."""
+    recovery.check_directory(path)
+    if not path.exists():
+        if not create:
+            raise NotALogError(f"{path} does not exist")
+        path.mkdir(parents=True, mode=0o700)
+        files.sync_directory(path.parent)
+    if not os.access(path, os.W_OK):
+        raise ReadOnlyError(f"{path} cannot be written; open it with mode='r'")
+    ours = {names.LOCK, names.TAIL, names.CHECKPOINT, names.TAIL + ".new", names.CHECKPOINT + ".new"}
+    if names.segment_bases(path) or names.CHECKPOINT in os.listdir(path):
+        return
+    foreign = [name for name in os.listdir(path) if name not in ours and not name.endswith(".seg")]
+    if foreign:
+        raise NotALogError(f"{path} holds {foreign[0]!r} and no segment of a log")
+
+
+def start(path: Path, files: Files, config: LogConfig, *, create: bool) -> Started:
+    """Bring the directory into a state that can be appended to; the caller holds the writer's lock."""
+    for stray in (*names.spare_paths(path), *path.glob("fresh-*.seg"), *path.glob("*.new")):
+        files.remove(stray)
+    _finish_truncation(path, files)
+    checkpoint = checkpoints.load(path)
+    if checkpoint is None and not names.segment_bases(path):
+        if not create:
+            raise NotALogError(f"{path} holds no log")
+        return Started(_first_checkpoint(config), None)
+    found = recovery.recover(path, files, checkpoint, writable=True)
+    size = found.checkpoint.segment_bytes
+    if config.segment_bytes not in (size, LogConfig.segment_bytes):
+        raise ConfigError(f"segment_bytes: the log was made with {size}, found {config.segment_bytes}")
+    _settle(path, files, found)
+    return Started(found.checkpoint, found)
+
+
+def _first_checkpoint(config: LogConfig) -> Checkpoint:
+    return Checkpoint(
+        uuid=uuid_module.uuid4().bytes, segment_bytes=config.segment_bytes, position=0, entry=0, epoch=0, clean=True
+    )
+
+
+def _settle(path: Path, files: Files, found: recovery.Recovered) -> None:
+    """Make durable what was found, and remove for good what was not."""
+    used = {file.base for file in found.files}
+    later = [base for base in names.segment_bases(path) if base not in used]
+    if found.cut:
+        recovery.cut(path, files, found, [names.segment_path(path, base) for base in later])
+    else:
+        truncation.remove_later(path, files, later)
+    if not found.checkpoint.clean:
+        recovery.rewrite_unproven(files, found)
+
+
+def _finish_truncation(path: Path, files: Files) -> None:
+    wanted, checkpoint = truncation.pending(path), checkpoints.load(path)
+    if wanted is None or checkpoint is None:
+        return
+    logger.warning("%s: finishing the truncation to position %d", path, wanted.position)
+    file = CheckpointFile(path, files, checkpoint)
+    truncation.apply(path, files, wanted, file)
+    file.close()
+
+
+def open_tail(path: Path, files: Files, uuid: bytes) -> Tail:
+    """Map the tail page for a writer, making the file if need be."""
+    page = path / names.TAIL
+    if not page.exists() or page.stat().st_size < 4096:
+        files.replace_small(page, bytes(4096))
+    with page.open("r+b") as file:
+        tail = Tail(file, writable=True)
+    tail.begin(boot_id=boot_id(), uuid=uuid, pid=os.getpid())
+    return tail
