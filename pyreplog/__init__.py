@@ -27,7 +27,7 @@ from pyreplog.errors import (
     WrongTypeError,
 )
 from pyreplog.log import CommitLog, LogReader
-from pyreplog.log.opening import open  # noqa: A004
+from pyreplog.log.opening import open
 
 __all__ = [
     "Ack",

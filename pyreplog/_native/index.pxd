@@ -140,6 +140,7 @@ cdef class LedgerIndex:
     cdef uint32_t *node_slot(self, uint32_t row, int64_t entry) noexcept nogil
     cdef int64_t collect(self, int64_t ledger, int64_t start, int64_t stop, Pair **pairs) noexcept nogil
     cdef int64_t gather(self, const LedgerRow *row, Pair *pairs) noexcept nogil
+    cdef void distribute(self, Pair *pairs, uint32_t *filled) noexcept nogil
     cdef void directory(self, LedgerRun *runs) noexcept nogil
     cdef uint64_t runs_end(self) noexcept nogil
     cdef int write(self, uint8_t *image, uint64_t data_end) noexcept nogil

@@ -1,8 +1,8 @@
 """(ledger id, entry id) -> offset of the record, for one segment of a log in which many ledgers interleave.
 
-`LedgerIndex` is the active segment's, in memory. `SealedIndex` is a sealed segment's: a sorted file, mapped. Offsets are
-bytes since the segment began, its header included. Only an intact index answers "not here" (None): whatever is in doubt
-raises CorruptionError, and the caller builds the index again from the segment.
+`LedgerIndex` is the active segment's, in memory. `SealedIndex` is a sealed segment's: a sorted file, mapped. Offsets
+are bytes since the segment began, its header included. Only an intact index answers "not here" (None): whatever is in
+doubt raises CorruptionError, and the caller builds the index again from the segment.
 
 Of an entry added twice (sent again, or copied by re-replication; both copies are the same bytes) the last one wins.
 """
@@ -98,6 +98,34 @@ cdef inline uint64_t delta_at(const uint8_t *image, const LedgerRun *run, int64_
     return item[0] if run.words == 2 else item[0] | <uint64_t>item[1] << 32
 
 
+cdef int64_t settle(const LedgerRow *row, Pair *pairs) noexcept nogil:
+    """Sort the records of a ledger, which are in log order, and keep the last copy of each entry; how many are left."""
+    cdef int64_t count = 0, i
+    if not row.unordered:
+        return row.records
+    qsort(pairs, row.records, sizeof(Pair), by_entry)
+    for i in range(row.records):
+        if count and pairs[count - 1].entry == pairs[i].entry:
+            count -= 1
+        pairs[count] = pairs[i]
+        count += 1
+    return count
+
+
+cdef uint32_t *write_items(uint32_t *item, const LedgerRow *row, uint32_t words, Pair *pairs) noexcept nogil:
+    """The run of a ledger; where the next one begins."""
+    cdef int64_t count = settle(row, pairs), i
+    cdef uint64_t delta
+    for i in range(count):
+        delta = pairs[i].entry - row.first
+        item[0] = <uint32_t>delta
+        if words == 3:
+            item[1] = <uint32_t>(delta >> 32)
+        item[words - 1] = <uint32_t>pairs[i].place
+        item += words
+    return item
+
+
 cdef uint64_t rounded(uint64_t size) noexcept nogil:
     return (size + BLOCK - 1) // BLOCK * BLOCK
 
@@ -171,8 +199,9 @@ cdef class LedgerIndex:
     `stride` bytes long, padding included. Entries of a ledger may come in any order, with gaps, and more than once.
     Takes up to 40 bytes per record, from a few thousand on, and 80 per ledger.
 
-    Threads: every method and C function may be called from any thread at any time. Each holds the index's own lock while
-    it works; batches let go of the GIL. Nothing here waits for a disk, so all of it may be called on an event loop.
+    Threads: every method and C function may be called from any thread at any time. Each holds the index's own lock
+    while it works; batches let go of the GIL. Only `save` waits for a disk; `to_bytes` and `remove_from` of a million
+    records take tens of milliseconds, and lookups wait for them.
     """
 
     def __cinit__(self):
@@ -231,7 +260,10 @@ cdef class LedgerIndex:
                 PyBuffer_Release(&views[held])
 
     def get(self, int64_t ledger, int64_t entry):
-        """Offset of the entry's last copy; None: definitely not in this segment. InvalidArgumentError: a negative id."""
+        """Offset of the entry's last copy; None: definitely not in this segment.
+
+        InvalidArgumentError: a negative id.
+        """
         check_ids(ledger, entry)
         cdef int64_t offset = ledger_index_find(self, ledger, entry)
         return offset if offset >= 0 else None
@@ -472,20 +504,27 @@ cdef class LedgerIndex:
     cdef int64_t gather(self, const LedgerRow *row, Pair *pairs) noexcept nogil:
         """All entries of a ledger, sorted, the last copy of each; room for `row.records` is needed."""
         cdef uint32_t number = row.newest, i = row.records
-        cdef int64_t count = 0
         while number:
             i -= 1
             pairs[i].entry, pairs[i].place = self.nodes[number - 1].entry, self.nodes[number - 1].place
             number = self.nodes[number - 1].previous
-        if not row.unordered:
-            return row.records
-        qsort(pairs, row.records, sizeof(Pair), by_entry)
-        for i in range(row.records):
-            if count and pairs[count - 1].entry == pairs[i].entry:
-                count -= 1
-            pairs[count] = pairs[i]
-            count += 1
-        return count
+        return settle(row, pairs)
+
+    cdef void distribute(self, Pair *pairs, uint32_t *filled) noexcept nogil:
+        """All records, row after row, those of a row in log order; `filled[row]` is where its last one ends.
+
+        One pass in the order of memory: several times faster than to gather every row by its chain.
+        """
+        cdef uint32_t i, at = 0
+        cdef const Node *node
+        for i in range(self.row_count):
+            filled[i] = at
+            at += self.rows[i].records
+        for i in range(self.records):
+            node = &self.nodes[i]
+            at = filled[node.row]
+            pairs[at].entry, pairs[at].place = node.entry, node.place
+            filled[node.row] = at + 1
 
     cdef void directory(self, LedgerRun *runs) noexcept nogil:
         """A run for each ledger, sorted; `run` is the number of its row until the run has a place in a file."""
@@ -510,25 +549,22 @@ cdef class LedgerIndex:
         cdef LedgerRun *runs = <LedgerRun *>(image + BLOCK)
         cdef uint32_t *item = <uint32_t *>(runs + self.row_count)
         cdef Pair *pairs = <Pair *>malloc((<size_t>self.records + 1) * sizeof(Pair))
+        cdef uint32_t *filled = <uint32_t *>malloc((<size_t>self.row_count + 1) * sizeof(uint32_t))
         cdef const LedgerRow *row
-        cdef uint64_t delta
-        cdef int64_t count, k
-        cdef uint32_t i
-        if pairs == NULL:
+        cdef uint32_t i, at
+        if pairs == NULL or filled == NULL:
+            free(pairs)
+            free(filled)
             return INDEX_NO_MEMORY
         self.directory(runs)
+        self.distribute(pairs, filled)
         for i in range(self.row_count):
             row = &self.rows[runs[i].run]
-            count = self.gather(row, pairs)
+            at = filled[runs[i].run] - row.records
             runs[i].run = <uint8_t *>item - image
-            for k in range(count):
-                delta = pairs[k].entry - row.first
-                item[0] = <uint32_t>delta
-                if runs[i].words == 3:
-                    item[1] = <uint32_t>(delta >> 32)
-                item[runs[i].words - 1] = <uint32_t>pairs[k].place
-                item += runs[i].words
+            item = write_items(item, row, runs[i].words, pairs + at)
         free(pairs)
+        free(filled)
         seal(image, data_end)
         return INDEX_OK
 

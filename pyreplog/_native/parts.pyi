@@ -1,12 +1,21 @@
-from collections.abc import Iterable
-from typing import Any, TypeAlias, final
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeAlias, final
 
 import numpy as np
 from _typeshed import ReadableBuffer
 from numpy.typing import ArrayLike, NDArray
 
-# (offsets, data), numpy rows of one width, or a pyarrow array, which has no types of its own.
-_Column: TypeAlias = tuple[ArrayLike, ReadableBuffer] | NDArray[np.uint8] | NDArray[np.bytes_] | Any
+class _ArrowArray(Protocol):
+    @property
+    def type(self) -> object: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def null_count(self) -> int: ...
+    def buffers(self) -> Sequence[ReadableBuffer | None]: ...
+    def __len__(self) -> int: ...
+
+_Column: TypeAlias = tuple[ArrayLike, ReadableBuffer] | NDArray[np.uint8] | NDArray[np.bytes_] | _ArrowArray
 
 class Parts:
     @property

@@ -42,6 +42,11 @@ cdef class Reader:
         self.own_visible_entry = entry
 
     @property
+    def _truncations(self):
+        """How often the log was truncated, as far as readers are told."""
+        return load32(&self.tail.page.truncations) if self.live else 0
+
+    @property
     def _own_visible_entry(self):
         return self.own_visible_entry
 

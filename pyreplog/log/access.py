@@ -4,47 +4,41 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, SupportsIndex
 
+from pyreplog._native.reader import Reader
 from pyreplog._native.record import Record, RecordBatch
 from pyreplog._native.segment import HEADER_BYTES
-from pyreplog.errors import (
-    CorruptionError,
-    InvalidArgumentError,
-    OutOfRangeError,
-    TruncatedError,
-    WrongTypeError,
-)
+from pyreplog.errors import CorruptionError, InvalidArgumentError, OutOfRangeError, WrongTypeError
+from pyreplog.log.follow import Cursor, Follower
 
 if TYPE_CHECKING:
     from pyreplog._native.segment import Segment
-    from pyreplog._native.tail import Tail
 
 SCAN_BYTES = 1 << 20
 _SLICE_US = 200_000  # a sleeping follower looks up this often, for Ctrl-C and a killed writer
 
 
-class Access:
-    """Mixin over `_native.reader.Reader`."""
-
-    if TYPE_CHECKING:
-        tail: Tail
-
-        def read(self, entry: int) -> Record: ...
-        def _mapped(self, row: int) -> Segment: ...
-        def _index_of_entry(self, entry: int) -> int: ...
-        def _index_of_position(self, position: int) -> int: ...
-        def _segment_table(self) -> list[tuple[int, int, Segment | None]]: ...
-        def _position_of(self, entry: int) -> int: ...
+class Access(Reader):
+    """What CommitLog and LogReader offer beside reads of single entries."""
 
     # ---- kept by the subclass -------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> int:
+        """Number of the first entry that may not be read: one more than the last visible one."""
+        raise NotImplementedError
 
     def _visible(self) -> int:
         """Position readers may read up to."""
         raise NotImplementedError
 
     def _check_open(self) -> None:
+        raise NotImplementedError
+
+    async def _reached(self, entry: int, timeout: float | None) -> bool:
+        """Whether `entry` becomes visible within `timeout` seconds."""
         raise NotImplementedError
 
     def _extent(self, row: int, segment: Segment, visible: int) -> int:
@@ -75,7 +69,7 @@ class Access:
         """Position (bytes since the log began) of an entry's record; of the visible end for the number after the
         last. Errors as read."""
         self._check_open()
-        if entry == self.end:  # type: ignore[attr-defined]
+        if entry == self.end:
             return self._visible()
         return self._position_of(entry)
 
@@ -83,7 +77,7 @@ class Access:
         """Number of the first entry appended at or after a time (microseconds since the epoch); `end` when none was."""
         self._check_open()
         as_int("time_us", time_us)
-        low, high = self.start, self.end  # type: ignore[attr-defined]
+        low, high = self.start, self.end
         while low < high:
             middle = (low + high) // 2
             if self.read(middle).timestamp < time_us:
@@ -93,7 +87,7 @@ class Access:
         return low
 
     def _values(self, item: slice) -> list[bytes]:
-        start, stop, step = item.indices(self.end)  # type: ignore[attr-defined]
+        start, stop, step = item.indices(self.end)
         if step != 1:
             return [self.read(n).value for n in range(start, stop, step)]
         values: list[bytes] = []
@@ -118,12 +112,12 @@ class Access:
         first = self.start if start is None else as_int("start", start)
         if stop is not None:
             as_int("stop", stop)
-        if not 0 <= first <= self.end:  # type: ignore[attr-defined]
-            raise OutOfRangeError(f"entry {first}: the log has {self.start} to {self.end}")  # type: ignore[attr-defined]
+        if not 0 <= first <= self.end:
+            raise OutOfRangeError(f"entry {first}: the log has {self.start} to {self.end}")
         return self._scan(first, stop, batch_bytes)
 
     def _scan(self, entry: int, stop: int | None, batch_bytes: int) -> Iterator[RecordBatch]:
-        if entry >= self.end or (stop is not None and entry >= stop):  # type: ignore[attr-defined]
+        if entry >= self.end or (stop is not None and entry >= stop):
             return
         position = self._position_of(entry)
         while stop is None or entry < stop:
@@ -138,7 +132,7 @@ class Access:
     def scan_positions(
         self, start: int, stop: int | None = None, *, batch_bytes: int = SCAN_BYTES, all_kinds: bool = False
     ) -> Iterator[RecordBatch]:
-        """As scan, from one position (which must begin a record) to before another; `all_kinds`: control records too."""
+        """As scan, from one position (which must begin a record) to before another; all_kinds: control records too."""
         self._check_open()
         position = start
         while stop is None or position < stop:
@@ -191,26 +185,11 @@ class Access:
         The wait releases the GIL and sleeps on the log's tail page; Ctrl-C and close() end it.
         Errors: as scan; TruncatedError when entries already given out were cut.
         """
-        self._check_open()
-        entry = self.end if start is None else as_int("start", start)  # type: ignore[attr-defined]
-        truncations = self.tail.truncations
-        position: int | None = None
-        while True:
-            if self._wait_for_entry(entry, timeout):
-                if truncations != self.tail.truncations:
-                    if self.end < entry:  # type: ignore[attr-defined]
-                        raise TruncatedError(f"entries from {self.end} on were cut; this follower was at {entry}")  # type: ignore[attr-defined]
-                    truncations, position = self.tail.truncations, None
-                if position is None:
-                    position = self._position_of(entry)
-                batch = self._batch_at(position, batch_bytes, -1)
-                if batch is not None:
-                    position = batch.next_position
-                    if len(batch):
-                        entry = batch[-1].entry + 1
-                        yield batch
-            else:
-                return
+        cursor = self._cursor(start, batch_bytes)
+        while self._wait_for(cursor, timeout):
+            batch = cursor.take()
+            if batch is not None:
+                yield batch
 
     def follow(self, start: int | None = None, *, timeout: float | None = None) -> Follower:
         """Records from entry `start` on (None: those appended from now on), waiting for more at the end.
@@ -218,15 +197,19 @@ class Access:
         Iterate it (`for`, in a thread) or `async for` it. Ends when nothing came for `timeout` seconds (None: never).
         Errors as follow_batches.
         """
-        return Follower(self, start, timeout)
+        return Follower(self, self._cursor(start, SCAN_BYTES), timeout)
 
-    def _wait_for_entry(self, entry: int, timeout: float | None) -> bool:
-        """Sleep until `entry` is visible; False when `timeout` seconds have passed."""
+    def _cursor(self, start: int | None, batch_bytes: int) -> Cursor:
+        self._check_open()
+        return Cursor(self, self.end if start is None else as_int("start", start), batch_bytes)
+
+    def _wait_for(self, cursor: Cursor, timeout: float | None) -> bool:
+        """Sleep until there is something for a follower; False when `timeout` seconds have passed."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._check_open()
             visible = self._visible()
-            if self.end > entry:  # type: ignore[attr-defined]
+            if cursor.is_due():
                 return True
             left = _SLICE_US
             if deadline is not None:
@@ -237,29 +220,6 @@ class Access:
 
     def _sleep(self, visible: int, timeout_us: int) -> None:
         self.tail.wait_for(visible, timeout_us)
-
-
-class Follower:
-    """Iterator and asynchronous iterator over the records of `follow`; one of the two at a time."""
-
-    def __init__(self, log: Access, start: int | None, timeout: float | None) -> None:
-        self._log, self._timeout = log, timeout
-        log._check_open()
-        self._next = log.end if start is None else as_int("start", start)  # type: ignore[attr-defined]
-        self._batches = log.follow_batches(self._next, timeout=timeout)
-        self._records: Iterator[Record] = iter(())
-
-    def __iter__(self) -> Iterator[Record]:
-        for batch in self._batches:
-            yield from batch
-
-    async def __aiter__(self) -> AsyncIterator[Record]:
-        log, entry = self._log, self._next
-        while await log._reached(entry, self._timeout):  # type: ignore[attr-defined]
-            for batch in log.scan(entry):
-                for record in batch:
-                    yield record
-                entry = batch[-1].entry + 1
 
 
 def as_int(what: str, value: object) -> int:

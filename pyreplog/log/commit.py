@@ -14,6 +14,7 @@ from pyreplog.errors import ReplogError
 from pyreplog.purgatory import Purgatory
 
 if TYPE_CHECKING:
+    from pyreplog._native.segment import Segment
     from pyreplog.log.commitlog import CommitLog
 
 SYNCED = "synced"
@@ -92,7 +93,13 @@ class GroupCommit:
             self._write(self._log._take_stage())
         self._wake()
 
-    def _write(self, taken) -> None:  # type: ignore[no-untyped-def]
+    def restart(self, position: int) -> None:
+        """The log was truncated to `position`, all before it synced: positions beyond will come a second time."""
+        self.synced = position
+        self._purgatory.reset(SYNCED)
+        self._purgatory.advance(SYNCED, position)
+
+    def _write(self, taken: tuple[Segment, int, memoryview, int, int] | None) -> None:
         if taken is None:
             return
         segment, offset, view, position, entry = taken

@@ -20,9 +20,7 @@ from pyreplog._native.sparse import SparseIndex
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.config import LogConfig
-from pyreplog.errors import (
-    ClosedError, ConfigError, ForkedError, NotALogError, PoisonedError, ReadOnlyError, ReplogError,
-)  # fmt: skip
+from pyreplog.errors import ClosedError, ForkedError, PoisonedError, ReplogError
 from pyreplog.log import indexes, names, recovery, startup, truncation
 from pyreplog.log.access import Access, as_int
 from pyreplog.log.checkpoint import CheckpointFile
@@ -41,7 +39,7 @@ logger = logging.getLogger(__name__)
 _open_logs: weakref.WeakSet[CommitLog] = weakref.WeakSet()
 
 
-class CommitLog(Access, Appender):  # type: ignore[misc]
+class CommitLog(Access, Appender):
     """A log opened for appending; made by `pyreplog.open`.
 
     One writer per log, in one process; within it any thread may call anything, and asyncio code awaits what `submit`
@@ -329,14 +327,15 @@ class CommitLog(Access, Appender):  # type: ignore[misc]
         """
         self._check_open()
         as_int("entry", entry)
-        if self.config.durability == "synced":
-            self.sync()
+        self.sync()  # the cut end will count as synced: so must all before it
         with self._lock:
             self._enter()
             try:
-                if entry == self._state[2]:
-                    return entry
-                self._truncate(entry)
+                if self.config.durability == "synced":
+                    self._commits.flush()
+                self._housekeeper.sync_sealed()
+                if entry != self._state[2]:
+                    self._truncate(entry)
             finally:
                 self._leave()
         return entry
@@ -360,7 +359,7 @@ class CommitLog(Access, Appender):  # type: ignore[misc]
         rows = [row for row in self._segment_table() if row[0] < base]
         self._set_segments([*rows, (base, segment.first_entry, segment)])
         self._activate(segment, offset, entry, last_time)
-        self._commits.synced = position
+        self._commits.restart(position)
         self._set_synced(position, entry)
         self._publish_all(is_open=True)
 
@@ -369,14 +368,15 @@ class CommitLog(Access, Appender):  # type: ignore[misc]
     def stats(self) -> LogStats:
         """Where the log stands now."""
         self._check_open()
-        _, end, entry, last_time = self._state
+        _, end, _, last_time = self._state
         table = self._segment_table()
+        indexes_held = (row[2].index for row in table if row[2] is not None)
         return LogStats(
             path=str(self.path), uuid=str(uuid_module.UUID(bytes=self.uuid)), durability=self.config.durability,
             start=self.start, end=self.end, synced_end=self.synced_end, start_position=self.start_position,
             end_position=end, segments=len(table), segment_bytes=self._segment_bytes, epoch=self._pool.epoch,
             last_time=last_time, ready_segments=self._pool.ready,
-            state_bytes=sum(row[2].index.memory_bytes for row in table if row[2] is not None and row[2].index is not None),
+            state_bytes=sum(index.memory_bytes for index in indexes_held if index is not None),
         )  # fmt: skip
 
     # ---- closing --------------------------------------------------------------------------------------------

@@ -111,13 +111,15 @@ class Housekeeper:
             self._unmap_surplus(log)
 
     def sync_sealed(self, limit: int = 1 << 30) -> None:
-        """Sync sealed segments, the oldest first, and move the checkpoint behind them. The caller holds the log's lock."""
+        """Sync sealed segments, the oldest first, and move the checkpoint behind them. Under the log's lock."""
         log = self._log()
         while log is not None and self._sealed and limit > 0:
             segment = self._sealed[0][1]
+            index = segment.index
+            assert index is not None, "a sealed segment has its index until it is written here"
             log._files.sync(segment.fileno())
-            end, entry = segment.base + segment.size, segment.first_entry + segment.index.entries
-            indexes.write(log.path, log._files, segment)
+            end, entry = segment.base + segment.size, segment.first_entry + index.entries
+            indexes.write(log.path, log._files, segment, index)
             if self._config.durability != "synced" and end > log.tail.synced_end:
                 log._set_synced(end, entry)
             log._checkpoint.write(position=end, entry=entry, clean=False)

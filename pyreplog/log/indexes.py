@@ -15,36 +15,37 @@ from pyreplog.log.recovery import BLANK
 logger = logging.getLogger(__name__)
 
 
-def load(directory: Path, segment: Segment) -> bool:
-    """Map the index file of a sealed segment; False when it is missing, damaged or of another segment."""
+def load(directory: Path, segment: Segment) -> SparseIndex | None:
+    """Map the index file of a sealed segment; None when it is missing, damaged or of another segment."""
     path = names.index_path(directory, segment.base)
     try:
         segment.index, _, _ = SparseIndex.load(
             str(path), segment.size, segment.uuid, segment.base, segment.first_entry, segment.stamp
         )
     except FileNotFoundError:
-        return False
+        return None
     except (OSError, ReplogError) as error:
         logger.info("%s: the index of the segment at %d is of no use: %s", directory, segment.base, error)
-        return False
-    return True
+        return None
+    return segment.index
 
 
 def load_or_build(directory: Path, segment: Segment) -> None:
     """Give a sealed segment its index. CorruptionError when the segment itself is damaged."""
-    if not load(directory, segment):
+    index = load(directory, segment)
+    if index is None:
         index = SparseIndex(segment.size)
         offset, status = segment.verify(index, HEADER_BYTES, segment.size)
         if status != BLANK:
             raise segment.fault(offset, status)
         segment.index = index
-    segment.advance(segment.index.end, True)
+    segment.advance(index.end, True)
 
 
-def write(directory: Path, files: Files, segment: Segment) -> None:
+def write(directory: Path, files: Files, segment: Segment, index: SparseIndex) -> None:
     """Put the index of a sealed segment into its file, and let go of the one in memory."""
     low, high = segment.head_at(HEADER_BYTES)[3], segment.head_at(segment.end)[3]
-    data = segment.index.to_bytes(segment.uuid, segment.base, segment.first_entry, segment.stamp, low, high)
+    data = index.to_bytes(segment.uuid, segment.base, segment.first_entry, segment.stamp, low, high)
     path = names.index_path(directory, segment.base)
     temporary = path.with_name(path.name + ".new")
     temporary.unlink(missing_ok=True)

@@ -35,7 +35,7 @@ def open(
 
     mode "a": for appending (and reading); made when there is none and `create`. One writer at a time: LockedError names
     the process that has it. mode "r": for reading, beside a writer or without one, in any number of processes.
-    settings: fields of LogConfig as keywords, or give `config`. clock, files: stand-ins for the system's clock and disk.
+    settings: fields of LogConfig as keywords, or give `config`. clock, files: stand-ins for the system clock and disk.
 
     A writer that finds the log not closed cleanly verifies it from the last checkpoint on and cuts a torn tail (its
     bytes are kept in `aside/`).

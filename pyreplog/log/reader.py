@@ -9,8 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-from pyreplog._native.reader import Reader
-from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog._native.segment import Segment
 from pyreplog._native.sparse import SparseIndex
 from pyreplog._native.tail import Tail
 from pyreplog.errors import ClosedError, ForkedError, NotALogError, ReadOnlyError, ReplogError, TrimmedError
@@ -24,7 +23,7 @@ from pyreplog.purgatory import Purgatory
 _POLL_S = 0.01
 
 
-class LogReader(Access, Reader):  # type: ignore[misc]
+class LogReader(Access):
     """A log opened for reading; made by `pyreplog.open(path, mode="r")`.
 
     Sees what the writer publishes, at once; needs no writer. Any thread may use it. It never changes a file of the log

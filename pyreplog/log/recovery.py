@@ -9,6 +9,7 @@ it lies, and lose what follows.)
 from __future__ import annotations
 
 import logging
+import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,7 +146,7 @@ def recover(directory: Path, files: Files, checkpoint: Checkpoint | None, *, wri
 def _last_time(opened: list[Segment]) -> int:
     """Append time of the last record there is."""
     for segment in reversed(opened):
-        if len(segment.index):
+        if segment.index:
             offset, newest = segment.index.block(len(segment.index) - 1)[1], 0
             while offset < segment.end:
                 _, _, _, newest, length = segment.head_at(offset)
@@ -189,7 +190,7 @@ def _remains(segment: Segment, offset: int) -> tuple[int, int]:
 
 
 def set_aside(directory: Path, files: Files, segment: Segment, stop: int, later: list[Path]) -> Path:
-    """Copy what is about to be cut (up to offset `stop`, and later files) into `aside/`, durably; returns the folder."""
+    """Copy what is about to be cut (up to offset `stop`, and later files) into `aside/`, durably. The folder's path."""
     folder = directory / names.ASIDE / f"{segment.base + segment.end:020d}-{time.time_ns():020d}"
     folder.mkdir(parents=True, mode=0o700)
     _copy(
@@ -208,9 +209,11 @@ def set_aside(directory: Path, files: Files, segment: Segment, stop: int, later:
 def _copy(files: Files, path: Path, data: memoryview) -> None:
     path.touch(mode=0o600, exist_ok=False)
     fd = files.open(path, writable=True)
-    with open(fd, "r+b", buffering=0):
+    try:
         files.write(fd, data, 0)
         files.sync(fd)
+    finally:
+        os.close(fd)
 
 
 def cut(directory: Path, files: Files, result: Recovered, later: list[Path]) -> None:

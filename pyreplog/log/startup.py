@@ -38,9 +38,10 @@ def prepare_directory(path: Path, files: Files, *, create: bool) -> None:
     if not os.access(path, os.W_OK):
         raise ReadOnlyError(f"{path} cannot be written; open it with mode='r'")
     ours = {names.LOCK, names.TAIL, names.CHECKPOINT, names.TAIL + ".new", names.CHECKPOINT + ".new"}
-    if names.segment_bases(path) or names.CHECKPOINT in os.listdir(path):
+    present = [entry.name for entry in path.iterdir()]
+    if names.segment_bases(path) or names.CHECKPOINT in present:
         return
-    foreign = [name for name in os.listdir(path) if name not in ours and not name.endswith(".seg")]
+    foreign = [name for name in present if name not in ours and not name.endswith(".seg")]
     if foreign:
         raise NotALogError(f"{path} holds {foreign[0]!r} and no segment of a log")
 

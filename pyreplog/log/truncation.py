@@ -1,7 +1,7 @@
 """Cutting the end of a log, crash-safe.
 
-A marker file says what is being cut; opening a log with a marker finishes the job. The segment that is cut in the middle
-is replaced by a copy of what stays, so that readers who have it mapped keep reading the old bytes. Order:
+A marker file says what is being cut; opening a log with a marker finishes the job. The segment that is cut in the
+middle is replaced by a copy of what stays, so that readers who have it mapped keep reading the old bytes. Order:
 
 1. marker {position, entry}, durable            crash before: nothing happened
 2. later segments removed, the last one first   crash after: repeated at open

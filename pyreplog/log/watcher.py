@@ -29,7 +29,8 @@ class Watcher:
     def watch(self, entry: int) -> Ack[Any]:
         """An Ack that completes when entry number `entry` may be read."""
         ack: Ack[Any] = Ack(entry)
-        self._purgatory.advance(VISIBLE, self._tail.visible_entry)
+        self._purgatory.reset(VISIBLE)  # a truncation may have moved it back
+        self._purgatory.advance_and_drain(VISIBLE, self._tail.visible_entry)
         self._purgatory.watch(VISIBLE, entry + 1, ack)
         with self._lock:
             if self._thread is None and not ack.done() and not self._stopping:

@@ -205,9 +205,7 @@ TestIndex.settings = settings(max_examples=60, stateful_step_count=30, deadline=
     ids=st.lists(st.tuples(ledger_ids, entry_ids), min_size=1, max_size=400),
     flips=st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, 255)), min_size=1, max_size=4),
 )
-def test_damage_gives_the_right_answer_or_an_error(
-    ids: list[tuple[int, int]], flips: list[tuple[int, int]]
-) -> None:
+def test_damage_gives_the_right_answer_or_an_error(ids: list[tuple[int, int]], flips: list[tuple[int, int]]) -> None:
     index = index_of(ids)
     image = bytearray(index.to_bytes(**SEGMENT))
     for position, mask in flips:

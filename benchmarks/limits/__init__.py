@@ -1,0 +1,5 @@
+"""What the machine can do without pyreplog: importing this package builds `bare` and `calls`, if need be."""
+
+from benchmarks.limits.build import built
+
+__path__.append(str(built()))

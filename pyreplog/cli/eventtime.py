@@ -1,0 +1,51 @@
+"""Event times in text, as microseconds since the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import lru_cache, partial
+
+from pyreplog.errors import InvalidArgumentError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_CACHED = 1 << 16
+
+
+def parser(text_format: str) -> Callable[[str], int | None]:
+    """A function from text to microseconds since the epoch; None for blank text, ValueError for what is no time.
+
+    text_format: `iso` (ISO 8601), `s`, `ms` or `us` (a number of them since the epoch), or a strptime format. Times
+    without an offset are UTC. The function remembers what it has met last: neighbours tend to share their times.
+    """
+    if text_format in _UNITS:
+        parse = partial(_number, unit=_UNITS[text_format])
+    elif text_format == "iso":
+        parse = partial(_calendar, parse=datetime.fromisoformat)
+    elif "%" in text_format:
+        parse = partial(_calendar, parse=lambda text: datetime.strptime(text, text_format))
+    else:
+        raise InvalidArgumentError(
+            f"event time format: expected iso, s, ms, us or a strptime format, found {text_format!r}"
+        )
+    return lru_cache(_CACHED)(lambda text: parse(text) if text and not text.isspace() else None)
+
+
+def _number(text: str, *, unit: int) -> int:
+    try:
+        time = int(Decimal(text) * unit)
+    except ArithmeticError:
+        raise ValueError(f"{text!r} is not a number") from None
+    if not -(1 << 63) < time < 1 << 63:
+        raise ValueError(f"{text!r} is out of range")
+    return time
+
+
+def _calendar(text: str, *, parse: Callable[[str], datetime]) -> int:
+    time = parse(text)
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return (time - _EPOCH) // _MICROSECOND

@@ -1,0 +1,42 @@
+"""Files of a log directory that hold none of its entries: what they are, and what becomes of them."""
+
+from __future__ import annotations
+
+from pyreplog.log import names
+from pyreplog.log.survey import Survey
+from pyreplog.log.truncation import Truncation
+
+_KNOWN = {names.LOCK, names.TAIL, names.CHECKPOINT, names.TRUNCATION, names.ASIDE}
+
+
+def describe(seen: Survey, bases: list[int]) -> list[str]:
+    """One line each. bases: of the segments in use."""
+    lines = []
+    if isinstance(seen.marker, Truncation):
+        lines.append(f"{names.TRUNCATION}: the next opening for writing cuts the log at position {seen.marker.position}")
+    if seen.writer is not None:
+        return lines  # prepared and spare segments are as it should be, and change while we look
+    used = {path.name for base in bases for path in _files_of(seen, base)} | _KNOWN
+    for path in sorted(seen.directory.iterdir()):
+        if path.name not in used:
+            lines.append(f"{path.name}: {_nature(path.name)}")
+    aside = seen.directory / names.ASIDE
+    if aside.is_dir():
+        lines.append(f"{names.ASIDE}/: keeps {len(list(aside.iterdir()))} sets of bytes that were cut or replaced")
+    return lines
+
+
+def _files_of(seen: Survey, base: int) -> tuple[names.Path, names.Path]:
+    return names.segment_path(seen.directory, base), names.index_path(seen.directory, base)
+
+
+def _nature(name: str) -> str:
+    if name.startswith(("spare-", "fresh-")) and name.endswith(".seg"):
+        return "a spare segment, removed at the next opening for writing"
+    if name.endswith(".new"):
+        return "half of a file that a crash kept from being finished"
+    if name.endswith(".log"):
+        return "a segment behind the end of the log, removed (what it holds set aside) at the next opening for writing"
+    if name.endswith(".idx"):
+        return "an index whose segment is not in use"
+    return "not a file of this log"

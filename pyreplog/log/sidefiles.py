@@ -1,0 +1,60 @@
+"""What can be made again from the segments, index files and the checkpoint: does it agree with them?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog._native.sparse import SparseIndex
+from pyreplog.errors import CorruptionError
+from pyreplog.log import names
+from pyreplog.log.checkpoint import Checkpoint
+
+
+def index_fault(path: Path, segment: Segment, built: SparseIndex | None) -> CorruptionError | None:
+    """What is wrong with the index file of a sealed segment; FileNotFoundError when there is none.
+
+    built: the index made from the segment just now; None when the segment is damaged, and the file is checked by itself.
+    """
+    data = path.read_bytes()
+    try:
+        SparseIndex.load(
+            str(path), segment.size, segment.uuid, segment.base, segment.first_entry, segment.stamp
+        )  # fmt: skip
+    except CorruptionError as error:
+        return error
+    if built is None:
+        return None
+    low, high = segment.head_at(HEADER_BYTES)[3], segment.head_at(built.end)[3]
+    made = built.to_bytes(segment.uuid, segment.base, segment.first_entry, segment.stamp, low, high)
+    if made == data:
+        return None
+    at = next((i for i, (a, b) in enumerate(zip(made, data, strict=False)) if a != b), min(len(made), len(data)))
+    return CorruptionError(path, at, f"what the segment says, {made[at : at + 8].hex()}", data[at : at + 8].hex())
+
+
+def checkpoint_fault(
+    path: Path, checkpoint: Checkpoint, segment: Segment, index: SparseIndex, end: int
+) -> CorruptionError | None:
+    """What is wrong with a checkpoint, seen from an intact segment; None when it is right or lies elsewhere.
+
+    index: all records of the segment. end: offset up to which the segment is in use.
+    """
+    offset = checkpoint.position - segment.base
+    if not HEADER_BYTES <= offset <= end:
+        return None
+    entry = segment.first_entry + index.entries
+    if offset < index.end:
+        at = index.before(offset)
+        while at < offset:
+            at += (segment.head_at(at)[4] + 7) & ~7
+        if at != offset:
+            return CorruptionError(path, 0, "a position where a record begins", str(checkpoint.position))
+        entry = segment.head_at(at)[1]
+    if segment.first_entry < 0 or checkpoint.entry == entry:
+        return None
+    return CorruptionError(path, 0, f"entry {entry} at position {checkpoint.position}", f"entry {checkpoint.entry}")
+
+
+def checkpoint_path(directory: Path) -> Path:
+    return directory / names.CHECKPOINT

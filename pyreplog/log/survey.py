@@ -1,0 +1,146 @@
+"""What a log says about itself at one moment: headers, checkpoint, marker, writer, and where it ends.
+
+Nothing here is believed to be right: `fsck` compares it with the records.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyreplog._native.tail import Tail
+from pyreplog.errors import CorruptionError, NotALogError
+from pyreplog.log import checkpoint as checkpoints
+from pyreplog.log import names, recovery, truncation
+from pyreplog.log.checkpoint import Checkpoint
+from pyreplog.log.files import RealFiles, boot_id
+from pyreplog.log.truncation import Truncation
+
+_FLOCK = "hhqqi4x"
+
+
+@dataclass(frozen=True)
+class Header:
+    """A segment file's header, and the file's size."""
+
+    uuid: bytes
+    base: int
+    size: int
+    first_entry: int
+    epoch: int
+    file_bytes: int
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a log's records end. position: None when damage keeps it unknown, `fault` then says which. torn: bytes
+    behind it that the next writer will cut."""
+
+    position: int | None
+    torn: int = 0
+    fault: CorruptionError | None = None
+
+
+@dataclass(frozen=True)
+class Survey:
+    """headers: what each segment file has as its header, by the base in its name. writer: process that has the log
+    open for writing (0 when its id cannot be read), None when there is none."""
+
+    directory: Path
+    headers: dict[int, Header | CorruptionError]
+    checkpoint: Checkpoint | None
+    marker: Truncation | CorruptionError | None
+    writer: int | None
+    end: End
+
+    @property
+    def identity(self) -> tuple[bytes, int]:
+        """The log's uuid and segment size, by the vote of all who name one; the checkpoint's counts in a draw."""
+        votes = Counter[tuple[bytes, int]]()
+        if self.checkpoint is not None:
+            votes[self.checkpoint.uuid, self.checkpoint.segment_bytes] += 1
+        votes.update((header.uuid, header.size) for header in self.headers.values() if isinstance(header, Header))
+        return votes.most_common(1)[0][0] if votes else (bytes(16), 0)
+
+
+def take(directory: Path, *, writer: int | None) -> Survey:
+    """Survey a log. writer: as `writer_of` says.
+
+    Errors: NotALogError when there is none, FormatVersionError.
+    """
+    recovery.check_directory(directory)
+    if not directory.is_dir():
+        raise NotALogError(f"{directory} does not exist")
+    checkpoint = checkpoints.load(directory)
+    marker: Truncation | CorruptionError | None
+    try:
+        marker = truncation.pending(directory)
+    except CorruptionError as error:
+        marker = error
+    headers = {base: found for base in names.segment_bases(directory) if (found := _header(directory, base))}
+    if not headers and checkpoint is None:
+        raise NotALogError(f"{directory} holds no segment of a pyreplog log")
+    end = _live_end(directory, checkpoint) if writer is not None else None
+    if end is None and isinstance(marker, Truncation):
+        end = End(marker.position)
+    return Survey(directory, headers, checkpoint, marker, writer, end or _settled_end(directory, checkpoint))
+
+
+def generation(directory: Path) -> tuple[int, bool]:
+    """Changes whenever entries are cut from the log: (epoch, whether a truncation is under way)."""
+    checkpoint = checkpoints.load(directory)
+    return checkpoint.epoch if checkpoint else 0, (directory / names.TRUNCATION).exists()
+
+
+def writer_of(directory: Path) -> int | None:
+    """Process id of who holds the writer's lock (0 when it cannot be read), None when nobody does. Takes no lock."""
+    try:
+        fd = os.open(directory / names.LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        asked = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        kind = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))[0]
+        text = os.pread(fd, 32, 0)
+    finally:
+        os.close(fd)
+    if kind == fcntl.F_UNLCK:
+        return None
+    return int(text) if text.isdigit() else 0
+
+
+def _header(directory: Path, base: int) -> Header | CorruptionError | None:
+    path = names.segment_path(directory, base)
+    try:
+        return Header(*recovery.read_header(path, RealFiles()), path.stat().st_size)
+    except CorruptionError as error:
+        return error
+    except FileNotFoundError:
+        return None  # trimmed while we looked
+
+
+def _live_end(directory: Path, checkpoint: Checkpoint | None) -> End | None:
+    """The end that a live writer shows to readers."""
+    try:
+        with (directory / names.TAIL).open("rb") as file:
+            tail = Tail(file, writable=False)
+    except (OSError, ValueError):
+        return None
+    if checkpoint is None or not tail.open or not tail.belongs_to(boot_id(), checkpoint.uuid):
+        return None
+    return End(tail.visible)
+
+
+def _settled_end(directory: Path, checkpoint: Checkpoint | None) -> End:
+    """The end that the next writer would find."""
+    try:
+        found = recovery.recover(directory, RealFiles(), checkpoint, writable=False)
+    except CorruptionError as error:
+        return End(None, fault=error)
+    except NotALogError:
+        return End(0)  # made, and killed before its first segment was
+    return End(found.end, torn=found.cut_stop - found.opened[-1].end if found.cut else 0)

@@ -1,0 +1,183 @@
+"""Followers: in threads, in asyncio, in other processes; live tail, time-outs, close, truncation, trim."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+
+FOLLOWER = """
+import sys, pyreplog
+with pyreplog.open(sys.argv[1], mode="r") as log:
+    print("ready", flush=True)
+    for record in log.follow(0):
+        print(record.entry, record.value.decode(), flush=True)
+        if record.value == b"last":
+            break
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path):
+    with pyreplog.open(tmp_path / "log", segment_bytes=1 << 16) as log:
+        yield log
+
+
+def follow_in_thread(log, *args, **kwargs) -> tuple[threading.Thread, list]:
+    seen: list = []
+
+    def run() -> None:
+        try:
+            seen.extend(record.value for record in log.follow(*args, **kwargs))
+        except pyreplog.ReplogError as error:
+            seen.append(type(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, seen
+
+
+def test_follow_ends_after_the_timeout(log):
+    log.append(b"a")
+    assert [record.value for record in log.follow(0, timeout=0.01)] == [b"a"]
+
+
+def test_follow_without_start_gives_what_comes_next(log):
+    log.append(b"old")
+    follower = log.follow(timeout=5)
+    log.append(b"new")
+    assert next(iter(follower)).value == b"new"
+
+
+def test_follow_wakes_on_append_in_another_thread(log):
+    follower = iter(log.follow(0, timeout=30))
+    done = threading.Event()
+
+    def writer() -> None:
+        for number in range(5000):
+            log.append(b"%d" % number)
+        done.set()
+
+    thread = threading.Thread(target=writer)
+    thread.start()
+    assert [next(follower).value for _ in range(5000)] == [b"%d" % n for n in range(5000)]
+    thread.join()
+    assert done.is_set()
+
+
+def test_close_ends_a_waiting_follower(log):
+    thread, seen = follow_in_thread(log, 0)
+    log.append(b"a")
+    log.close()
+    thread.join(30)
+    assert seen[-1] is pyreplog.ClosedError
+
+
+@pytest.mark.parametrize("appended", [0, 1, 5])
+def test_truncation_below_a_follower_is_told(log, appended):
+    log.append_batch([b"a", b"b", b"c"])
+    follower = iter(log.follow(0, timeout=5))
+    assert [next(follower).value for _ in range(3)] == [b"a", b"b", b"c"]
+    log.truncate(1)
+    log.append_batch([b"other"] * appended)
+    with pytest.raises(pyreplog.TruncatedError, match="before 3, where this follower was"):
+        next(follower)
+
+
+def test_truncation_above_a_follower_goes_unnoticed(log):
+    log.append_batch([b"%d" % n for n in range(100)])
+    follower = log.follow_batches(0, timeout=0.01, batch_bytes=40)
+    assert next(follower).values() == [b"0"]
+    log.truncate(50)
+    log.append(b"new")
+    rest = [value for batch in follower for value in batch.values()]
+    assert rest == [b"%d" % n for n in range(1, 50)] + [b"new"]
+
+
+def test_follower_of_trimmed_entries_is_told(log):
+    log.append_batch([bytes(1000)] * 300)
+    assert log.trim(200) > 0
+    with pytest.raises(pyreplog.TrimmedError):
+        next(iter(log.follow(0)))
+
+
+def test_asyncio_follow(log):
+    async def main() -> list[bytes]:
+        seen = []
+
+        async def reader() -> None:
+            async for record in log.follow(0, timeout=30):
+                seen.append(record.value)
+                if len(seen) == 300:
+                    return
+
+        task = asyncio.create_task(reader())
+        for number in range(300):
+            await log.submit(b"%d" % number)
+            if number % 50 == 0:
+                await asyncio.sleep(0)
+        await task
+        return seen
+
+    assert asyncio.run(main()) == [b"%d" % n for n in range(300)]
+
+
+def test_asyncio_follow_times_out(log):
+    async def main() -> list[bytes]:
+        return [record.value async for record in log.follow(0, timeout=0.01)]
+
+    log.append(b"a")
+    assert asyncio.run(main()) == [b"a"]
+
+
+def test_asyncio_follower_of_a_cut_entry_is_told(log):
+    async def main() -> None:
+        log.append_batch([b"a", b"b"])
+        follower = aiter(log.follow(0, timeout=5))
+        assert [(await anext(follower)).value for _ in range(2)] == [b"a", b"b"]
+        log.truncate(0)
+        log.append(b"x")
+        with pytest.raises(pyreplog.TruncatedError):
+            waiting = asyncio.ensure_future(anext(follower))
+            await asyncio.sleep(0)
+            log.append_batch([b"y", b"z"])
+            await waiting
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+def test_other_process_follows_the_live_tail(tmp_path, durability):
+    with pyreplog.open(tmp_path / "log", segment_bytes=1 << 16, durability=durability) as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", FOLLOWER, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True
+        )
+        with process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            sent = 0
+            for size in (1, 10, 500, 100):  # over several segments
+                log.append_batch([b"%d " % (sent + i) + b"x" * 300 for i in range(size)])
+                for _ in range(size):
+                    number, text = process.stdout.readline().split(" ", 1)
+                    assert (int(number), text.split()[0]) == (sent, str(sent))
+                    sent += 1
+            log.append(b"last")
+            assert process.stdout.readline() == f"{sent} last\n"
+        assert process.returncode == 0
+
+
+def test_reader_sees_no_more_than_the_synced_end(tmp_path):
+    with pyreplog.open(tmp_path / "log", durability="synced") as log:
+        log.append(b"a")
+        log._append_pending(b"b")  # staged, not committed
+        with pyreplog.open(tmp_path / "log", mode="r") as reader:
+            assert (log.end, reader.end, reader[0]) == (1, 1, b"a")
+            log.sync()
+            assert (log.end, reader.end, reader[1]) == (2, 2, b"b")
