@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pyreplog.log.access import Access
+from pyreplog import CommitLog, LogReader
 
 VALUES = 64
 """Distinct values of a workload, written in turn: entry n holds number n % VALUES."""
@@ -32,12 +30,12 @@ def stride(size: int) -> int:
     return (STRIDE_HEADER + size + 7) & ~7
 
 
-def verify(log: Access, values: list[bytes], end: int) -> str:
+def verify(log: CommitLog | LogReader, values: list[bytes], end: int) -> str:
     """Read back all that the log still holds and compare it with what was written; says how much that was.
 
     end: the number of entries that were written.
     """
-    if log.end != end:  # type: ignore[attr-defined]
+    if log.end != end:
         raise ValueError(f"{log}: {end} entries were written")
     first = entry = log.start
     for batch in log.scan():

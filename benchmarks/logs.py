@@ -10,7 +10,7 @@ from pathlib import Path
 import pyreplog
 from benchmarks.entries import BATCH, in_turn, make_values, stride, verify
 from benchmarks.plan import Plan
-from pyreplog.log import CommitLog
+from pyreplog import CommitLog
 from pyreplog.log.files import RealFiles
 
 SPARES = 4

@@ -38,12 +38,12 @@ cdef class Appender(Reader):
     cdef uint32_t synced_lag(self) noexcept nogil
     cdef void show(self, int64_t position, int64_t entry) noexcept nogil
     cdef void publish(self) noexcept nogil
-    cdef void encode_one(self, const Part *part, int64_t length, int64_t stride, uint8_t kind, int64_t time) noexcept nogil
-    cdef Py_ssize_t encode_run(self, const Part *parts, Py_ssize_t count, uint8_t kind, int64_t time) noexcept nogil
-    cdef int put(self, const Part *parts, Py_ssize_t count, uint8_t kind, int64_t total) except -1
+    cdef void encode_one(self, const Part *part, int64_t length, int64_t stride, int64_t time) noexcept nogil
+    cdef Py_ssize_t encode_run(self, const Part *parts, Py_ssize_t count, int64_t time) noexcept nogil
+    cdef int put(self, const Part *parts, Py_ssize_t count, int64_t total) except -1
     cdef int64_t rolls(self, const Part *parts, Py_ssize_t count) noexcept nogil
     cdef int64_t measure(self, const Part *parts, Py_ssize_t count) except -1
     cdef object _append(self, value, key, event_time, properties, bint wait)
-    cdef tuple put_locked(self, const Part *parts, Py_ssize_t count, uint8_t kind)
+    cdef tuple put_locked(self, const Part *parts, Py_ssize_t count)
     cdef int begin_stage(self) except -1
     cdef int resize_stage(self, int which, int64_t size) except -1

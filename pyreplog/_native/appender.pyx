@@ -15,9 +15,9 @@ from libc.stdlib cimport free, malloc
 
 from pyreplog._native cimport record as rec
 from pyreplog._native.layout cimport (
-    KEY_MAX, KIND_CONTROL, KIND_DATA, LAG_NONE, SEGMENT_HEADER, SHORT_HEADER,
+    KEY_MAX, KIND_DATA, LAG_NONE, SEGMENT_HEADER, SHORT_HEADER,
 )
-from pyreplog._native.parts cimport Batch, Columns, check_time, fill_control, fill_part, get_buffer
+from pyreplog._native.parts cimport Batch, Columns, check_time, fill_part, get_buffer
 from pyreplog._native.record import encode_attributes
 from pyreplog._native.sparse cimport SparseIndex, is_plain
 from pyreplog._native.tail cimport load32, store, swap, wake_sleepers
@@ -174,11 +174,10 @@ cdef class Appender(Reader):
 
     # ---- encoding ----------------------------------------------------------------------------------------------
 
-    cdef inline void encode_one(self, const Part *part, int64_t length, int64_t stride, uint8_t kind,
-                                int64_t time) noexcept nogil:
-        cdef bint numbered = kind == KIND_DATA
+    cdef inline void encode_one(self, const Part *part, int64_t length, int64_t stride, int64_t time) noexcept nogil:
+        cdef bint numbered = part.kind == KIND_DATA
         cdef int64_t pos = self.pos, entry = self.next_entry
-        rec.encode_short(<uint8_t *>(self.dest + <uintptr_t>pos), <uint32_t>length, self.stamp, kind, time,
+        rec.encode_short(<uint8_t *>(self.dest + <uintptr_t>pos), <uint32_t>length, self.stamp, part.kind, time,
                          <uint32_t>(entry - self.first_entry), self.synced_lag(), part)
         if numbered and is_plain(self.index, pos + stride, stride, part.event_time):
             self.index.entries += 1
@@ -188,7 +187,7 @@ cdef class Appender(Reader):
         self.pos = pos + stride
         self.next_entry = entry + numbered
 
-    cdef Py_ssize_t encode_run(self, const Part *parts, Py_ssize_t count, uint8_t kind, int64_t time) noexcept nogil:
+    cdef Py_ssize_t encode_run(self, const Part *parts, Py_ssize_t count, int64_t time) noexcept nogil:
         """Encode parts while they fit; how many did."""
         cdef Py_ssize_t i
         cdef int64_t length, stride
@@ -197,10 +196,10 @@ cdef class Appender(Reader):
             stride = rec.stride_of(length)
             if self.pos + stride > self.limit:
                 return i
-            self.encode_one(&parts[i], length, stride, kind, time)
+            self.encode_one(&parts[i], length, stride, time)
         return count
 
-    cdef int put(self, const Part *parts, Py_ssize_t count, uint8_t kind, int64_t total) except -1:
+    cdef int put(self, const Part *parts, Py_ssize_t count, int64_t total) except -1:
         """Encode all parts, rolling or flushing where they do not fit; the caller is inside."""
         cdef Py_ssize_t done = 0, more
         cdef int64_t time = self.now()
@@ -209,9 +208,9 @@ cdef class Appender(Reader):
         while True:
             if total >= RELEASE_GIL_FROM:
                 with nogil:
-                    more = self.encode_run(parts + done, count - done, kind, time)
+                    more = self.encode_run(parts + done, count - done, time)
             else:
-                more = self.encode_run(parts + done, count - done, kind, time)
+                more = self.encode_run(parts + done, count - done, time)
             done += more
             if done == count:
                 return 0
@@ -261,6 +260,7 @@ cdef class Appender(Reader):
             part.key_length = -1
             part.attributes_length = 0
             part.event_time = INT64_MIN
+            part.kind = KIND_DATA
             part.value_length = PyBytes_GET_SIZE(value)
             length = SHORT_HEADER + part.value_length
             stride = rec.stride_of(length)
@@ -270,7 +270,7 @@ cdef class Appender(Reader):
                 if time < self.last_time:
                     time = self.last_time
                 self.last_time = time
-                self.encode_one(&part, length, stride, KIND_DATA, time)
+                self.encode_one(&part, length, stride, time)
                 self.publish()
                 return self.next_entry - 1
         return self._append(value, key, event_time, properties, self.staged)
@@ -295,7 +295,7 @@ cdef class Appender(Reader):
                 fill_part(&part, &value_buffer, &key_buffer if key is not None else NULL, attributes)
                 if event_time is not None:
                     part.event_time = event_time
-                entry, end = self.put_locked(&part, 1, KIND_DATA)
+                entry, end = self.put_locked(&part, 1)
             finally:
                 if key is not None:
                     PyBuffer_Release(&key_buffer)
@@ -305,13 +305,13 @@ cdef class Appender(Reader):
             self._await_synced(end)
         return entry
 
-    cdef tuple put_locked(self, const Part *parts, Py_ssize_t count, uint8_t kind):
+    cdef tuple put_locked(self, const Part *parts, Py_ssize_t count):
         """Enter, put, publish, leave; (first entry number, position after the last)."""
         cdef int64_t entry, end
         self.enter()
         try:
             entry = self.next_entry
-            self.put(parts, count, kind, self.measure(parts, count))
+            self.put(parts, count, self.measure(parts, count))
             end = self.active.base + self.pos
             if not self.staged:
                 self.publish()
@@ -335,17 +335,11 @@ cdef class Appender(Reader):
 
     def _batch(self, values, keys, event_times, control):
         """As append_batch, without waiting; (range, position after the last record or None)."""
-        cdef Batch batch = Batch(values, keys, event_times)
-        cdef Part part
+        cdef Batch batch = Batch(values, keys, event_times, control)
         cdef int64_t end, entry
-        if control is not None:
-            fill_control(&part, control)
-            entry, end = self.put_locked(&part, 1, KIND_CONTROL)
-            if not batch.count:
-                return range(entry, entry), end
-        elif not batch.count:
+        if not batch.count + batch.front:
             return range(self.next_entry, self.next_entry), None
-        entry, end = self.put_locked(batch.parts, batch.count, KIND_DATA)
+        entry, end = self.put_locked(batch.block, batch.count + batch.front)
         return range(entry, entry + batch.count), end
 
     def append_columns(self, values, keys=None, event_times=None):
@@ -358,7 +352,7 @@ cdef class Appender(Reader):
         cdef Columns columns = Columns(values, keys, event_times)
         if not columns.count:
             return range(self.next_entry, self.next_entry)
-        entry, end = self.put_locked(columns.parts, columns.count, KIND_DATA)
+        entry, end = self.put_locked(columns.parts, columns.count)
         if self.staged:
             self._await_synced(end)
         return range(entry, entry + columns.count)

@@ -12,10 +12,12 @@ cdef int fill_control(Part *part, control) except -1
 
 
 cdef class Parts:
-    cdef Part *parts
+    cdef Part *block              # all parts of the call
+    cdef Part *parts              # those of the values
+    cdef bint front               # a control record's part stands before them
     cdef uint8_t *times           # attribute bytes made for event times
     cdef readonly Py_ssize_t count
-    cdef int make_room(self, Py_ssize_t count) except -1
+    cdef int make_room(self, Py_ssize_t count, object control) except -1
     cdef void set_value(self, Py_ssize_t i, const uint8_t *value, Py_ssize_t length) noexcept nogil
     cdef int make_times(self) except -1
     cdef void set_time(self, Py_ssize_t i, int64_t time) noexcept nogil
@@ -24,6 +26,7 @@ cdef class Parts:
 cdef class Batch(Parts):
     cdef tuple values
     cdef tuple keys
+    cdef object control
     cdef Py_buffer *buffers
     cdef Py_ssize_t buffer_count
     cdef int borrow(self, object source, const uint8_t **p, Py_ssize_t *length, str what) except -1

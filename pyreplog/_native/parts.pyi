@@ -4,6 +4,7 @@ from typing import Protocol, TypeAlias, final
 import numpy as np
 from _typeshed import ReadableBuffer
 from numpy.typing import ArrayLike, NDArray
+from typing_extensions import disjoint_base
 
 class _ArrowArray(Protocol):
     @property
@@ -17,6 +18,7 @@ class _ArrowArray(Protocol):
 
 _Column: TypeAlias = tuple[ArrayLike, ReadableBuffer] | NDArray[np.uint8] | NDArray[np.bytes_] | _ArrowArray
 
+@disjoint_base
 class Parts:
     @property
     def count(self) -> int: ...

@@ -12,7 +12,7 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, uint16_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from pyreplog._native.layout cimport TAG_EVENT_TIME
+from pyreplog._native.layout cimport KIND_CONTROL, KIND_DATA, TAG_EVENT_TIME
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 
 cdef int64_t EVENT_ATTRIBUTE = 11
@@ -43,6 +43,7 @@ cdef void fill_part(Part *part, Py_buffer *value, Py_buffer *key, bytes attribut
         part.key, part.key_length = <const uint8_t *>key.buf, key.len
     part.attributes, part.attributes_length = <const uint8_t *>PyBytes_AS_STRING(attributes), len(attributes)
     part.event_time = INT64_MIN
+    part.kind = KIND_DATA
 
 
 cdef int fill_control(Part *part, control) except -1:
@@ -52,6 +53,7 @@ cdef int fill_control(Part *part, control) except -1:
     part.key, part.key_length = NULL, -1
     part.attributes, part.attributes_length = NULL, 0
     part.event_time = INT64_MIN
+    part.kind = KIND_CONTROL
     return 0
 
 
@@ -66,14 +68,19 @@ cdef class Parts:
     """Records of one call: borrowed pointers, and the objects that keep them valid."""
 
     def __dealloc__(self):
-        free(self.parts)
+        free(self.block)
         free(self.times)
 
-    cdef int make_room(self, Py_ssize_t count) except -1:
+    cdef int make_room(self, Py_ssize_t count, object control) except -1:
+        """Room for `count` values, and for a control record in front of them unless `control` is None."""
         self.count = count
-        self.parts = <Part *>malloc((count + 1) * sizeof(Part))
-        if self.parts == NULL:
+        self.front = control is not None
+        self.block = <Part *>malloc((count + self.front + 1) * sizeof(Part))
+        if self.block == NULL:
             raise MemoryError
+        self.parts = self.block + self.front
+        if self.front:
+            fill_control(self.block, control)
         return 0
 
     cdef void set_value(self, Py_ssize_t i, const uint8_t *value, Py_ssize_t length) noexcept nogil:
@@ -83,6 +90,7 @@ cdef class Parts:
         part.key, part.key_length = NULL, -1
         part.attributes, part.attributes_length = NULL, 0
         part.event_time = INT64_MIN
+        part.kind = KIND_DATA
 
     cdef int make_times(self) except -1:
         self.times = <uint8_t *>malloc(self.count * EVENT_ATTRIBUTE + 1)
@@ -104,11 +112,12 @@ cdef class Parts:
 cdef class Batch(Parts):
     """Parts from sequences of bytes-like objects."""
 
-    def __init__(self, values, keys, event_times):
+    def __init__(self, values, keys, event_times, control):
         cdef Py_ssize_t i, length
         cdef const uint8_t *p
         self.values = as_tuple(values, "values")
-        self.make_room(len(self.values))
+        self.control = control
+        self.make_room(len(self.values), control)
         for i in range(self.count):
             value = <object>PyTuple_GET_ITEM(self.values, i)
             if PyBytes_CheckExact(value):
@@ -177,7 +186,7 @@ cdef class Columns(Parts):
     def __init__(self, values, keys, event_times):
         self.held = []
         offsets, data = packed(values, "values")
-        self.make_room(len(offsets) - 1)
+        self.make_room(len(offsets) - 1, None)
         self.take(offsets, data, False, "values")
         if keys is not None:
             offsets, data = packed(keys, "keys")

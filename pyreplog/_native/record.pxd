@@ -30,6 +30,7 @@ ctypedef struct Part:
     Py_ssize_t attributes_length
     Py_ssize_t value_length
     int64_t event_time            # INT64_MIN: none
+    uint8_t kind
 
 
 cdef inline int64_t stride_of(int64_t length) noexcept nogil:

@@ -4,6 +4,7 @@ from typing import Final, NoReturn, final
 import numpy as np
 from _typeshed import ReadableBuffer
 from numpy.typing import NDArray
+from typing_extensions import disjoint_base
 
 NO_EVENT_TIME: Final[int]
 
@@ -15,6 +16,7 @@ def encode_attributes(
 ) -> bytes: ...
 def decode_attributes(data: ReadableBuffer) -> list[tuple[int, bytes]]: ...
 
+@disjoint_base
 class Span: ...  # what value_view and the like are memoryviews of
 
 @final

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import csv
 import json
-import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -18,8 +18,6 @@ from typing import Any, Protocol
 from pyreplog.cli import eventtime
 from pyreplog.cli.rows import KEY_MAX, LINE_MAX, Fault, Rows
 from pyreplog.errors import InvalidArgumentError
-
-logger = logging.getLogger(__name__)
 
 BOM = b"\xef\xbb\xbf"
 FORMATS = ("lines", "csv", "jsonl")
@@ -39,6 +37,9 @@ class Columns:
 
 
 class Format(Protocol):
+    header: list[str]
+    """Names of the columns, where the source begins with them."""
+
     def begin(self, data: bytes, at_end: bool) -> int | None: ...
     def parse(self, data: bytes, at_end: bool) -> Rows: ...
 
@@ -65,6 +66,9 @@ def _split(data: bytes, at_end: bool) -> list[bytes]:
 class Lines:
     """Every line is a row, whatever is in it; an empty line is an empty value."""
 
+    def __init__(self) -> None:
+        self.header: list[str] = []
+
     def begin(self, data: bytes, at_end: bool) -> int | None:
         return 0
 
@@ -76,6 +80,7 @@ class _Columned:
     """Keys and event times out of the texts of their columns."""
 
     def __init__(self, columns: Columns) -> None:
+        self.header: list[str] = []
         self._columns = columns
         self._time = eventtime.parser(columns.event_time_format)
 
@@ -85,10 +90,11 @@ class _Columned:
             keys: list[bytes | None] = [text.encode("utf-8", "surrogateescape") or None for text in texts]
         except UnicodeEncodeError:
             keys = [self._key_or_fault(i, text, dropped) for i, text in enumerate(texts)]
-        for i, key in enumerate(keys):
-            if key is not None and len(key) > KEY_MAX:
-                dropped.setdefault(i, Fault(f"a key of at most {KEY_MAX} bytes", f"{len(key)} bytes"))
-                keys[i] = None
+        if max(map(len, texts), default=0) > KEY_MAX // 4:  # a character is at most 4 bytes
+            for i, key in enumerate(keys):
+                if key is not None and len(key) > KEY_MAX:
+                    dropped.setdefault(i, Fault(f"a key of at most {KEY_MAX} bytes", f"{len(key)} bytes"))
+                    keys[i] = None
         return keys
 
     def _key_or_fault(self, row: int, text: str, dropped: Dropped) -> bytes | None:
@@ -118,7 +124,6 @@ class Csv(_Columned):
 
     def __init__(self, columns: Columns) -> None:
         super().__init__(columns)
-        self._blank: list[str] = []  # a row of the header's width
         self._key = -1
         self._event_time: list[int] = []
 
@@ -142,17 +147,17 @@ class Csv(_Columned):
                 )
             return header.index(column)
 
-        self._blank = [""] * len(header)
+        self.header = header
         self._key = index(self._columns.key) if self._columns.key is not None else -1
         self._event_time = [index(column) for column in self._columns.event_time]
 
     def parse(self, data: bytes, at_end: bool) -> Rows:
         rows, table, dropped = _csv_rows(data, at_end)
-        width = len(self._blank)
+        width, blank = len(self.header), [""] * len(self.header)
         for i, fields in enumerate(table):
             if len(fields) != width:
                 dropped.setdefault(i, Fault(f"{width} columns", f"{len(fields)}") if fields else None)
-                table[i] = self._blank
+                table[i] = blank
         keys = self._keys([fields[self._key] for fields in table], dropped) if self._key >= 0 else None
         times = self._times(self._time_texts(table), dropped) if self._event_time else None
         return Rows(rows, keys, times, dropped)
@@ -168,10 +173,8 @@ def _csv_rows(data: bytes, at_end: bool) -> tuple[list[bytes], list[list[str]], 
     lines = _split(data, at_end)
     texts = data.decode("utf-8", "surrogateescape").split("\n")[: len(lines)]
     if b'"' not in data:  # every line is a row
-        try:
+        with suppress(csv.Error):
             return lines, list(csv.reader(texts)), {}
-        except csv.Error:
-            logger.debug("a row at fault: reading row by row")
     return _quoted_rows(lines, [text + "\n" for text in texts], at_end)
 
 

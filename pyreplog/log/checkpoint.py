@@ -15,16 +15,22 @@ from pyreplog.log import names
 from pyreplog.log.files import Files
 
 MAGIC = b"RPCHKP01"
+VERSION = 1
 SLOT_BYTES = 4096
-_SLOT = struct.Struct("<8sIHH16sqqqIIq")
+_SLOT = struct.Struct("<8sIHH16sqqqqIIq")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """position: all before it was synced. entry: number of the first entry at or after it. clean: nothing follows."""
+    """How far a log is proven.
+
+    start: position of the first segment; what lies before was removed. position: all from start to here was synced.
+    entry: number of the first entry at or after position. epoch: of segments to come. clean: nothing follows position.
+    """
 
     uuid: bytes
     segment_bytes: int
+    start: int
     position: int
     entry: int
     epoch: int
@@ -32,26 +38,28 @@ class Checkpoint:
     sequence: int = 0
 
     def encode(self) -> bytes:
-        def pack(crc: int) -> bytes:
-            return _SLOT.pack(
-                MAGIC, crc, 1, 1, self.uuid, self.segment_bytes, self.position, self.entry, self.epoch, self.clean,
-                self.sequence,
-            )  # fmt: skip
-
-        return pack(crc32c(pack(0)[12:]))
+        body = (self.uuid, self.segment_bytes, self.start, self.position, self.entry, self.epoch, self.clean)
+        packed = _SLOT.pack(MAGIC, 0, VERSION, VERSION, *body, self.sequence)
+        return _SLOT.pack(MAGIC, crc32c(packed[12:]), VERSION, VERSION, *body, self.sequence)
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint | None:
         """The checkpoint in a slot, or None when the slot is torn, empty or of a later version."""
         if len(data) < _SLOT.size:
             return None
-        magic, crc, _, min_reader, uuid, size, position, entry, epoch, clean, sequence = _SLOT.unpack_from(data)
-        if magic != MAGIC or crc != crc32c(data[12 : _SLOT.size]) or min_reader > 1:
+        magic, crc, _, min_reader, uuid, size, start, position, entry, epoch, clean, sequence = _SLOT.unpack_from(data)
+        if magic != MAGIC or crc != crc32c(data[12 : _SLOT.size]) or min_reader > VERSION:
             return None
         return cls(
-            uuid=uuid, segment_bytes=size, position=position, entry=entry, epoch=epoch, clean=bool(clean),
+            uuid=uuid,
+            segment_bytes=size,
+            start=start,
+            position=position,
+            entry=entry,
+            epoch=epoch,
+            clean=bool(clean),
             sequence=sequence,
-        )  # fmt: skip
+        )
 
 
 def load(directory: Path) -> Checkpoint | None:
@@ -74,14 +82,24 @@ class CheckpointFile:
             files.replace_small(path, last.encode().ljust(2 * SLOT_BYTES, b"\0"))
         self._fd = files.open(path, writable=True)
 
-    def write(self, *, position: int, entry: int, clean: bool, epoch: int | None = None) -> None:
-        """Put down a new checkpoint, durably. Moves back only for a truncation, which comes with a new epoch."""
-        made = replace(
-            self.last, position=position, entry=entry, clean=clean, sequence=self.last.sequence + 1,
-            epoch=self.last.epoch if epoch is None else epoch,
-        )  # fmt: skip
-        if (position, clean) == (self.last.position, self.last.clean) and made.epoch == self.last.epoch:
-            return
+    def advance(self, *, position: int, entry: int, clean: bool) -> None:
+        """All before `position` is synced. Changes nothing when that was known."""
+        if position > self.last.position or (position == self.last.position and clean != self.last.clean):
+            self._write(replace(self.last, position=position, entry=entry, clean=clean))
+
+    def trim(self, *, start: int, entry: int) -> None:
+        """The log begins at `start`, with entry number `entry`: what lies before is about to be removed."""
+        if start > self.last.position:  # nothing is left of what was proven
+            self._write(replace(self.last, start=start, position=start, entry=entry, clean=False))
+        else:
+            self._write(replace(self.last, start=start))
+
+    def restart(self, *, position: int, entry: int, epoch: int) -> None:
+        """The log was cut to `position`, all before it synced; segments to come are of another epoch."""
+        self._write(replace(self.last, position=position, entry=entry, epoch=epoch, clean=False))
+
+    def _write(self, made: Checkpoint) -> None:
+        made = replace(made, sequence=self.last.sequence + 1)
         self._files.write(self._fd, made.encode(), (made.sequence & 1) * SLOT_BYTES)
         self._files.sync(self._fd)
         self.last = made

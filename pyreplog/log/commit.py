@@ -6,16 +6,19 @@ fdatasync. While the leader syncs, others fill the other stage; one of them lead
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
-from pyreplog.errors import ReplogError
+from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.purgatory import Purgatory
 
 if TYPE_CHECKING:
     from pyreplog._native.segment import Segment
     from pyreplog.log.commitlog import CommitLog
+
+    Stage = tuple[Segment, int, memoryview, int, int]
 
 SYNCED = "synced"
 
@@ -41,10 +44,15 @@ class GroupCommit:
         while self.synced < position:
             if self.error is not None:
                 raise self.error
+            if position > self._log._staged_end:
+                return  # synced, and then cut by a truncation
             if self._leading.acquire(blocking=False):
                 try:
                     if self.synced < position:
                         self._commit()
+                except ClosedError:
+                    if self.synced < position:
+                        raise
                 finally:
                     self._leading.release()
                     self._wake()
@@ -58,6 +66,9 @@ class GroupCommit:
         # Whoever leads now wakes us when it is done; if it is done already, nobody might.
         if self._leading.locked() and self.synced < position:
             gate.acquire()
+        else:
+            with contextlib.suppress(ValueError):  # taken off by somebody who woke us: then we are the one to go on
+                self._parked.remove((position, gate))
 
     def _wake(self) -> None:
         """Wake all whose position is synced, and one more, to lead the next commit."""
@@ -93,25 +104,33 @@ class GroupCommit:
             self._write(self._log._take_stage())
         self._wake()
 
+    def write_blank(self, segment: Segment, blank: bytes) -> None:
+        """End a segment, durably: records of the next one must not reach the disk without it."""
+        with self._io:
+            self._sync(segment, blank, segment.end)
+
     def restart(self, position: int) -> None:
         """The log was truncated to `position`, all before it synced: positions beyond will come a second time."""
         self.synced = position
         self._purgatory.reset(SYNCED)
         self._purgatory.advance(SYNCED, position)
 
-    def _write(self, taken: tuple[Segment, int, memoryview, int, int] | None) -> None:
+    def _write(self, taken: Stage | None) -> None:
         if taken is None:
             return
         segment, offset, view, position, entry = taken
+        self._sync(segment, view, offset)
+        self._log._set_synced(position, entry)
+        self.synced = position
+        self._purgatory.advance(SYNCED, position)
+
+    def _sync(self, segment: Segment, data: bytes | memoryview, offset: int) -> None:
         try:
-            self._log._files.write(segment.fileno(), view, offset)
+            self._log._files.write(segment.fileno(), data, offset)
             self._log._files.sync(segment.fileno())
         except OSError as error:
             self.error = self._log._poison("group commit", error)
             raise self.error from error
-        self._log._set_synced(position, entry)
-        self.synced = position
-        self._purgatory.advance(SYNCED, position)
 
     # ---- submitted appends ----------------------------------------------------------------------------------
 

@@ -9,10 +9,10 @@ import traceback
 import uuid as uuid_module
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyreplog._native.appender import Appender
 from pyreplog._native.segment import HEADER_BYTES, Segment
@@ -33,6 +33,9 @@ from pyreplog.log.segments import SegmentPool
 from pyreplog.log.stats import LogStats
 from pyreplog.log.watcher import Watcher
 from pyreplog.purgatory import Purgatory
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +68,7 @@ class CommitLog(Access, Appender):
             self._writer_lock.release()
             raise
         self._error = None
+        self._housekeeper.start()
         _open_logs.add(self)
 
     # ---- opening --------------------------------------------------------------------------------------------
@@ -91,27 +95,23 @@ class CommitLog(Access, Appender):
         self._commits = GroupCommit(self, self._purgatory, self._checkpoint.last.position)
         self._watcher = Watcher(self.tail, self._purgatory, self._sleep)
         self._housekeeper = Housekeeper(self)
-        self._housekeeper.start()
 
-    def _begin(self, found: recovery.Recovered | None) -> None:
+    def _begin(self, found: recovery.Recovered) -> None:
         """Set the table, take or continue the active segment, and tell readers."""
-        epoch = self._checkpoint.last.epoch
-        if found is None:
-            self._pool.place(0, epoch)
-            self._start_segment(0, 0)
+        last = self._checkpoint.last
+        opened = {segment.base: segment for segment in found.opened}
+        self._set_segments([(file.base, file.first_entry, opened.get(file.base)) for file in found.files])
+        epoch = max([last.epoch, *(file.epoch for file in found.files)]) + found.cut
+        next_base = found.files[-1].base + self._segment_bytes if found.files else last.start
+        self._pool.place(next_base, epoch)
+        if found.sealed:
+            self._start_segment(found.entry, found.last_time)
             self._files.sync(self._state[0].fileno())
         else:
-            opened = {segment.base: segment for segment in found.opened}
-            self._set_segments([(file.base, file.first_entry, opened.get(file.base)) for file in found.files])
             active = found.opened[-1]
-            epoch = max(epoch, active.epoch) + found.cut
-            self._pool.place(active.base + active.size, epoch)
-            if found.sealed:
-                self._start_segment(found.entry, found.last_time)
-            else:
-                self._activate(active, active.end, found.entry, found.last_time)
+            self._activate(active, active.end, found.entry, found.last_time)
         _, end, entry, _ = self._state
-        self._checkpoint.write(position=end, entry=entry, clean=False, epoch=epoch)
+        self._checkpoint.restart(position=end, entry=entry, epoch=epoch)
         self._set_synced(end, entry)
         self._publish_all(is_open=True)
 
@@ -167,9 +167,9 @@ class CommitLog(Access, Appender):
             self._pool.prepare()  # DiskFullError leaves the log as it was
         self._seal()
         if self.config.durability == "synced":
-            self._files.write(segment.fileno(), self._take_blank(), segment.end)
-        self._start_segment(entry, last_time)
+            self._commits.write_blank(segment, self._take_blank())
         self._housekeeper.note_sealed(segment)
+        self._start_segment(entry, last_time)
 
     def _await_synced(self, position: int) -> None:
         self._commits.wait(position)
@@ -206,11 +206,11 @@ class CommitLog(Access, Appender):
 
     def submit(
         self,
-        value: bytes,
-        key: bytes | None = None,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
         *,
         event_time: int | None = None,
-        properties: dict[str, str | bytes] | None = None,
+        properties: Mapping[str, str | bytes] | None = None,
     ) -> Ack[int]:
         """Append without waiting: the returned Ack gives the entry number once the entry has the log's durability.
 
@@ -222,9 +222,9 @@ class CommitLog(Access, Appender):
 
     def submit_batch(
         self,
-        values: Sequence[bytes],
-        keys: Sequence[bytes | None] | None = None,
-        event_times: Sequence[int] | None = None,
+        values: Iterable[ReadableBuffer],
+        keys: Iterable[ReadableBuffer | None] | None = None,
+        event_times: Iterable[int | None] | None = None,
     ) -> Ack[range]:
         """As append_batch, without waiting; the Ack gives the range of entry numbers."""
         made, position = self._batch(values, keys, event_times, None)
@@ -263,22 +263,22 @@ class CommitLog(Access, Appender):
 
     @property
     def _staged_end(self) -> int:
-        return int(self._state[1])
+        return self._state[1]
 
     @property
     def end(self) -> int:
         """Number of the first entry that readers may not read: one more than the last visible one."""
-        return int(self.tail.visible_entry)
+        return self.tail.visible_entry
 
     @property
     def synced_end(self) -> int:
         """Number of the first entry not known to be on disk."""
-        return int(self.tail.synced_entry)
+        return self.tail.synced_entry
 
     @property
     def end_position(self) -> int:
         """Position after the last visible record."""
-        return int(self.tail.visible)
+        return self.tail.visible
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -312,7 +312,9 @@ class CommitLog(Access, Appender):
         """Take `count` segments out of the table and then off the disk, the first one first."""
         if not count:
             return
-        bases = [row[0] for row in self._segment_table()[:count]]
+        table = self._segment_table()
+        bases, (start, first_entry, _) = [row[0] for row in table[:count]], table[count]
+        self._checkpoint.trim(start=start, entry=first_entry)
         dropped = self._drop_segments(count)
         self.tail.start = self.start_position
         self._housekeeper.forget(bases[-1])
@@ -336,6 +338,8 @@ class CommitLog(Access, Appender):
                 self._housekeeper.sync_sealed()
                 if entry != self._state[2]:
                     self._truncate(entry)
+            except OSError as error:  # half done: what is mapped and what is on disk may differ
+                raise self._poison("truncation", error) from error
             finally:
                 self._leave()
         return entry
@@ -390,30 +394,39 @@ class CommitLog(Access, Appender):
             return
         try:
             if self._error is None:
-                self.sync()
+                self._finish()
         finally:
             self._let_go()
 
+    def _finish(self) -> None:
+        """Let nobody append any more, and sync all that was."""
+        with self._lock:
+            self._enter()
+            try:
+                if self.config.durability == "synced":
+                    self._commits.flush()
+                else:
+                    self.sync()
+                self._set_open(False)
+            finally:
+                self._leave()
+            self._checkpoint.advance(position=self.tail.synced_end, entry=self.tail.synced_entry, clean=True)
+
     def _let_go(self) -> None:
-        was_fine = self._error is None
-        if was_fine:
-            self._enter()  # whoever is appending finishes first
-            self._leave()
         self._set_open(False)
         self._error = ClosedError(f"{self.path} was closed")
         self._commits.stop()
         self._housekeeper.stop()
         self._watcher.stop(self._error)
-        with self._lock:
-            if was_fine:
-                _, position, entry, _ = self._state
-                self._checkpoint.write(position=position, entry=entry, clean=True)
-            self._pool.close()
-            self._checkpoint.close()
-            self._publish_all(is_open=False)
-            self._set_segments([])
+        try:
+            with self._lock:
+                self._pool.close()
+                self._checkpoint.close()
+                self._publish_all(is_open=False)
+                self._set_segments([])
+        finally:
             self._writer_lock.release()
-        self._purgatory.fail(SYNCED, self._error)
+            self._purgatory.fail(SYNCED, self._error)
 
     def _forked(self) -> None:
         """In a forked child: refuse everything, and keep the child from holding the parent's lock."""

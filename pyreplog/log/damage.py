@@ -33,8 +33,8 @@ class Damage:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A log as fsck found it. Positions and sizes in bytes; `start` and `end` are entry numbers, `end` one past the last
-    (None: unknown).
+    """A log as fsck found it. Positions and sizes in bytes; `start` and `end` are entry numbers (None: unknown), `end`
+    one past the last.
 
     entries: intact ones. lost: numbers missing between intact ones. writer: process that has the log open (0: its id is
     unknown), None: nobody. torn_bytes: behind the end, left by a crash; the next writer cuts them and keeps them in

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
-from pyreplog._native.segment import HEADER_BYTES, Segment, encode_header
+from pyreplog._native.segment import HEADER_BYTES, Segment
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.errors import CorruptionError, TrimmedError
 from pyreplog.log import leftovers, names, recovery, sidefiles, survey
@@ -23,7 +23,7 @@ from pyreplog.log.survey import Header, Survey
 Progress = Callable[[int, int], object]
 """Called with (bytes verified, bytes in all)."""
 
-_HEADER_USED = 64  # bytes of the header block that its CRC-32C covers, or is
+HEADER_USED = 64  # bytes of the header block that its CRC-32C covers, or is
 _NUMBERED_MAX = 2  # record kinds up to this one are entries
 _STEP_BYTES = 1 << 20
 _ATTEMPTS = 3
@@ -113,9 +113,17 @@ class _Walk:
     def _report(self, part: str, fault: CorruptionError, *, entry: int | None = None, costs: bool = False) -> None:
         self.damages.append(
             Damage(
-                part=part, path=str(fault.path), position=fault.position, expected=fault.expected, found=fault.found,
-                costs_entries=costs, entry=entry, resumes=None, intact_before=self.intact, intact_after=0,
-            )  # fmt: skip
+                part=part,
+                path=str(fault.path),
+                position=fault.position,
+                expected=fault.expected,
+                found=fault.found,
+                costs_entries=costs,
+                entry=entry,
+                resumes=None,
+                intact_before=self.intact,
+                intact_after=0,
+            )
         )
 
     def _break(self, part: str, fault: CorruptionError) -> None:
@@ -158,33 +166,156 @@ class _Walk:
             return
         try:
             segment = hold(self.seen.directory, base)
-        except TrimmedError as error:
+        except (TrimmedError, CorruptionError) as error:  # the header was this segment's a moment ago
             self.notes.append(f"{error} while the log was checked")
+            self.entry = None
             return
         self._check_header(segment)
         self._check_records(segment)
 
     def _misfit(self, base: int, header: Header | CorruptionError) -> tuple[str, CorruptionError] | None:
-        """Why a file is not this log's segment at `base`."""
+        """Why a file is not this log's segment at `base`: the damaged part and the fault."""
         path = names.segment_path(self.seen.directory, base)
         if isinstance(header, CorruptionError):
             return HEADER, CorruptionError(path, base + header.position, header.expected, header.found)
-        expected, found = f"a segment of log {self.uuid.hex()}", f"one of log {header.uuid.hex()}"
-        if header.uuid == self.uuid:
+        if header.uuid != self.uuid:
+            expected, found = f"a segment of log {self.uuid.hex()}", f"one of log {header.uuid.hex()}"
+        elif (header.base, header.size) != (base, self.size):
             expected = f"the segment at {base} of {self.size} bytes"
             found = f"that at {header.base} of {header.size} bytes"
-        if expected[-32:] == found[-32:] and header.file_bytes != self.size:
+        elif header.file_bytes != self.size:
             expected, found = f"a file of {self.size} bytes", f"{header.file_bytes} bytes"
-        return None
+        elif header.first_entry == PREPARED:
+            expected, found = "a segment with records", "one that was only prepared"
+        else:
+            return None
+        return SEGMENT, CorruptionError(path, base, expected, found)
 
     def _check_header(self, segment: Segment) -> None:
-        made = encode_header(segment.uuid, segment.base, segment.size, segment.first_entry, segment.epoch)
-        found = segment.bytes_at(0, HEADER_BYTES)
-        if made[_HEADER_USED:] != found[_HEADER_USED:]:
-            at = next(i for i in range(_HEADER_USED, HEADER_BYTES) if found[i])
-            fault = CorruptionError(segment.path, segment.base + at, "zeros up to the first record", f"{found[at]:#04x}")
-            self._report(HEADER, fault)
+        """The header's unused part, and whether the entries follow on those of the segment before."""
+        found = segment.bytes_at(HEADER_USED, HEADER_BYTES - HEADER_USED)
+        if any(found):
+            at = next(i for i, byte in enumerate(found) if byte)
+            position = segment.base + HEADER_USED + at
+            self._report(
+                HEADER, CorruptionError(segment.path, position, "zeros up to the first record", f"{found[at]:#04x}")
+            )  # fmt: skip
         first = segment.first_entry if segment.first_entry >= 0 else None
         if first is not None and self.entry is not None and first != self.entry:
-            self._break(HEADER, CorruptionError(segment.path, segment.base + 40, f"first entry {self.entry}", f"{first}"))
+            self._break(HEADER, CorruptionError(segment.path, segment.base, f"first entry {self.entry}", f"{first}"))
         self._resume(first)
+
+    # ---- records --------------------------------------------------------------------------------------------
+
+    def _check_records(self, segment: Segment) -> None:
+        end = self.seen.end.position
+        stop = segment.size if end is None else min(segment.size, max(end - segment.base, HEADER_BYTES))
+        index = SparseIndex(segment.size)
+        offset, status = segment.verify(index, HEADER_BYTES, stop)
+        self._passed(segment, HEADER_BYTES, offset, index.entries)
+        if status not in (0, recovery.BLANK):
+            self._judge(segment, offset, status, stop)
+            self._check_index(segment, None)
+            return
+        if status == 0 and offset == segment.size:
+            self._break(
+                RECORD, CorruptionError(segment.path, self.end, "an end-of-segment blank", "the end of the file")
+            )
+        sealed = status == recovery.BLANK
+        if sealed:
+            self._check_blank(segment, offset)
+            self._check_index(segment, index)
+        self._check_boundary(segment, index, segment.size if sealed else offset)
+
+    def _check_blank(self, segment: Segment, offset: int) -> None:
+        entry = segment.head_at(offset)[1]
+        if self.entry is not None and entry != self.entry:
+            fault = CorruptionError(
+                segment.path, segment.base + offset, f"a blank at entry {self.entry}", f"at {entry}"
+            )
+            self._report(RECORD, fault)
+
+    def _judge(self, segment: Segment, offset: int, status: int, stop: int) -> None:
+        """A bad record: the log's end, torn or not, by the rule of recovery; or damage, and on behind it."""
+        fault: CorruptionError | None = segment.fault(offset, status)
+        while fault is not None:
+            offset, due = fault.position - segment.base, self.entry
+            if self._ends_at(segment, offset):
+                self.torn = recovery._remains(segment, offset)[1] - offset
+                return
+            self._break(RECORD, fault)
+            at = self._next_intact(segment, offset, stop, due)
+            fault = self._stretch(segment, at, stop) if at >= 0 else None
+
+    def _ends_at(self, segment: Segment, offset: int) -> bool:
+        """Whether the log may end before a bad record."""
+        if self.seen.end.position is not None or segment.base != self.bases[-1] or self.end < self._proven:
+            return False
+        return self.entry is None or recovery._remains(segment, offset)[0] < self.entry
+
+    def _next_intact(self, segment: Segment, offset: int, stop: int, due: int | None) -> int:
+        """Offset of the next intact record behind `offset`, or -1. A record whose number has passed is a copy of one
+        within the value of another."""
+        while (offset := segment.find_intact(min(offset + 8, stop), stop)) >= 0:
+            if due is None or segment.head_at(offset)[1] >= due:
+                break
+        return offset
+
+    def _stretch(self, segment: Segment, offset: int, stop: int) -> CorruptionError | None:
+        """Pass intact records from `offset` on; what is wrong with the one they stop at, None at the end."""
+        self._resume(segment.head_at(offset)[1] if segment.first_entry >= 0 else None)
+        while offset < stop:
+            try:
+                batch = segment.scan(offset, stop, until=min(offset + _STEP_BYTES, stop), all_kinds=True)
+            except CorruptionError as error:
+                return error
+            numbered = batch.kind <= _NUMBERED_MAX
+            count, until = len(batch), batch.next_position
+            if self.entry is not None:
+                wrong = batch.entry != self.entry + numbered.cumsum() - numbered
+                if wrong.any():
+                    count = int(wrong.argmax())
+                    until = int(batch.position[count])
+            self._passed(segment, offset, until - segment.base, int(numbered[:count].sum()))
+            if count < len(batch):
+                return CorruptionError(segment.path, until, f"entry {self.entry}", f"entry {batch.entry[count]}")
+            offset = until - segment.base
+        return None
+
+    # ---- what can be made again -----------------------------------------------------------------------------
+
+    def _check_index(self, segment: Segment, built: SparseIndex | None) -> None:
+        path = names.index_path(self.seen.directory, segment.base)
+        if not path.exists():
+            return
+        self.indexes += 1
+        fault = sidefiles.index_fault(path, segment, built)
+        if fault is not None:
+            self._report(INDEX, fault)
+
+    def _check_boundary(self, segment: Segment, index: SparseIndex, end: int) -> None:
+        checkpoint = self.seen.checkpoint
+        if checkpoint is None or checkpoint.uuid != self.uuid:
+            return
+        fault = sidefiles.checkpoint_fault(self.seen.directory, checkpoint, segment, index, end)
+        if fault is not None:
+            self._report(CHECKPOINT, fault)
+
+    def check_log(self) -> None:
+        """What concerns the log as a whole: its checkpoint, a marker, and recovery's verdict."""
+        checkpoint, path = self.seen.checkpoint, self.seen.directory / names.CHECKPOINT
+        for slot in sidefiles.torn_slots(self.seen.directory) if checkpoint is not None else ():
+            self.notes.append(f"{names.CHECKPOINT}: slot {slot} is not intact; the other one counts")
+        if checkpoint is None:
+            found = "none that is" if path.exists() else "no file"
+            self._report(CHECKPOINT, CorruptionError(path, 0, "an intact checkpoint slot", found))
+        elif (checkpoint.uuid, checkpoint.segment_bytes) != (self.uuid, self.size):
+            expected = f"the checkpoint of log {self.uuid.hex()} with segments of {self.size} bytes"
+            found = f"that of log {checkpoint.uuid.hex()} with {checkpoint.segment_bytes}"
+            self._report(CHECKPOINT, CorruptionError(path, 0, expected, found))
+            return  # recovery stumbled over this
+        if isinstance(self.seen.marker, CorruptionError):
+            self._report(MARKER, self.seen.marker)
+        fault = self.seen.end.fault
+        if fault is not None and str(fault.path) not in {damage.path for damage in self.damages}:
+            self._break(SEGMENT, fault)

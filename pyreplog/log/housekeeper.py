@@ -14,6 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog._native.sparse import SparseIndex
 from pyreplog.errors import DiskFullError, ReplogError
 from pyreplog.log import indexes, retention
 
@@ -119,10 +120,10 @@ class Housekeeper:
             assert index is not None, "a sealed segment has its index until it is written here"
             log._files.sync(segment.fileno())
             end, entry = segment.base + segment.size, segment.first_entry + index.entries
-            indexes.write(log.path, log._files, segment, index)
+            _write_index(log, segment, index)
             if self._config.durability != "synced" and end > log.tail.synced_end:
                 log._set_synced(end, entry)
-            log._checkpoint.write(position=end, entry=entry, clean=False)
+            log._checkpoint.advance(position=end, entry=entry, clean=False)
             with contextlib.suppress(IndexError):
                 self._sealed.popleft()
             segment.close_file()
@@ -156,6 +157,15 @@ def _first_time(log: CommitLog, row: int) -> int:
     return segment.head_at(HEADER_BYTES)[3]
 
 
+def _write_index(log: CommitLog, segment: Segment, index: SparseIndex) -> None:
+    """An index that cannot be written is made again when it is asked for: no reason to stop the log."""
+    try:
+        indexes.write(log.path, log._files, segment, index)
+    except OSError as error:
+        logger.warning("%s: no index file for the segment at %d: %s", log.path, segment.base, error)
+        segment.index = None
+
+
 def _run(reference: weakref.ref[CommitLog], wake: threading.Event) -> None:
     """The thread: it does not keep the log alive, so that a leaked log can say so."""
     pause = 0.0
@@ -163,8 +173,8 @@ def _run(reference: weakref.ref[CommitLog], wake: threading.Event) -> None:
         wake.wait(pause)
         wake.clear()
         log = reference()
-        if log is None or log._housekeeper._stopping:
-            return
+        if log is None or log._housekeeper._stopping or log._error is not None:
+            return  # poisoned, too: a sync that succeeds after one that failed proves nothing
         try:
             pause = log._housekeeper.step(log)
         except OSError as error:

@@ -11,23 +11,23 @@ _KNOWN = {names.LOCK, names.TAIL, names.CHECKPOINT, names.TRUNCATION, names.ASID
 
 def describe(seen: Survey, bases: list[int]) -> list[str]:
     """One line each. bases: of the segments in use."""
-    lines = []
+    lines: list[str] = []
     if isinstance(seen.marker, Truncation):
-        lines.append(f"{names.TRUNCATION}: the next opening for writing cuts the log at position {seen.marker.position}")
+        lines.append(
+            f"{names.TRUNCATION}: the next opening for writing cuts the log at position {seen.marker.position}"
+        )
     if seen.writer is not None:
         return lines  # prepared and spare segments are as it should be, and change while we look
-    used = {path.name for base in bases for path in _files_of(seen, base)} | _KNOWN
-    for path in sorted(seen.directory.iterdir()):
-        if path.name not in used:
-            lines.append(f"{path.name}: {_nature(path.name)}")
-    aside = seen.directory / names.ASIDE
+    here = seen.directory
+    used = {names.segment_path(here, base).name for base in bases} | {
+        names.index_path(here, base).name for base in bases
+    }
+    found = sorted(path.name for path in here.iterdir())
+    lines += [f"{name}: {_nature(name)}" for name in found if name not in used | _KNOWN]
+    aside = here / names.ASIDE
     if aside.is_dir():
         lines.append(f"{names.ASIDE}/: keeps {len(list(aside.iterdir()))} sets of bytes that were cut or replaced")
     return lines
-
-
-def _files_of(seen: Survey, base: int) -> tuple[names.Path, names.Path]:
-    return names.segment_path(seen.directory, base), names.index_path(seen.directory, base)
 
 
 def _nature(name: str) -> str:

@@ -79,7 +79,7 @@ class LogReader(Access):
             raise self._error
 
     def _visible(self) -> int:
-        return int(self.tail.visible) if self._live else self._settled_end
+        return self.tail.visible if self._live else self._settled_end
 
     def _rebuild(self) -> None:
         """Read the table of segments anew."""
@@ -89,7 +89,7 @@ class LogReader(Access):
             if base >= visible:
                 break
             try:
-                _, _, _, first, _ = recovery.read_header(names.segment_path(self.path, base), self._files)
+                _, _, _, first, _ = recovery.read_header(names.segment_path(self.path, base))
             except FileNotFoundError:
                 continue  # trimmed while we looked
             rows.append((base, first, None))
@@ -151,7 +151,7 @@ class LogReader(Access):
     @property
     def end(self) -> int:
         """Number of the first entry that may not be read: one more than the last visible one."""
-        return int(self.tail.visible_entry) if self._live else self._own_visible_entry
+        return self.tail.visible_entry if self._live else self._own_visible_entry
 
     @property
     def end_position(self) -> int:

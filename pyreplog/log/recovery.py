@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pyreplog._native.segment import HEADER_BYTES, Segment, decode_header
 from pyreplog._native.sparse import SparseIndex
-from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError
+from pyreplog.errors import CorruptionError, NotALogError
 from pyreplog.log import names
 from pyreplog.log.checkpoint import Checkpoint
 from pyreplog.log.files import Files
@@ -39,70 +39,107 @@ class SegmentFile:
 
 
 @dataclass
-class Recovered:
-    """What `recover` found. `active` has its index; `end` is a position, `entry` the number the next append gets."""
+class Survey:
+    """The files of a log directory.
 
-    files: list[SegmentFile]
+    files: in use, ascending and without a gap. dropped: they hold records, but a file in front of them never reached
+    the disk. strays: no part of the log (prepared, recycled, removed).
+    """
+
+    uuid: bytes
+    size: int
+    files: list[SegmentFile] = field(default_factory=list)
+    dropped: list[Path] = field(default_factory=list)
+    strays: list[Path] = field(default_factory=list)
+
+
+@dataclass
+class Recovered:
+    """What `recover` found. `end` is a position, `entry` the number the next append gets."""
+
+    survey: Survey
     checkpoint: Checkpoint
-    opened: list[Segment] = field(default_factory=list)  # from the checkpoint on; the last one is the active one
-    end: int = 0
-    entry: int = 0
-    sealed: bool = False  # the last segment ends in a blank: the next append starts another
-    cut: bool = False
+    end: int
+    entry: int
+    opened: list[Segment] = field(
+        default_factory=list
+    )  # from the checkpoint on, indexed; the last one is the active one
+    sealed: bool = True  # the last segment ends in a blank, or there is none: the next append starts another
+    cut: bool = False  # there is a torn tail
     cut_stop: int = 0  # offset in the last segment after the last byte that is cut
     last_time: int = 0
 
+    @property
+    def files(self) -> list[SegmentFile]:
+        return self.survey.files
 
-def read_header(path: Path, files: Files) -> tuple[bytes, int, int, int, int]:
+
+def read_header(path: Path) -> tuple[bytes, int, int, int, int]:
     """(uuid, base, size, first entry, epoch) of a segment file."""
     with path.open("rb") as file:
         return decode_header(str(path), file.read(HEADER_BYTES))
 
 
-def find_segments(directory: Path, files: Files, checkpoint: Checkpoint | None) -> tuple[list[SegmentFile], bytes, int]:
-    """The segment files in use, ascending, and the log's uuid and segment size.
+def survey(directory: Path, checkpoint: Checkpoint | None) -> Survey:
+    """Look at all segment files: name, size and header.
 
-    Files after the last one in use (prepared, or never synced) are left out. Errors: NotALogError, CorruptionError
-    for a file that is missing, of another log, or in another's place.
+    A header is one sector that was synced before the file got its name, or is still that of the file's earlier life:
+    one that is not intact is damage. Errors: NotALogError; CorruptionError for a file that is missing, damaged, of
+    another log, or in another's place.
     """
-    proven = checkpoint.position if checkpoint else 0
-    found: list[SegmentFile] = []
-    uuid, size = (checkpoint.uuid, checkpoint.segment_bytes) if checkpoint else (b"", 0)
+    found = Survey(checkpoint.uuid, checkpoint.segment_bytes) if checkpoint else Survey(b"", 0)
+    start, proven = (checkpoint.start, checkpoint.position) if checkpoint else (0, 0)
     for base in names.segment_bases(directory):
         path = names.segment_path(directory, base)
-        try:
-            file_uuid, file_base, file_size, first, epoch = read_header(path, files)
-        except CorruptionError:
-            if base >= proven and (checkpoint is not None or found):
-                break  # a file whose header never reached the disk
-            raise
-        if not uuid:
-            uuid, size = file_uuid, file_size
-        if file_uuid != uuid:
-            raise CorruptionError(path, base, f"a segment of log {uuid.hex()}", f"one of log {file_uuid.hex()}")
-        if file_base != base and base >= proven:
-            break  # recycled for this place, and the new header never reached the disk
-        if (file_base, file_size) != (base, size):
-            raise CorruptionError(
-                path,
-                base,
-                f"the segment at {base} of {size} bytes",
-                f"that at {file_base} of {file_size} bytes",
-            )
-        if first == PREPARED:
-            break
-        if path.stat().st_size != size:
-            raise CorruptionError(path, base, f"a file of {size} bytes", f"{path.stat().st_size} bytes")
-        if found and base != found[-1].base + size:
-            missing = names.segment_path(directory, found[-1].base + size)
-            raise CorruptionError(missing, found[-1].base + size, "a segment file", f"none; the next is at {base}")
-        found.append(SegmentFile(base, first, epoch, path))
-    if not found:
+        if base < start:
+            found.strays.append(path)  # its removal never reached the disk
+            continue
+        uuid, file_base, size, first, epoch = read_header(path)
+        if not found.uuid:
+            found.uuid, found.size = uuid, size
+        if uuid != found.uuid:
+            raise CorruptionError(path, base, f"a segment of log {found.uuid.hex()}", f"one of log {uuid.hex()}")
+        if size != found.size or path.stat().st_size != size:
+            raise CorruptionError(path, base, f"a file of {found.size} bytes", f"{path.stat().st_size} bytes")
+        if file_base != base or first == PREPARED:
+            if base < proven:
+                raise CorruptionError(
+                    path, base, f"the segment at {base}", f"that at {file_base} (first entry {first})"
+                )
+            found.strays.append(path)
+        else:
+            _place(found, SegmentFile(base, first, epoch, path), checkpoint)
+    if checkpoint is None and not found.files:
         raise NotALogError(f"{directory}: no segment of a pyreplog log")
-    if proven > found[-1].base + size:
-        missing = names.segment_path(directory, found[-1].base + size)
-        raise CorruptionError(missing, found[-1].base + size, f"a log synced up to {proven}", "no segment file")
-    return found, uuid, size
+    end = found.files[-1].base + found.size if found.files else start
+    if proven > end:
+        missing = names.segment_path(directory, end)
+        raise CorruptionError(missing, end, f"a log synced up to {proven}", "no segment file")
+    return found
+
+
+def _place(found: Survey, file: SegmentFile, checkpoint: Checkpoint | None) -> None:
+    """Add a file in use behind the others."""
+    if found.files:
+        expected = found.files[-1].base + found.size
+    else:
+        expected = checkpoint.start if checkpoint else file.base
+    strays = {int(path.stem) for path in found.strays}
+    while expected < file.base and expected in strays:
+        expected += found.size  # prepared, but its header never reached the disk: a gap that a power cut may leave
+    if expected != file.base and not found.dropped:
+        missing = file.path.with_name(f"{expected:020d}.log")
+        raise CorruptionError(missing, expected, "a segment file", f"none; the next is at {file.base}")
+    if found.dropped or not _joins(found, file, checkpoint):
+        found.dropped.append(file.path)
+    else:
+        found.files.append(file)
+
+
+def _joins(found: Survey, file: SegmentFile, checkpoint: Checkpoint | None) -> bool:
+    if found.files:
+        return found.files[-1].base + found.size == file.base
+    return checkpoint is None or checkpoint.start == file.base
 
 
 def recover(directory: Path, files: Files, checkpoint: Checkpoint | None, *, writable: bool) -> Recovered:
@@ -110,37 +147,59 @@ def recover(directory: Path, files: Files, checkpoint: Checkpoint | None, *, wri
 
     The cost is that of scanning from the checkpoint's segment to the end, not that of the log.
     """
-    found, uuid, size = find_segments(directory, files, checkpoint)
+    found = survey(directory, checkpoint)
     if checkpoint is None:
-        logger.warning("%s: no intact checkpoint; verifying all %d segments", directory, len(found))
-        checkpoint = Checkpoint(
-            uuid=uuid, segment_bytes=size, position=found[0].base, entry=max(found[0].first_entry, 0),
-            epoch=max(file.epoch for file in found), clean=False,
-        )  # fmt: skip
-    result = Recovered(found, checkpoint)
-    at = max((i for i, file in enumerate(found) if file.base <= checkpoint.position), default=0)
-    if at and found[at].base == checkpoint.position:
-        at -= 1  # the checkpoint lies at a boundary: look at the blank before it, too
-    for number in range(at, len(found)):
-        segment = Segment(files.open(found[number].path, writable=writable), str(found[number].path), writable=writable)
-        result.opened.append(segment)
-        segment.index = SparseIndex(segment.size)
-        offset, status = segment.verify(segment.index, HEADER_BYTES, segment.size)
-        result.end, result.sealed = segment.base + offset, status == BLANK
-        result.entry = max(segment.first_entry, 0) + segment.index.entries
-        segment.advance(offset, result.sealed)
-        if result.sealed:
-            if number + 1 < len(found) and 0 <= found[number + 1].first_entry != result.entry:
-                raise CorruptionError(
-                    found[number + 1].path, found[number + 1].base, f"first entry {result.entry}",
-                    f"{found[number + 1].first_entry}",
-                )  # fmt: skip
-            continue
-        _judge(result, segment, offset, status, found[number + 1 :], files)
-        del result.files[number + 1 :]
-        break
+        logger.warning("%s: no intact checkpoint; verifying all %d segments", directory, len(found.files))
+        checkpoint = _assumed(found)
+    result = Recovered(found, checkpoint, checkpoint.position, checkpoint.entry)
+    for number in range(_first_unproven(found.files, checkpoint.position), len(found.files)):
+        file = found.files[number]
+        segment = Segment(files.open(file.path, writable=writable), str(file.path), writable=writable)
+        offset, status = _verify(result, segment)
+        if status != BLANK:
+            _judge(result, segment, offset, status, found.files[number + 1 :], files)
+            found.dropped[:0] = [later.path for later in found.files[number + 1 :]]
+            del found.files[number + 1 :]
+            break
+        if number + 1 < len(found.files):
+            _check_follows(found.files[number + 1], result.entry)
+    result.cut = result.cut or bool(found.dropped)
     result.last_time = _last_time(result.opened)
     return result
+
+
+def _assumed(found: Survey) -> Checkpoint:
+    """In place of a lost checkpoint: nothing is proven."""
+    first = found.files[0]
+    return Checkpoint(
+        uuid=found.uuid,
+        segment_bytes=found.size,
+        start=first.base,
+        position=first.base,
+        entry=max(first.first_entry, 0),
+        epoch=max(file.epoch for file in found.files) + 1,
+        clean=False,
+    )
+
+
+def _first_unproven(files: list[SegmentFile], position: int) -> int:
+    """Number of the first file to verify. A checkpoint at a boundary takes the file before it: for its blank."""
+    return max((i for i, file in enumerate(files) if file.base < position), default=0)
+
+
+def _verify(result: Recovered, segment: Segment) -> tuple[int, int]:
+    segment.index = SparseIndex(segment.size)
+    offset, status = segment.verify(segment.index, HEADER_BYTES, segment.size)
+    result.opened.append(segment)
+    result.end, result.sealed = segment.base + offset, status == BLANK
+    result.entry = max(segment.first_entry, 0) + segment.index.entries
+    segment.advance(offset, result.sealed)
+    return offset, status
+
+
+def _check_follows(file: SegmentFile, entry: int) -> None:
+    if 0 <= file.first_entry != entry:
+        raise CorruptionError(file.path, file.base, f"first entry {entry}", f"{file.first_entry}")
 
 
 def _last_time(opened: list[Segment]) -> int:
@@ -162,6 +221,7 @@ def _judge(
     position = segment.base + offset
     if position < result.checkpoint.position:
         raise segment.fault(offset, status)
+    result.cut_stop = offset
     if result.checkpoint.clean and position == result.checkpoint.position and not later:
         return
     claimed, stop = _remains(segment, offset)
@@ -170,8 +230,7 @@ def _judge(
         claimed = max(claimed, _remains(other, HEADER_BYTES)[0])
     if claimed >= result.entry and segment.first_entry >= 0:
         raise segment.fault(offset, status)
-    result.cut = stop > offset or bool(later)
-    result.cut_stop = stop
+    result.cut, result.cut_stop = stop > offset, stop
 
 
 def _remains(segment: Segment, offset: int) -> tuple[int, int]:
@@ -189,20 +248,18 @@ def _remains(segment: Segment, offset: int) -> tuple[int, int]:
     return claimed, stop
 
 
-def set_aside(directory: Path, files: Files, segment: Segment, stop: int, later: list[Path]) -> Path:
-    """Copy what is about to be cut (up to offset `stop`, and later files) into `aside/`, durably. The folder's path."""
-    folder = directory / names.ASIDE / f"{segment.base + segment.end:020d}-{time.time_ns():020d}"
+def _set_aside(directory: Path, files: Files, result: Recovered) -> Path:
+    """Copy what is about to be cut into `aside/`, durably; returns the folder."""
+    folder = directory / names.ASIDE / f"{result.end:020d}-{time.time_ns():020d}"
     folder.mkdir(parents=True, mode=0o700)
-    _copy(
-        files,
-        folder / f"{segment.base + segment.end:020d}.cut",
-        segment.view(segment.end, stop - segment.end),
-    )
-    for path in later:
+    if result.opened:
+        segment = result.opened[-1]
+        length = max(result.cut_stop - segment.end, 0)
+        _copy(files, folder / f"{result.end:020d}.cut", segment.view(segment.end, length))
+    for path in result.survey.dropped:
         _copy(files, folder / path.name, memoryview(path.read_bytes()))
-    files.sync_directory(folder)
-    files.sync_directory(folder.parent)
-    files.sync_directory(directory)
+    for changed in (folder, folder.parent, directory):
+        files.sync_directory(changed)
     return folder
 
 
@@ -216,13 +273,12 @@ def _copy(files: Files, path: Path, data: memoryview) -> None:
         os.close(fd)
 
 
-def cut(directory: Path, files: Files, result: Recovered, later: list[Path]) -> None:
+def cut(directory: Path, files: Files, result: Recovered) -> None:
     """Set aside and durably remove everything after `result.end`, so that it never counts again.
 
     Order: copies synced, the rest of the segment zeroed and synced, later files removed from the last one down.
     """
-    segment = result.opened[-1]
-    folder = set_aside(directory, files, segment, result.cut_stop, later)
+    folder = _set_aside(directory, files, result)
     logger.warning(
         "%s: torn tail cut at position %d (entry %d); its bytes are kept in %s",
         directory,
@@ -230,10 +286,18 @@ def cut(directory: Path, files: Files, result: Recovered, later: list[Path]) -> 
         result.entry,
         folder,
     )
-    zero_rest(files, segment, segment.end)
-    for path in reversed(later):
+    if result.opened and not result.sealed:
+        zero_rest(files, result.opened[-1], result.opened[-1].end)
+    remove(directory, files, result.survey.dropped)
+
+
+def remove(directory: Path, files: Files, paths: list[Path]) -> None:
+    """Remove segment files and their indexes, the last one first, durably."""
+    for path in reversed(paths):
+        files.remove(path.with_suffix(".idx"))
         files.remove(path)
-    files.sync_directory(directory)
+    if paths:
+        files.sync_directory(directory)
 
 
 def zero_rest(files: Files, segment: Segment, offset: int) -> None:

@@ -8,13 +8,14 @@ from pyreplog._native.segment import HEADER_BYTES, Segment
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.errors import CorruptionError
 from pyreplog.log import names
-from pyreplog.log.checkpoint import Checkpoint
+from pyreplog.log.checkpoint import SLOT_BYTES, Checkpoint
 
 
 def index_fault(path: Path, segment: Segment, built: SparseIndex | None) -> CorruptionError | None:
     """What is wrong with the index file of a sealed segment; FileNotFoundError when there is none.
 
-    built: the index made from the segment just now; None when the segment is damaged, and the file is checked by itself.
+    built: the index made from the segment just now; None when the segment is damaged (the file is then checked by
+    itself).
     """
     data = path.read_bytes()
     try:
@@ -34,13 +35,13 @@ def index_fault(path: Path, segment: Segment, built: SparseIndex | None) -> Corr
 
 
 def checkpoint_fault(
-    path: Path, checkpoint: Checkpoint, segment: Segment, index: SparseIndex, end: int
+    directory: Path, checkpoint: Checkpoint, segment: Segment, index: SparseIndex, end: int
 ) -> CorruptionError | None:
     """What is wrong with a checkpoint, seen from an intact segment; None when it is right or lies elsewhere.
 
     index: all records of the segment. end: offset up to which the segment is in use.
     """
-    offset = checkpoint.position - segment.base
+    path, offset = directory / names.CHECKPOINT, checkpoint.position - segment.base
     if not HEADER_BYTES <= offset <= end:
         return None
     entry = segment.first_entry + index.entries
@@ -56,5 +57,9 @@ def checkpoint_fault(
     return CorruptionError(path, 0, f"entry {entry} at position {checkpoint.position}", f"entry {checkpoint.entry}")
 
 
-def checkpoint_path(directory: Path) -> Path:
-    return directory / names.CHECKPOINT
+def torn_slots(directory: Path) -> list[int]:
+    """Which slots of the checkpoint file, 0 and 1, hold something that is no checkpoint: a crash may leave one."""
+    path = directory / names.CHECKPOINT
+    data = path.read_bytes() if path.exists() else b""
+    slots = [data[at : at + SLOT_BYTES] for at in (0, SLOT_BYTES)]
+    return [i for i, slot in enumerate(slots) if any(slot) and Checkpoint.decode(slot) is None]

@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Started:
-    """A log that may be appended to: its checkpoint, and what recovery found (None: the log is new)."""
+    """A log that may be appended to: its checkpoint, and what recovery found."""
 
     checkpoint: Checkpoint
-    found: recovery.Recovered | None
+    found: recovery.Recovered
 
 
 def prepare_directory(path: Path, files: Files, *, create: bool) -> None:
@@ -37,13 +37,13 @@ def prepare_directory(path: Path, files: Files, *, create: bool) -> None:
         files.sync_directory(path.parent)
     if not os.access(path, os.W_OK):
         raise ReadOnlyError(f"{path} cannot be written; open it with mode='r'")
-    ours = {names.LOCK, names.TAIL, names.CHECKPOINT, names.TAIL + ".new", names.CHECKPOINT + ".new"}
-    present = [entry.name for entry in path.iterdir()]
+    present = {entry.name for entry in path.iterdir()}
     if names.segment_bases(path) or names.CHECKPOINT in present:
         return
-    foreign = [name for name in present if name not in ours and not name.endswith(".seg")]
+    # A log that was being made when its process was killed has some of these and nothing else.
+    foreign = present - {names.LOCK, names.TAIL, names.TAIL + ".new", names.CHECKPOINT + ".new"}
     if foreign:
-        raise NotALogError(f"{path} holds {foreign[0]!r} and no segment of a log")
+        raise NotALogError(f"{path} holds {min(foreign)!r} and no segment of a log")
 
 
 def start(path: Path, files: Files, config: LogConfig, *, create: bool) -> Started:
@@ -55,7 +55,7 @@ def start(path: Path, files: Files, config: LogConfig, *, create: bool) -> Start
     if checkpoint is None and not names.segment_bases(path):
         if not create:
             raise NotALogError(f"{path} holds no log")
-        return Started(_first_checkpoint(config), None)
+        return _first(path, files, config)
     found = recovery.recover(path, files, checkpoint, writable=True)
     size = found.checkpoint.segment_bytes
     if config.segment_bytes not in (size, LogConfig.segment_bytes):
@@ -64,20 +64,26 @@ def start(path: Path, files: Files, config: LogConfig, *, create: bool) -> Start
     return Started(found.checkpoint, found)
 
 
-def _first_checkpoint(config: LogConfig) -> Checkpoint:
-    return Checkpoint(
-        uuid=uuid_module.uuid4().bytes, segment_bytes=config.segment_bytes, position=0, entry=0, epoch=0, clean=True
+def _first(path: Path, files: Files, config: LogConfig) -> Started:
+    """A log that is nothing but a checkpoint yet."""
+    checkpoint = Checkpoint(
+        uuid=uuid_module.uuid4().bytes,
+        segment_bytes=config.segment_bytes,
+        start=0,
+        position=0,
+        entry=0,
+        epoch=0,
+        clean=False,
     )
+    CheckpointFile(path, files, checkpoint).close()
+    return Started(checkpoint, recovery.recover(path, files, checkpoint, writable=True))
 
 
 def _settle(path: Path, files: Files, found: recovery.Recovered) -> None:
     """Make durable what was found, and remove for good what was not."""
-    used = {file.base for file in found.files}
-    later = [base for base in names.segment_bases(path) if base not in used]
     if found.cut:
-        recovery.cut(path, files, found, [names.segment_path(path, base) for base in later])
-    else:
-        truncation.remove_later(path, files, later)
+        recovery.cut(path, files, found)
+    recovery.remove(path, files, found.survey.strays)
     if not found.checkpoint.clean:
         recovery.rewrite_unproven(files, found)
 

@@ -94,5 +94,5 @@ def apply(directory: Path, files: Files, wanted: Truncation, checkpoint: Checkpo
     base = wanted.position // size * size
     remove_later(directory, files, [other for other in names.segment_bases(directory) if other > base])
     replace_segment(directory, files, base, size, wanted.position - base)
-    checkpoint.write(position=wanted.position, entry=wanted.entry, clean=False, epoch=wanted.epoch)
+    checkpoint.restart(position=wanted.position, entry=wanted.entry, epoch=wanted.epoch)
     finish(directory, files)

@@ -43,6 +43,9 @@ class Image:
         self.durable = bytearray(self.current()) if durable else bytearray()
         self._clean: dict[int, bytes] = {}  # pages not on disk that the kernel takes for clean, after a failed sync
 
+    def __del__(self) -> None:
+        os.close(self._fd)
+
     def current(self) -> bytes:
         return os.pread(self._fd, os.fstat(self._fd).st_size, 0)
 
@@ -81,9 +84,12 @@ class Image:
                 self._write_page(now, page)
 
     def _write_page(self, now: bytes, at: int) -> None:
-        content = now[at : at + PAGE]
-        if self._clean.get(at // PAGE) != content:
-            self.durable[at : at + PAGE] = content
+        if not self._taken_for_clean(now, at):
+            self.durable[at : at + PAGE] = now[at : at + PAGE]
+
+    def _taken_for_clean(self, now: bytes, at: int) -> bool:
+        page = at // PAGE
+        return self._clean.get(page) == now[page * PAGE : (page + 1) * PAGE]
 
     def after_cut(self, rng: Random, unit: int, share: float) -> bytes:
         """A content that a power cut may leave: each unit that differs is the new one with probability `share`."""
@@ -92,7 +98,7 @@ class Image:
         left = bytearray(self.durable[:length].ljust(length, b"\0"))
         for at in range(0, length, unit):
             new = now[at : at + unit]
-            if new != left[at : at + len(new)] and rng.random() < share and self._clean.get(at // PAGE) is None:
+            if new != left[at : at + len(new)] and rng.random() < share and not self._taken_for_clean(now, at):
                 left[at : at + len(new)] = new
         return bytes(left)
 
@@ -224,7 +230,10 @@ class Disk:
         at.look()
         return at
 
-    def of_descriptor(self, fd: int) -> Image | Directory:
+    def of_descriptor(self, fd: int) -> Image | Directory | None:
+        """None: of a file that has no name any more."""
+        if os.fstat(fd).st_nlink == 0:
+            return None
         inode = os.fstat(fd).st_ino
         for _ in range(2):
             for item in self._root.walk():
@@ -242,7 +251,8 @@ class Disk:
             if isinstance(item, Image):
                 item.fail_sync(self._rng)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        item.sync()
+        if item is not None:
+            item.sync()
 
 
 def _spoil(tail: Path, rng: Random) -> None:

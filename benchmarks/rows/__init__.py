@@ -1,0 +1,1 @@
+"""One module per row of the goals; `registry` names them all."""

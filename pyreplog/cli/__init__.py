@@ -1,0 +1,1 @@
+"""The command line. Nothing imports it but `__main__` and the `pyreplog` script."""

@@ -1,0 +1,80 @@
+"""`pyreplog dump`: explain the bytes of a record or of a segment header, damaged ones too."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pyreplog.cli import layout, rawsegment
+from pyreplog.cli.explain import Explained, explain_header, explain_record
+from pyreplog.cli.output import print_json
+from pyreplog.cli.rawsegment import RawSegment
+from pyreplog.errors import CorruptionError, OutOfRangeError
+
+NAME = "dump"
+HELP = "explain the bytes of a record or of a segment header, damaged ones too"
+
+_SHOWN_BYTES = 16
+_JSON_BYTES = 256
+_VERDICTS = {True: "ok", False: "BAD", None: ""}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("log", metavar="LOG", help="directory of the log")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--position", metavar="P", type=int, help="the record at a position (bytes since the log began)")
+    what.add_argument("--entry", metavar="N", type=int, help="the record of an entry")
+    what.add_argument("--segment", metavar="BASE", type=int, help="the header of the segment that begins at a position")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    directory = Path(arguments.log)
+    if arguments.segment is not None:
+        segment, offset = rawsegment.at_base(directory, arguments.segment), 0
+        lines = explain_header(segment)
+    else:
+        segment, offset = _place(directory, arguments)
+        lines = explain_record(segment, offset)
+    if arguments.json:
+        print_json(_json(segment, offset, lines))
+    else:
+        _print(segment, offset, lines)
+    return CorruptionError.exit_code if any(line.ok is False for line in lines) else 0
+
+
+def _place(directory: Path, arguments: argparse.Namespace) -> tuple[RawSegment, int]:
+    """Segment and offset of the record that is asked for."""
+    if arguments.entry is not None:
+        return rawsegment.of_entry(directory, arguments.entry)
+    segment, offset = rawsegment.at_position(directory, arguments.position)
+    if not layout.SEGMENT_HEADER <= offset <= segment.size - layout.SHORT_HEADER or offset % 8:
+        raise OutOfRangeError(
+            f"no record begins at position {arguments.position}: records of {segment.path} begin at multiples of 8 from "
+            f"position {segment.base + layout.SEGMENT_HEADER} to {segment.base + segment.size - layout.SHORT_HEADER}"
+        )
+    return segment, offset
+
+
+def _json(segment: RawSegment, offset: int, lines: list[Explained]) -> dict[str, object]:
+    return {
+        "file": str(segment.path), "what": "record" if offset else "segment header",
+        "position": segment.base + offset, "intact": all(line.ok is not False for line in lines),
+        "fields": [
+            {
+                "name": line.name, "offset": line.offset, "length": len(line.data),
+                "bytes": line.data[:_JSON_BYTES].hex(), "meaning": line.meaning, "ok": line.ok,
+            }
+            for line in lines
+        ],
+    }  # fmt: skip
+
+
+def _print(segment: RawSegment, offset: int, lines: list[Explained]) -> None:
+    what = "record" if offset else "segment header"
+    print(f"{what} at position {segment.base + offset}, byte {offset} of {segment.path}")
+    print(f"{'offset':>10}  {'bytes':<{3 * _SHOWN_BYTES}}  {'field':<15} {'':<3}  meaning")
+    for line in lines:
+        shown = line.data[:_SHOWN_BYTES].hex(" ") + (" ..." if len(line.data) > _SHOWN_BYTES else "")
+        print(
+            f"{line.offset:>10}  {shown:<{3 * _SHOWN_BYTES}}  {line.name:<15} {_VERDICTS[line.ok]:<3}  {line.meaning}"
+        )

@@ -1,0 +1,205 @@
+"""`pyreplog ingest`: append the rows of a file or of standard input to a log, once each."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import pyreplog
+from pyreplog.cli import bookmark, formats
+from pyreplog.cli.bookmark import Bookmark, Settings
+from pyreplog.cli.output import amount, duration, print_json
+from pyreplog.cli.progress import Progress, progress
+from pyreplog.cli.rowreader import RowReader, place_of
+from pyreplog.cli.rows import Fault, Rows
+from pyreplog.cli.source import MalformedRowError, Place, Source, SourceChangedError
+from pyreplog.config import DURABILITIES
+from pyreplog.errors import InvalidArgumentError
+from pyreplog.log import CommitLog
+
+NAME = "ingest"
+HELP = "append the rows of a file or of standard input; run it again to go on where it was interrupted"
+
+_SHOWN_FAULTS = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("log", metavar="LOG", help="directory of the log; made when there is none")
+    parser.add_argument(
+        "file", metavar="SOURCE", nargs="?", default="-", help="file to read; - (default): standard input"
+    )
+    parser.add_argument("--format", choices=formats.FORMATS, default="lines", help="what a row is (default: lines)")
+    parser.add_argument("--key", metavar="COLUMN", help="column that becomes the entry's key")
+    parser.add_argument(
+        "--event-time", metavar="COLUMN", action="append", default=[],
+        help="column that becomes the entry's event time; given several times, the columns are joined by blanks",
+    )  # fmt: skip
+    parser.add_argument(
+        "--event-time-format", metavar="FORMAT", default="iso",
+        help="iso (default), s, ms or us since the epoch, or a strptime format; UTC where it names no offset",
+    )  # fmt: skip
+    parser.add_argument(
+        "--source", metavar="NAME",
+        help="name the log remembers the source by (default: the path of the file; standard input without a name is "
+        "appended anew each time)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--durability", choices=DURABILITIES, default="appended", help="of each append (default: appended)"
+    )
+    parser.add_argument("--batch", metavar="N", type=int, default=4096, help="rows per append, at most (default: 4096)")
+    parser.add_argument(
+        "--on-error", choices=("stop", "skip"), default="stop", help="at a malformed row (default: stop)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if not 1 <= arguments.batch <= 1 << 20:
+        raise InvalidArgumentError(f"--batch: expected 1 to {1 << 20}, found {arguments.batch}")
+    columns = formats.Columns(arguments.key, tuple(arguments.event_time), arguments.event_time_format)
+    form = formats.of(arguments.format, columns)
+    with Source(arguments.file, arguments.source) as source:
+        rows = RowReader(source, form)
+        settings: Settings = {
+            "format": arguments.format, "key": columns.key, "event_time": list(columns.event_time),
+            "event_time_format": columns.event_time_format, "header": form.header,
+        }  # fmt: skip
+        with pyreplog.open(arguments.log, durability=arguments.durability) as log:
+            ingestion = Ingestion(log, source, rows, settings, arguments.batch, skip=arguments.on_error == "skip")
+            _run(ingestion, arguments)
+    return 0
+
+
+def _run(ingestion: Ingestion, arguments: argparse.Namespace) -> None:
+    began = time.monotonic()
+    try:
+        ingestion.resume()
+        already, start = ingestion.entries, ingestion.source.place.offset
+        with progress(ingestion.source.label, start=start, total=ingestion.source.size) as shown:
+            ingestion.run(shown)
+    except KeyboardInterrupt:
+        print(f"pyreplog: interrupted with {ingestion.entries:,} records in the log", file=sys.stderr)
+        raise
+    seconds = time.monotonic() - began
+    length = ingestion.source.place.offset - start
+    if arguments.json:
+        print_json({
+            "source": ingestion.source.name, "added": ingestion.entries - already, "already": already,
+            "skipped": ingestion.skipped, "bytes": length, "seconds": round(seconds, 6),
+            "mb_per_s": round(length / seconds / 1e6, 3), "end": ingestion.log.end,
+        })  # fmt: skip
+        return
+    print(
+        f"{ingestion.source.label}: {ingestion.entries - already:,} records added, {already:,} were there, "
+        f"{ingestion.skipped:,} rows skipped; {amount(length)} in {duration(seconds)}, {length / seconds / 1e6:.1f} MB/s"
+    )
+
+
+class Ingestion:
+    """One source on its way into one log.
+
+    entries, skipped: rows of the source that are entries of the log, and that were malformed, so far.
+    """
+
+    def __init__(
+        self, log: CommitLog, source: Source, rows: RowReader, settings: Settings, batch: int, *, skip: bool
+    ) -> None:
+        self.log, self.source = log, source
+        self.entries = self.skipped = 0
+        self._rows, self._settings, self._batch, self._skip = rows, settings, batch, skip
+
+    def resume(self) -> None:
+        """Skip what an earlier run has appended.
+
+        Errors: SourceChangedError when the source does not begin with it; InvalidArgumentError when rows would become
+        entries in another way than before.
+        """
+        if self.source.name is None:
+            return
+        found = bookmark.find(self.log, self.source.name, self.log.stats().segment_bytes)
+        if found is None:
+            return
+        mark = found.bookmark
+        for name, value in mark.settings.items():
+            if value != self._settings.get(name):
+                raise InvalidArgumentError(
+                    f"{self.source.label} was ingested with {name} {value!r} before, found {self._settings.get(name)!r}"
+                )
+        self.source.skip_to(mark.place)
+        self.entries, self.skipped = mark.entries, mark.skipped
+        self._match(found.first, found.stored)
+
+    def _match(self, entry: int, count: int) -> None:
+        """Skip the rows of the `count` entries from `entry` on, making sure that they are the same."""
+        while count:
+            place, rows = self._rows.take(min(count, self._batch))
+            if rows.faults and not self._skip:
+                raise self._error(place, rows, *rows.faults[0])
+            values = rows.kept().rows
+            stored = self.log[entry : entry + len(values)]
+            if values != stored or not len(rows):
+                raise self._changed(place, entry, values, stored)
+            self._count(rows)
+            entry, count = entry + len(values), count - len(values)
+
+    def _changed(self, place: Place, entry: int, values: list[bytes], stored: list[bytes]) -> SourceChangedError:
+        row = next((i for i, (value, known) in enumerate(zip(values, stored, strict=True)) if value != known), 0)
+        found = repr(values[row][:80]) if values else "its end"
+        return SourceChangedError(
+            f"{self.source.label} has changed since it was ingested: in the rows from line {place.line} on, expected "
+            f"{self.log[entry + row][:80]!r} (entry {entry + row}), found {found}"
+        )
+
+    def run(self, shown: Progress) -> None:
+        """Append all rows there are. Errors: MalformedRowError, with all rows before it appended; those of appends."""
+        while True:
+            place, rows = self._rows.take(self._batch)
+            faults = rows.faults
+            if faults and not self._skip:
+                self._append(place, rows.part(0, faults[0][0]))
+                raise self._error(place, rows, *faults[0])
+            if not len(rows):
+                return
+            self._append(place, rows)
+            shown.update(self.source.place.offset, self.entries)
+
+    def _append(self, place: Place, rows: Rows) -> None:
+        kept = rows.kept()
+        if len(kept):
+            mark = Bookmark(
+                source=self.source.name, place=place, count=len(kept), entries=self.entries, skipped=self.skipped,
+                settings=self._settings,
+            )  # fmt: skip
+            with interrupts_deferred():
+                self.log.append_batch(kept.rows, kept.keys, kept.times, control=mark.encode())
+        for i, fault in rows.faults[: max(_SHOWN_FAULTS - self.skipped, 0)]:
+            print(f"pyreplog: skipped: {self._error(place, rows, i, fault)}", file=sys.stderr)
+        self._count(rows)
+
+    def _count(self, rows: Rows) -> None:
+        self.entries += len(rows) - len(rows.dropped)
+        self.skipped += len(rows.faults)
+
+    def _error(self, place: Place, rows: Rows, row: int, fault: Fault) -> MalformedRowError:
+        return self._rows.fault(place_of(place, rows, row), fault.expected, fault.found)
+
+
+@contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block, which it must not leave half done."""
+    came: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        came.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt

@@ -1,0 +1,163 @@
+"""A consistent copy of a log, live or not.
+
+It reaches from the log's start to the end that readers saw when it began; every record is verified on the way. A backup
+is no log and cannot be opened as one: `restore` makes a log of it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from pyreplog._native.checksum import crc32c
+from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog._native.sparse import SparseIndex
+from pyreplog.errors import CorruptionError, InvalidArgumentError, TrimmedError, TruncatedError
+from pyreplog.log import names, recovery, survey
+from pyreplog.log.files import Files, RealFiles
+from pyreplog.log.hold import hold
+from pyreplog.log.manifest import Manifest, Piece
+from pyreplog.log.reader import LogReader
+
+Progress = Callable[[int, int], object]
+"""Called with (bytes copied, entries copied) in all."""
+
+BLANK_BYTES = 32  # of the blank at the end of a full segment; what lies behind it means nothing
+_STEP_BYTES = 1 << 20
+
+
+def backup(path: Path | str, target: Path | str, *, progress: Progress | None = None) -> Manifest:
+    """Copy the log in directory `path` into the directory `target`, which is made (or is empty).
+
+    Durable when it returns; a target without its manifest is no backup. Retention may go on meanwhile: what it removes
+    before it was copied is left out. Any process, with or without a writer.
+    Errors: NotALogError, CorruptionError, TruncatedError (the log was cut meanwhile: begin again), DiskFullError,
+    InvalidArgumentError for a target that holds something.
+    """
+    source, target = Path(path), Path(target)
+    files = RealFiles()
+    with LogReader(source) as log:
+        generation = survey.generation(source)
+        _make_target(source, target, files)
+        copy = _Copy(source, target, files, progress)
+        try:
+            copy.run(log.start_position, log.end_position)
+            if generation != (now := survey.generation(source)) or now[1]:
+                raise TruncatedError(f"{source} was cut while it was copied; begin again")
+            return copy.finish(generation[0])
+        except BaseException:
+            copy.abandon()
+            raise
+
+
+def _make_target(source: Path, target: Path, files: Files) -> None:
+    if target.resolve().is_relative_to(source.resolve()):
+        raise InvalidArgumentError(f"{target} lies in the log {source}; a backup belongs somewhere else")
+    check_target(target)
+    if not target.exists():
+        target.mkdir(parents=True, mode=0o700)
+        files.sync_directory(target.parent)
+
+
+def check_target(target: Path) -> None:
+    """InvalidArgumentError unless `target` is free: not there, or an empty directory."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InvalidArgumentError(f"{target} exists and is no empty directory")
+
+
+class _Copy:
+    """The pieces of one backup, the oldest first."""
+
+    def __init__(self, source: Path, target: Path, files: Files, progress: Progress | None) -> None:
+        self._source, self._target, self._files, self._progress = source, target, files, progress
+        self._pieces: list[Piece] = []
+        self._uuid, self._size = b"", 0
+
+    def run(self, start: int, end: int) -> None:
+        """Copy what lies between two positions."""
+        for base in names.segment_bases(self._source):
+            if not start <= base < end:
+                continue
+            try:
+                segment = hold(self._source, base)
+            except TrimmedError:
+                self.abandon()  # what lay before it was removed even earlier: the copy begins behind it
+                continue
+            self._check_place(segment)
+            self._pieces.append(self._copy(segment, min(end - base, segment.size)))
+            if self._progress is not None:
+                self._progress(sum(piece.bytes for piece in self._pieces), sum(piece.entries for piece in self._pieces))
+        if not self._pieces:
+            raise TruncatedError(f"{self._source}: all of it was removed while it was copied; begin again")
+
+    def _check_place(self, segment: Segment) -> None:
+        """Whether a segment follows on the one copied before."""
+        if not self._pieces:
+            self._uuid, self._size = segment.uuid, segment.size
+            return
+        last = self._pieces[-1]
+        base, first = last.base + self._size, last.first_entry + last.entries
+        found = (segment.uuid, segment.base, segment.first_entry)
+        if found != (self._uuid, base, first if segment.first_entry >= 0 else segment.first_entry) or not last.sealed:
+            expected = f"the segment at {base} of log {self._uuid.hex()} with first entry {first}"
+            raise CorruptionError(segment.path, segment.base, expected, f"{found[1]}, {found[0].hex()}, {found[2]}")
+
+    def _copy(self, segment: Segment, stop: int) -> Piece:
+        """Verify the records up to offset `stop` and copy them, with the blank behind them if they reach that far."""
+        index = SparseIndex(segment.size)
+        offset, status = segment.verify(index, HEADER_BYTES, max(stop, HEADER_BYTES))
+        sealed = status == recovery.BLANK
+        if status != 0 and not sealed:
+            raise segment.fault(offset, status)
+        piece = Piece(
+            base=segment.base,
+            first_entry=segment.first_entry,
+            epoch=segment.epoch,
+            stop=offset,
+            sealed=sealed,
+            entries=index.entries,
+            bytes=offset + BLANK_BYTES if sealed else offset,
+            crc32c=0,
+        )
+        return replace(piece, crc32c=self._write(segment, self._target / piece.name, piece.bytes))
+
+    def _write(self, segment: Segment, path: Path, length: int) -> int:
+        """Copy the first `length` bytes of a segment into a file, durably; their CRC-32C."""
+        fd, crc = self._files.create(path, length, zeroed=False), 0
+        try:
+            for at in range(0, length, _STEP_BYTES):
+                data = segment.view(at, min(_STEP_BYTES, length - at))
+                crc = crc32c(data, crc)
+                self._files.write(fd, data, at)
+            self._files.sync(fd)
+        finally:
+            os.close(fd)
+        return crc
+
+    def abandon(self) -> None:
+        """Remove what was copied."""
+        for path in self._target.glob("*.segment"):
+            self._files.remove(path)
+        self._pieces.clear()
+
+    def finish(self, epoch: int) -> Manifest:
+        """Write the manifest."""
+        first, last = self._pieces[0], self._pieces[-1]
+        made = Manifest(
+            uuid=self._uuid.hex(),
+            segment_bytes=self._size,
+            epoch=epoch,
+            start=max(first.first_entry, 0),
+            end=max(last.first_entry, 0) + last.entries,
+            start_position=first.base,
+            end_position=last.base + last.stop,
+            entries=sum(piece.entries for piece in self._pieces),
+            created=time.time_ns() // 1000,
+            pieces=tuple(self._pieces),
+        )
+        self._files.sync_directory(self._target)
+        made.write(self._target, self._files)
+        return made

@@ -1,0 +1,112 @@
+"""What a backup holds: a JSON file, written last, with a CRC-32C over what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pyreplog._native.checksum import crc32c
+from pyreplog._native.segment import HEADER_BYTES, SIZE_MAX, SIZE_MIN
+from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError
+from pyreplog.log.files import Files
+
+NAME = "manifest.json"
+FORMAT = "pyreplog backup"
+VERSION = 1
+
+_SIZE_MAX = 1 << 30  # of a manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One segment in a backup: a file of `bytes` bytes, the header block and the records, without what lay behind.
+
+    stop: offset after the last record; a blank follows when `sealed`. crc32c: of the whole file.
+    """
+
+    base: int
+    first_entry: int
+    epoch: int
+    stop: int
+    sealed: bool
+    entries: int
+    bytes: int
+    crc32c: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.base:020d}.segment"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A backup. uuid: of the log it was taken from, in hexadecimal. start, end: entry numbers, `end` one past the last.
+    created: time in microseconds since the epoch. epoch: of the log's segments to come."""
+
+    uuid: str
+    segment_bytes: int
+    epoch: int
+    start: int
+    end: int
+    start_position: int
+    end_position: int
+    entries: int
+    created: int
+    pieces: tuple[Piece, ...]
+
+    def write(self, directory: Path, files: Files) -> None:
+        """Durably; from then on the directory is a backup."""
+        content = asdict(self)
+        whole = {"format": FORMAT, "version": VERSION, "crc32c": crc32c(_canonical(content)), "content": content}
+        files.replace_small(directory / NAME, json.dumps(whole, indent=1).encode() + b"\n")
+
+
+def load(directory: Path) -> Manifest:
+    """The manifest of a backup. Errors: NotALogError when there is none, FormatVersionError, CorruptionError."""
+    path = directory / NAME
+    if not path.is_file():
+        raise NotALogError(f"{directory} holds no backup, or one that was not finished: {NAME} is missing")
+    try:
+        whole = json.loads(_read(path))
+        if whole["format"] != FORMAT:
+            raise ValueError(f"format {whole['format']!r}")
+        if whole["version"] > VERSION:
+            raise FormatVersionError(path, whole["version"], VERSION)
+        content = whole["content"]
+        if whole["crc32c"] != crc32c(_canonical(content)):
+            raise ValueError("a wrong CRC-32C")
+        made = Manifest(**{**content, "pieces": tuple(Piece(**piece) for piece in content["pieces"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptionError(path, 0, "an intact manifest of a backup", str(error)) from error
+    _check(path, made)
+    return made
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(_SIZE_MAX + 1)
+        if len(data) > _SIZE_MAX or os.fstat(file.fileno()).st_size != len(data):
+            raise ValueError(f"more than {_SIZE_MAX} bytes")
+    return data
+
+
+def _check(path: Path, made: Manifest) -> None:
+    """Sizes and places within their bounds, one piece behind the other."""
+    size = made.segment_bytes
+    right = SIZE_MIN <= size <= SIZE_MAX and made.pieces and made.pieces[0].base == made.start_position
+    right = right and all(
+        piece.base == made.start_position + i * size
+        and piece.base % size == 0
+        and HEADER_BYTES <= piece.stop <= piece.bytes <= size
+        and (piece.sealed or i == len(made.pieces) - 1)
+        for i, piece in enumerate(made.pieces)
+    )
+    if not right or made.end_position != made.pieces[-1].base + made.pieces[-1].stop:
+        raise CorruptionError(path, 0, "segments of one size, one behind the other", "others")
+
+
+def _canonical(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()

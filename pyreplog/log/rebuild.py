@@ -1,0 +1,86 @@
+"""A segment's damaged header made again, from what the rest of the log says about it.
+
+Its place tells the base, the other files uuid and size, the neighbours the first entry. Only the epoch has to be tried:
+every record carries a stamp made from it. The header stands only if all of the segment's records verify with it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pyreplog._native.segment import HEADER_BYTES, Segment, encode_header
+from pyreplog._native.sparse import SparseIndex
+from pyreplog.log import names, recovery
+from pyreplog.log.files import Files
+from pyreplog.log.segments import UNNUMBERED
+from pyreplog.log.survey import Header, Survey
+
+_STAMP_AT = 8  # in a record's header
+
+
+def rebuild_header(seen: Survey, files: Files, base: int, *, due: int | None, keep: Path) -> bool:
+    """Replace the header of the segment at `base`; whether that could be done. The old one is copied to `keep` first.
+
+    due: number its first entry must have by what lies before it; None when that is unknown.
+    """
+    path = names.segment_path(seen.directory, base)
+    if path.stat().st_size != seen.identity[1]:
+        return False
+    fd = files.open(path, writable=True)
+    try:
+        old, stamp = os.pread(fd, HEADER_BYTES, 0), os.pread(fd, 4, HEADER_BYTES + _STAMP_AT)
+        epoch = _epoch_of(seen, base, int.from_bytes(stamp, "little"))
+        if epoch is None:
+            return False
+        uuid, size = seen.identity
+        keep.write_bytes(old)
+        files.write(fd, encode_header(uuid, base, size, 0, epoch), 0)
+        first_entry = _first_entry(seen, path, base, due)
+        kept = old if first_entry is None else encode_header(uuid, base, size, first_entry, epoch)
+        files.write(fd, kept, 0)
+        files.sync(fd)
+    finally:
+        os.close(fd)
+    return first_entry is not None
+
+
+def _epoch_of(seen: Survey, base: int, stamp: int) -> int | None:
+    """The epoch that gives the segment at `base` its stamp. Epochs never descend along a log."""
+    headers = {at: header for at, header in seen.headers.items() if isinstance(header, Header)}
+    lowest = max((header.epoch for at, header in headers.items() if at < base), default=0)
+    highest = max((header.epoch for header in headers.values()), default=lowest)
+    if seen.checkpoint is not None:
+        highest = max(highest, seen.checkpoint.epoch)
+    uuid, size = seen.identity
+    scratch = _scratch(uuid, base, size)
+    for epoch in range(lowest, highest + 1):
+        scratch.reassign("", uuid, base, 0, epoch)
+        if scratch.stamp == stamp:
+            return epoch
+    return None
+
+
+def _scratch(uuid: bytes, base: int, size: int) -> Segment:
+    """An empty segment in memory, to compute stamps with."""
+    fd = os.memfd_create("header")
+    os.truncate(fd, size)
+    os.pwrite(fd, encode_header(uuid, base, size, 0, 0), 0)
+    return Segment(fd, "", writable=False)
+
+
+def _first_entry(seen: Survey, path: Path, base: int, due: int | None) -> int | None:
+    """Number of the segment's first entry, told by its neighbours; None when they do not agree or do not tell.
+
+    The file has a header good enough to verify its records.
+    """
+    segment = Segment(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path), writable=False)
+    index = SparseIndex(segment.size)
+    _, status = segment.verify(index, HEADER_BYTES, segment.size)
+    sealed, following = status == recovery.BLANK, seen.headers.get(base + segment.size)
+    if not sealed or not isinstance(following, Header) or following.first_entry < UNNUMBERED:
+        return due if index.entries and not isinstance(following, Header) else None
+    if following.first_entry == UNNUMBERED:
+        return UNNUMBERED
+    told = following.first_entry - index.entries
+    return told if told >= 0 and due in (None, told) else None

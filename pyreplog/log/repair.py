@@ -1,0 +1,219 @@
+"""Repair of a damaged log: what can be made again is made again; what cannot is moved aside, never deleted.
+
+| damage | repair |
+|---|---|
+| index file | moved to `aside/`; made again from its segment when it is next needed |
+| checkpoint | moved to `aside/`; the next opening verifies the whole log and makes one |
+| marker of a truncation | moved to `aside/`: its caller was never told that the cut had happened |
+| segment header | made again when the log's other files tell all of its fields and the records then verify |
+| record, or a segment missing, foreign or of a wrong size | nothing, unless told to truncate |
+
+Entry numbers are dense and readers rely on it, so a bad record cannot be left out: the log goes on behind it, or it
+ends before it. Truncating keeps the damaged segment and all behind it in `aside/`, whole.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyreplog._native.segment import HEADER_BYTES
+from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.tail import Tail
+from pyreplog.log import fsck, names, survey, truncation
+from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
+from pyreplog.log.damage import CHECKPOINT, HEADER, INDEX, MARKER, RECORD, Damage, Report
+from pyreplog.log.files import RealFiles, boot_id
+from pyreplog.log.fsck import HEADER_USED
+from pyreplog.log.hold import hold
+from pyreplog.log.lock import WriterLock
+from pyreplog.log.rebuild import rebuild_header
+from pyreplog.log.segments import PREPARED
+from pyreplog.log.survey import Header, Survey
+from pyreplog.log.truncation import Truncation
+
+BLANK_BYTES = 32  # a segment's records leave room for its blank
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What was done, one line each, and how the log stands after it. `before`: as fsck found it."""
+
+    before: Report
+    actions: tuple[str, ...]
+    after: Report
+
+
+def repair(path: Path | str, *, truncate_at_damage: bool = False, progress: fsck.Progress | None = None) -> Repair:
+    """Repair the log in directory `path`, holding its writer's lock.
+
+    truncate_at_damage: end the log before the first damage that costs entries. Errors: LockedError, NotALogError,
+    FormatVersionError, OSError.
+    """
+    directory = Path(path)
+    survey.take(directory, writer=None)  # NotALogError, before a lock file is made
+    lock = WriterLock(directory)
+    try:
+        before = fsck.verify(survey.take(directory, writer=None), progress)
+        work = _Work(directory)
+        after = work.mend(before, progress) if before.damages else before
+        if truncate_at_damage and after.first_loss is not None:
+            work.truncate(after.first_loss)
+            after = work.look(progress)
+    finally:
+        lock.release()
+    return Repair(before, tuple(work.actions), after)
+
+
+class _Work:
+    """Repairs of one run; they share a folder below `aside/`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.files = directory, RealFiles()
+        self.folder = directory / names.ASIDE / f"repair-{time.time_ns():020d}"
+        self.actions: list[str] = []
+
+    def look(self, progress: fsck.Progress | None) -> Report:
+        return fsck.verify(survey.take(self.directory, writer=None), progress)
+
+    def mend(self, report: Report, progress: fsck.Progress | None) -> Report:
+        """Repair all that costs no entries, and headers; how the log stands then."""
+        for damage in report.damages:
+            path = Path(damage.path)
+            if damage.part in (INDEX, CHECKPOINT, MARKER) and path.exists():
+                self._move_aside(path)
+            elif damage.part == HEADER:
+                self._mend_header(path, damage, due=damage.entry if damage is report.first_loss else None)
+        return self.look(progress) if self.actions else report
+
+    # ---- moving aside ---------------------------------------------------------------------------------------
+
+    def _aside(self, name: str) -> Path:
+        """The place of a file in the folder, which is made with the first one."""
+        if not self.folder.exists():
+            self.folder.mkdir(parents=True, mode=0o700)
+        return self.folder / name
+
+    def _settle_aside(self) -> None:
+        for changed in (self.folder, self.folder.parent, self.directory):
+            self.files.sync_directory(changed)
+
+    def _move_aside(self, path: Path) -> None:
+        self.files.rename(path, self._aside(path.name))
+        self._settle_aside()
+        self.actions.append(f"moved {path.name} to {self._shown}")
+
+    @property
+    def _shown(self) -> str:
+        return str(self.folder.relative_to(self.directory))
+
+    # ---- headers --------------------------------------------------------------------------------------------
+
+    def _mend_header(self, path: Path, damage: Damage, *, due: int | None) -> None:
+        seen, base = survey.take(self.directory, writer=None), int(path.stem)
+        header, keep = seen.headers[base], self._aside(f"{path.name}.header")
+        if not isinstance(header, Header):
+            mended = rebuild_header(seen, self.files, base, due=due, keep=keep)
+        else:  # a wrong first entry cannot be mended: some other segment is missing or foreign
+            mended = not damage.costs_entries and self._clear_unused(path, keep)
+        if mended:
+            self._settle_aside()
+            self.actions.append(f"made the header of {path.name} again; the old one is in {self._shown}")
+
+    def _clear_unused(self, path: Path, keep: Path) -> bool:
+        fd = self.files.open(path, writable=True)
+        try:
+            block = os.pread(fd, HEADER_BYTES, 0)
+            keep.write_bytes(block)
+            self.files.write(fd, bytes(HEADER_BYTES - HEADER_USED), HEADER_USED)
+            self.files.sync(fd)
+        finally:
+            os.close(fd)
+        return True
+
+    # ---- cutting --------------------------------------------------------------------------------------------
+
+    def truncate(self, loss: Damage) -> None:
+        """End the log before a damage; the segment it lies in and all behind are kept in the folder."""
+        seen = survey.take(self.directory, writer=None)
+        cut = self._place(seen, loss)
+        if cut is None:
+            self.actions.append(f"nothing intact lies before position {loss.position}: nothing was cut")
+            return
+        base = cut.position // seen.identity[1] * seen.identity[1]
+        self._sync_kept(seen, base)
+        later = [other for other in seen.headers if other > base]
+        for kept in (base, *later):
+            self._keep(seen, kept)
+        self._settle_aside()
+        self._cut(seen, cut, base, later)
+        self.actions.append(
+            f"cut the log at position {cut.position}, entry {cut.entry}; all from there on is in {self._shown}"
+        )
+
+    def _place(self, seen: Survey, loss: Damage) -> Truncation | None:
+        """Where the log ends from now on: at the bad record, or behind the last one of the segment before."""
+        size, base = seen.identity[1], int(Path(loss.path).stem)
+        epochs = [header.epoch for header in seen.headers.values() if isinstance(header, Header)]
+        epoch = 1 + max(*epochs, seen.checkpoint.epoch if seen.checkpoint is not None else 0, 0)
+        if loss.part == RECORD and loss.position - base <= size - BLANK_BYTES:
+            return Truncation(loss.position, loss.entry or 0, epoch)
+        if not isinstance(seen.headers.get(base - size), Header):
+            return None
+        before = hold(self.directory, base - size)
+        index = SparseIndex(size)
+        offset, _ = before.verify(index, HEADER_BYTES, size)
+        return Truncation(before.base + offset, max(before.first_entry, 0) + index.entries, epoch)
+
+    def _sync_kept(self, seen: Survey, base: int) -> None:
+        """The new checkpoint will say that all before the cut is on disk."""
+        proven = seen.checkpoint.position if seen.checkpoint is not None else 0
+        for kept in sorted(seen.headers):
+            if proven < kept + seen.identity[1] and kept < base:
+                fd = self.files.open(names.segment_path(self.directory, kept), writable=True)
+                try:
+                    self.files.sync(fd)
+                finally:
+                    os.close(fd)
+
+    def _keep(self, seen: Survey, base: int) -> None:
+        """Give a segment's files a second name in the folder: they outlive the removal of the first."""
+        header = seen.headers[base]
+        if isinstance(header, Header) and header.first_entry == PREPARED:
+            return
+        for path in (names.segment_path(self.directory, base), names.index_path(self.directory, base)):
+            if path.exists():
+                os.link(path, self._aside(path.name))
+
+    def _cut(self, seen: Survey, cut: Truncation, base: int, later: list[int]) -> None:
+        """As CommitLog.truncate; a crash on the way is finished by the next opening."""
+        uuid, size = seen.identity
+        last = seen.checkpoint or Checkpoint(
+            uuid=uuid, segment_bytes=size, position=cut.position, entry=cut.entry, epoch=cut.epoch, clean=False
+        )
+        checkpoint = CheckpointFile(self.directory, self.files, last)
+        try:
+            truncation.announce(self.directory, self.files, cut)
+            self._tell_readers(cut, uuid)
+            truncation.remove_later(self.directory, self.files, sorted(later))
+            truncation.replace_segment(self.directory, self.files, base, size, cut.position - base)
+            checkpoint.write(position=cut.position, entry=cut.entry, clean=False, epoch=cut.epoch)
+            truncation.finish(self.directory, self.files)
+        finally:
+            checkpoint.close()
+
+    def _tell_readers(self, cut: Truncation, uuid: bytes) -> None:
+        """Open readers, and those to come before the next writer, go by the tail page."""
+        path = self.directory / names.TAIL
+        if not path.exists():
+            return
+        with path.open("r+b") as file:
+            tail = Tail(file, writable=True)
+        if tail.belongs_to(boot_id(), uuid):
+            tail.note_truncation()
+            tail.publish(
+                start=tail.start, end=cut.position, end_entry=cut.entry, synced_end=cut.position,
+                synced_entry=cut.entry, visible=cut.position, visible_entry=cut.entry, is_open=False,
+            )  # fmt: skip

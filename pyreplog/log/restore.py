@@ -1,0 +1,129 @@
+"""A log made from a backup, with an identity of its own, so that it is never taken for the original.
+
+Entries, keys, times, entry numbers and positions are the same. The new uuid changes each segment's header and with it
+the stamp of every record in it; a record's CRC-32C does not cover the stamp and stays.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid as uuid_module
+from collections.abc import Callable
+from pathlib import Path
+
+from pyreplog._native.checksum import crc32c
+from pyreplog._native.segment import HEADER_BYTES, Segment, encode_header
+from pyreplog._native.sparse import SparseIndex
+from pyreplog.errors import CorruptionError
+from pyreplog.log import manifest as manifests
+from pyreplog.log import names, recovery
+from pyreplog.log.backup import check_target
+from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
+from pyreplog.log.files import Files, RealFiles
+from pyreplog.log.manifest import Manifest, Piece
+
+Progress = Callable[[int, int], object]
+"""Called with (bytes restored, entries restored) in all."""
+
+_STAMP_AT = 8  # in a record's header
+_STEP_BYTES = 1 << 20
+
+
+def restore(backup: Path | str, target: Path | str, *, progress: Progress | None = None) -> Manifest:
+    """Make a log in the directory `target` (not there yet, or empty) from a backup; returns what the backup holds.
+
+    The log appears at once and whole, or not at all. Every record is verified twice: as it was kept, and as it stands in
+    the new log. Errors: NotALogError, FormatVersionError, CorruptionError, InvalidArgumentError, DiskFullError.
+    """
+    backup, target = Path(backup), Path(target)
+    files = RealFiles()
+    manifest = manifests.load(backup)
+    check_target(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    building = target.with_name(f"{target.name}.restoring")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(mode=0o700)
+    try:
+        _fill(backup, building, manifest, files, progress)
+        files.rename(building, target)
+        files.sync_directory(target.parent)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    return manifest
+
+
+def _fill(backup: Path, building: Path, manifest: Manifest, files: Files, progress: Progress | None) -> None:
+    uuid, size = uuid_module.uuid4().bytes, manifest.segment_bytes
+    done = entries = 0
+    for piece in manifest.pieces:
+        path = names.segment_path(building, piece.base)
+        _copy(files, backup / piece.name, path, piece, size)
+        _rewrite(files, path, piece, uuid, backup / piece.name)
+        _verify(path, piece, backup / piece.name)
+        done, entries = done + piece.bytes, entries + piece.entries
+        if progress is not None:
+            progress(done, entries)
+    made = Checkpoint(
+        uuid=uuid,
+        segment_bytes=size,
+        start=manifest.start_position,
+        position=manifest.end_position,
+        entry=manifest.end,
+        epoch=manifest.epoch,
+        clean=True,
+    )
+    CheckpointFile(building, files, made).close()
+    files.sync_directory(building)
+
+
+def _copy(files: Files, source: Path, path: Path, piece: Piece, size: int) -> None:
+    """A segment file with the bytes of a piece, which are checked against the manifest."""
+    fd, crc, at = files.create(path, size, zeroed=False), 0, 0
+    try:
+        with source.open("rb") as file:
+            while at < piece.bytes and (data := file.read(min(_STEP_BYTES, piece.bytes - at))):
+                crc = crc32c(data, crc)
+                files.write(fd, data, at)
+                at += len(data)
+    finally:
+        os.close(fd)
+    if (at, crc) != (piece.bytes, piece.crc32c):
+        raise CorruptionError(
+            source, 0, f"{piece.bytes} bytes with CRC-32C {piece.crc32c:#010x}", f"{at} bytes with {crc:#010x}"
+        )
+
+
+def _rewrite(files: Files, path: Path, piece: Piece, uuid: bytes, source: Path) -> None:
+    """Give a segment another log's uuid: its header, and the stamps of its records."""
+    import numpy
+
+    fd = files.open(path, writable=True)
+    old = Segment(fd, str(path), writable=False)
+    if (old.base, old.first_entry, old.epoch) != (piece.base, piece.first_entry, piece.epoch):
+        raise CorruptionError(source, piece.base, f"the segment at {piece.base}", f"that at {old.base}")
+    new = Segment(os.dup(fd), str(path), writable=False)
+    new.reassign(str(path), uuid, piece.base, piece.first_entry, piece.epoch)
+    words = numpy.memmap(path, dtype="<u4", mode="r+")
+    offset = HEADER_BYTES
+    while offset < piece.stop:
+        batch = old.scan(offset, piece.stop, until=min(offset + _STEP_BYTES, piece.stop), all_kinds=True)
+        words[(batch.position - piece.base + _STAMP_AT) // 4] = new.stamp
+        offset = batch.next_position - piece.base
+    if piece.sealed:
+        words[(piece.stop + _STAMP_AT) // 4] = new.stamp
+    words.flush()
+    files.write(fd, encode_header(uuid, piece.base, old.size, piece.first_entry, piece.epoch), 0)
+    files.sync(fd)
+
+
+def _verify(path: Path, piece: Piece, source: Path) -> None:
+    """The new segment holds what the manifest says."""
+    segment = Segment(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path), writable=False)
+    index = SparseIndex(segment.size)
+    offset, status = segment.verify(index, HEADER_BYTES, segment.size if piece.sealed else piece.stop)
+    if (offset, status == recovery.BLANK, index.entries) != (piece.stop, piece.sealed, piece.entries):
+        raise CorruptionError(
+            source, piece.base, f"{piece.entries} entries up to offset {piece.stop}", f"{index.entries} up to {offset}"
+        )

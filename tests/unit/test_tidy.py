@@ -1,0 +1,242 @@
+"""The house rules that a machine can check: layers, lazy imports, sizes, stubs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "pyreplog"
+
+# What may import what: a part sees those in the rows above its own and nothing beside it.
+LAYERS = [
+    {"errors", "_version"},
+    {"_native"},
+    {"base"},
+    {"log", "net", "metadata"},
+    {"bookie", "ledger", "ha", "partition"},
+    {"topic"},
+    {"geo", "autorecovery"},
+    {"facade"},
+    {"spark", "cli"},
+    {"__main__"},
+]
+RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
+# Single modules that count as one part.
+BASE = {"config", "clock", "metrics", "ack", "purgatory", "timing_wheel"}
+
+LAZY = {"numpy", "pyarrow", "pyspark", "kazoo", "rich", "prometheus_client", "sqlite3", "multiprocessing", "http"}
+
+FOLDERS = ["pyreplog", "tests", "benchmarks", "examples", "docs", ".ci"]
+# Put together here so that this file does not name them.
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:" + "|".join(["work", "root", "home", "tmp"]) + r")/")
+
+CYTHON_FROM = re.compile(
+    r"^[ \t]*from[ \t]+(pyreplog[\w.]*)[ \t]+c?import[ \t]+(?:\(([^)]*)\)|([^#\n]*))", re.MULTILINE
+)
+CYTHON_IMPORT = re.compile(r"^[ \t]*c?import[ \t]+(pyreplog[\w.]*)", re.MULTILINE)
+CYTHON_CONSTANT = re.compile(r"^[ \t]*(DEF|IF|ELIF|ELSE)\b", re.MULTILINE)
+CYTHON_FUNCTION = re.compile(r"^([ \t]*)(?:async[ \t]+)?(?:cpdef|cdef(?![ \t]+class)|def)\b[^#\n]*\(")
+
+
+def sources(*patterns: str, under: Path = PACKAGE) -> list[Path]:
+    found = [path for pattern in patterns for path in under.rglob(pattern)]
+    return sorted(path for path in found if path.is_file() and "__pycache__" not in path.parts)
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+# ---- layers ----------------------------------------------------------------------------------------------------
+
+
+def part_of(module: str) -> str:
+    """The part of the package a module lies in: `pyreplog.log.files` -> log, `pyreplog.clock` -> base."""
+    parts = module.split(".")
+    if len(parts) == 1:
+        return "facade"
+    return "base" if parts[1] in BASE else parts[1]
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def resolve(module: str, imported: str) -> str:
+    """`from pyreplog import log` imports a part, `from pyreplog import open` the facade."""
+    if module == "pyreplog" and any((PACKAGE / f"{imported}{suffix}").exists() for suffix in ("", ".py")):
+        return f"pyreplog.{imported}"
+    return module
+
+
+def python_imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(), name(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name(path)}:{node.lineno}: a relative import"
+            yield from (resolve(node.module or "", alias.name) for alias in node.names)
+
+
+def cython_imports(path: Path) -> Iterator[str]:
+    text = path.read_text()
+    yield from CYTHON_IMPORT.findall(text)
+    for module, bracketed, plain in CYTHON_FROM.findall(text):
+        names = (word.split()[0] for word in (bracketed or plain).split(",") if word.strip())
+        yield from (resolve(module, imported) for imported in names)
+
+
+def imports(path: Path) -> Iterator[str]:
+    found = python_imports(path) if path.suffix in (".py", ".pyi") else cython_imports(path)
+    return (module for module in found if module.split(".")[0] == "pyreplog")
+
+
+def test_imports_point_down() -> None:
+    paths = sources("*.py", "*.pyi", "*.pyx", "*.pxd")
+    unplaced = {part_of(module_of(path)) for path in paths} - RANK.keys()
+    assert not unplaced, "give these a row in LAYERS"
+    seen = {(path, part_of(module_of(path)), module, part_of(module)) for path in paths for module in imports(path)}
+    assert len(seen) > len(paths), "hardly any import was found: the search is broken"
+    wrong = [
+        f"{name(path)} ({part}) imports {module}"
+        for path, part, module, other in sorted(seen)
+        if part != other and RANK[other] >= RANK[part]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_cython_imports_are_found(tmp_path: Path) -> None:
+    source = tmp_path / "sample.pyx"
+    source.write_text(
+        "from pyreplog._native.layout cimport (\n    ALIGN, KEY_MAX,\n)\nfrom pyreplog import log, open\n"
+        "def f():\n    from pyreplog.net import frames  # late\n    cimport pyreplog.topic\n"
+        "from libc.stdint cimport int64_t\n"
+    )
+    assert set(imports(source)) == {
+        "pyreplog._native.layout",
+        "pyreplog.log",
+        "pyreplog",
+        "pyreplog.net",
+        "pyreplog.topic",
+    }
+
+
+# ---- what an import costs --------------------------------------------------------------------------------------
+
+
+def test_import_is_light() -> None:
+    """A fresh `import pyreplog` loads no optional, and no heavy, library and warns of nothing.
+
+    asyncio is loaded, and ssl and subprocess with it: an Ack can be awaited.
+    """
+    code = "import sys, pyreplog; print(*sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    loaded = set(run.stdout.split())
+    assert "pyreplog.log.commitlog" in loaded
+    assert not LAZY & loaded
+    assert not {"pyreplog.cli", "pyreplog.spark"} & loaded
+
+
+# ---- sizes -----------------------------------------------------------------------------------------------------
+
+
+def python_functions(path: Path) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse(path.read_text(), name(path))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{name(path)}:{node.lineno} {node.name}", (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def cython_functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Functions by indentation: one ends before the next line that is not deeper than its first."""
+    lines = path.read_text().splitlines()
+    for start, line in enumerate(lines):
+        if (match := CYTHON_FUNCTION.match(line)) is None:
+            continue
+        end = last = start
+        for end in range(start + 1, len(lines)):
+            text = lines[end].strip()
+            if text and len(lines[end]) - len(lines[end].lstrip()) <= len(match[1]) and not text.startswith(")"):
+                break
+            last = end if text else last
+        yield f"{path.name}:{start + 1} {line.strip()}", last - start + 1
+
+
+def test_files_are_short() -> None:
+    limits = {".pyx": 500, ".py": 400, ".pyi": 400, ".pxd": 400, ".h": 400, ".c": 400}
+    paths = [*sources(*(f"*{suffix}" for suffix in limits)), ROOT / "setup.py"]
+    for folder in ("benchmarks", "examples"):
+        paths += sources("*.py", under=ROOT / folder)
+    lengths = {path: len(path.read_text().splitlines()) for path in paths}
+    long = [f"{name(path)}: {length} lines" for path, length in lengths.items() if length > limits[path.suffix]]
+    assert not long, "\n".join(long)
+
+
+def test_functions_are_short() -> None:
+    lengths = [found for path in sources("*.py") for found in python_functions(path)]
+    lengths += [found for path in sources("*.pyx", "*.pxd") for found in cython_functions(path)]
+    assert len(lengths) > 300, "hardly any function was found: the search is broken"
+    long = [f"{function}: {length} lines" for function, length in lengths if length > 60]
+    assert not long, "\n".join(long)
+
+
+def test_cython_functions_are_measured(tmp_path: Path) -> None:
+    source = tmp_path / "sample.pyx"
+    source.write_text(
+        "cdef int a(int x,\n           int y\n) noexcept:\n    return 1\n\n\nX = 1\n"
+        "cdef class C(B):\n    def b(self):\n        return 1\n\n    cdef object c\n"
+    )
+    assert [length for _, length in cython_functions(source)] == [4, 2]
+
+
+# ---- sources ---------------------------------------------------------------------------------------------------
+
+
+def test_no_compile_time_constants_in_cython() -> None:
+    paths = sources("*.pyx", "*.pxd", "*.pxi")
+    found = [f"{name(path)}: {match[1]}" for path in paths for match in CYTHON_CONSTANT.finditer(path.read_text())]
+    assert not found
+
+
+def test_no_machine_paths() -> None:
+    paths = [path for folder in FOLDERS for path in sources("*", under=ROOT / folder) if path.suffix != ".so"]
+    paths += [path for path in ROOT.iterdir() if path.is_file()]
+    texts = {path: path.read_bytes().decode("utf-8", "replace") for path in paths}
+    found = [f"{name(path)}: {match[0]}" for path, text in texts.items() for match in MACHINE_PATH.finditer(text)]
+    assert not found, "\n".join(found)
+
+
+# ---- stubs -----------------------------------------------------------------------------------------------------
+
+
+def public_names(path: Path) -> list[str]:
+    """What a compiled module defines, or keeps as a constant, for Python to see."""
+    module = importlib.import_module(module_of(path))
+    return [
+        key
+        for key, value in vars(module).items()
+        if not key.startswith("_")
+        and not inspect.ismodule(value)
+        and getattr(value, "__module__", module.__name__) == module.__name__
+    ]
+
+
+@pytest.mark.parametrize("path", sources("*.pyx"), ids=lambda path: path.stem)
+def test_every_extension_has_a_stub(path: Path) -> None:
+    assert path.with_suffix(".pyi").exists() or not public_names(path)
+
+
+def test_every_stub_has_an_extension() -> None:
+    assert not [name(path) for path in sources("*.pyi") if not path.with_suffix(".pyx").exists()]
