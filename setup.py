@@ -53,8 +53,11 @@ setup(
             extension("reader", "crc32c.c"),
             extension("parts"),
             extension("appender", "crc32c.c"),
+            extension("pump"),
+            extension("gate"),
             extension("frame"),
             extension("index", "crc32c.c"),
+            extension("sealed", "crc32c.c"),
         ],
         compiler_directives={
             "language_level": "3",

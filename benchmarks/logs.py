@@ -13,7 +13,7 @@ from benchmarks.plan import Plan
 from pyreplog import CommitLog
 from pyreplog.log.files import RealFiles
 
-SPARES = 4
+_SPARES = 4
 _RETAINED = 2
 _SETTLE_S = 60.0
 
@@ -43,30 +43,23 @@ class RecycledLog:
         """Write until no new file was needed for as many segments as the log keeps."""
         lap = in_turn(self.values, self.lap(size))
         made, unchanged = self._files.created, 0
-        for _ in range(8 * (SPARES + _RETAINED)):
+        for _ in range(8 * (_SPARES + _RETAINED)):
             for start in range(0, len(lap), BATCH):
                 self.log.append_batch(lap[start : start + BATCH])
             self.written += len(lap)
-            self.settle()
+            settle(self.log)
             unchanged = unchanged + 1 if self._files.created == made else 0
             made = self._files.created
-            if unchanged > SPARES + _RETAINED:
+            if unchanged > _SPARES + _RETAINED:
                 return
 
     def lap(self, size: int) -> int:
         """About a segment full of entries, in whole batches (and so in whole turns of the values)."""
         return max(self.log.stats().segment_bytes // stride(size) // BATCH, 1) * BATCH
 
-    def settle(self) -> None:
-        """Wait until the background thread has the next segments ready: that is its time, not an append's."""
-        deadline = time.monotonic() + _SETTLE_S
-        while self.log.stats().ready_segments < SPARES:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.log}: no segments were prepared for {_SETTLE_S} s")
-            time.sleep(0.0005)
-
     def verified(self) -> str:
         """Read back what is left, and say whether the segments really were recycled."""
+        stop_retention(self.log)
         fresh = self._files.created - self._created
         told = verify(self.log, self.values, self.written)
         return told if not fresh else f"{told}; {fresh} segments were made anew"
@@ -80,10 +73,25 @@ def recycled(plan: Plan, size: int, durability: str = "appended") -> Iterator[Re
         plan.folder() as folder,
         pyreplog.open(
             folder / "log", files=files, durability=durability, segment_bytes=plan.segment_bytes,
-            spare_segments=SPARES, retention_bytes=_RETAINED * plan.segment_bytes,
+            spare_segments=_SPARES, retention_bytes=_RETAINED * plan.segment_bytes,
         ) as log,
     ):  # fmt: skip
         yield RecycledLog(log, files, size)
+
+
+def settle(log: CommitLog) -> None:
+    """Wait until the background thread has the next segments ready: that is its time, not an append's."""
+    deadline = time.monotonic() + _SETTLE_S
+    while log.stats().ready_segments < log.config.spare_segments:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{log}: no segments were prepared for {_SETTLE_S} s")
+        time.sleep(0.0005)
+
+
+def stop_retention(log: CommitLog) -> None:
+    """Keep all that is left from now on, so that it can be read back."""
+    log.retention_floor = 0
+    log.trim(0)  # removes nothing, and waits for a removal that is under way
 
 
 def fill(log: CommitLog, values: list[bytes], count: int) -> None:

@@ -30,7 +30,7 @@ class PlainFile(Peer):
     def version() -> str:
         return f"crc32c {crc32c.__version__}"
 
-    def append(self, value: bytes, /) -> int:
+    def append(self, value: bytes) -> int:
         position = self._position
         self._file.write(_HEADER.pack(len(value), crc32c.crc32c(value), position, time.time_ns()))
         self._file.write(value)
@@ -38,7 +38,7 @@ class PlainFile(Peer):
         self._finish()
         return position
 
-    def append_batch(self, values: list[bytes], /) -> list[int]:
+    def append_batch(self, values: list[bytes]) -> list[int]:
         position, positions, now = self._position, [], time.time_ns()
         write, pack, checksum = self._file.write, _HEADER.pack, crc32c.crc32c
         for value in values:
@@ -80,7 +80,7 @@ class PlainFile(Peer):
     def start_reading(self) -> None:
         self._reader = os.open(self._path, os.O_RDONLY)
 
-    def read(self, key: int, /) -> bytes:
+    def read(self, key: int) -> bytes:
         size, _, _, _ = _HEADER.unpack(os.pread(self._reader, _HEADER.size, key))
         return os.pread(self._reader, size, key + _HEADER.size)
 

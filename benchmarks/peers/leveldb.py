@@ -16,19 +16,20 @@ class LevelDB(Peer):
     def __init__(self, directory: Path, *, synced: bool) -> None:
         self._store = plyvel.DB(str(directory / "store"), create_if_missing=True)
         self._synced = synced
-        self._next = 0
+        last = next(self._store.iterator(reverse=True, include_value=False), None)
+        self._next = 0 if last is None else int.from_bytes(last, "big") + 1
 
     @staticmethod
     def version() -> str:
         return f"plyvel {plyvel.__version__}"
 
-    def append(self, value: bytes, /) -> int:
+    def append(self, value: bytes) -> int:
         key = self._next
         self._store.put(key.to_bytes(8, "big"), value, sync=self._synced)
         self._next = key + 1
         return key
 
-    def append_batch(self, values: list[bytes], /) -> range:
+    def append_batch(self, values: list[bytes]) -> range:
         first = key = self._next
         with self._store.write_batch(sync=self._synced) as batch:
             put = batch.put
@@ -49,7 +50,7 @@ class LevelDB(Peer):
         values: Iterable[bytes] = self._store.iterator(include_key=False)
         return values
 
-    def read(self, key: int, /) -> bytes:
+    def read(self, key: int) -> bytes:
         value: bytes = self._store.get(key.to_bytes(8, "big"))
         return value
 

@@ -23,14 +23,14 @@ class Lmdb(Peer):
     def version() -> str:
         return f"LMDB {'.'.join(map(str, lmdb.version()))}, lmdb {lmdb.__version__}"
 
-    def append(self, value: bytes, /) -> int:
+    def append(self, value: bytes) -> int:
         key = self._next
         with self._store.begin(write=True) as transaction:
             transaction.put(key.to_bytes(8, "big"), value, append=True)
         self._next = key + 1
         return key
 
-    def append_batch(self, values: list[bytes], /) -> range:
+    def append_batch(self, values: list[bytes]) -> range:
         first = key = self._next
         with self._store.begin(write=True) as transaction:
             put = transaction.put
@@ -56,7 +56,7 @@ class Lmdb(Peer):
         self._transaction = self._store.begin()
         self._get = self._transaction.get
 
-    def read(self, key: int, /) -> bytes:
+    def read(self, key: int) -> bytes:
         value: bytes = self._get(key.to_bytes(8, "big"))
         return value
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyreplog
+from benchmarks.logs import settle
 from benchmarks.peers.peer import Peer
 
 VIEWS_FROM = 16384
@@ -24,19 +24,16 @@ class Pyreplog(Peer):
         self._log = pyreplog.open(
             self._path, durability="synced" if synced else "appended", retention_bytes=self.retention_bytes
         )
-        self.append = self._log.append  # type: ignore[method-assign]  # no call of ours around the one that is measured
-        self.append_batch = self._log.append_batch  # type: ignore[method-assign]
+        self.append = self._log.append
+        self.append_batch = self._log.append_batch
         self._views = False
 
     @staticmethod
     def version() -> str:
         return f"pyreplog {pyreplog.__version__}"
 
-    def append(self, value: bytes, /) -> int:
-        return self._log.append(value)
-
-    def append_batch(self, values: list[bytes], /) -> range:
-        return self._log.append_batch(values)
+    def settle(self) -> None:
+        settle(self._log)
 
     def scan(self) -> tuple[int, int]:
         count = total = 0
@@ -52,11 +49,13 @@ class Pyreplog(Peer):
 
     def start_reading(self) -> None:
         self._views = len(self._log.read(self._log.start)) >= VIEWS_FROM
-        if not self._views:
-            self.read = self._log.__getitem__  # type: ignore[method-assign]
+        self.read = self._view if self._views else self._log.__getitem__
 
-    def read(self, key: int, /) -> Any:
-        return self._log.read(key).value_view
+    def _view(self, entry: int) -> memoryview:
+        return self._log.read(entry).value_view
+
+    def first(self) -> int:
+        return self._log.start
 
     def disk_bytes(self, directory: Path) -> tuple[int, int]:
         _, allocated = super().disk_bytes(directory)

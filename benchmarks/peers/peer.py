@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar
@@ -44,12 +44,15 @@ class Peer(ABC):
     def version() -> str:
         """Of the store and of its Python package."""
 
-    @abstractmethod
-    def append(self, value: bytes, /) -> Key: ...
+    append: Callable[[bytes], Key]
+    append_batch: Callable[[list[bytes]], Sequence[Key]]
+    """All entries as one transaction, pipeline or write of the store."""
 
-    @abstractmethod
-    def append_batch(self, values: list[bytes], /) -> Sequence[Key]:
-        """As many entries as one transaction, pipeline or write of the store holds."""
+    read: Callable[[Any], Any]
+    """The value of one entry, by its key."""
+
+    def settle(self) -> None:
+        """Wait until nothing is left to be prepared in the background."""
 
     @abstractmethod
     def scan(self) -> tuple[int, int]:
@@ -59,12 +62,12 @@ class Peer(ABC):
     def values(self) -> Iterable[bytes]:
         """All values in order, for verification."""
 
+    def first(self) -> int:
+        """How many entries have been removed in front of the first one."""
+        return 0
+
     def start_reading(self) -> None:
         """What has to be opened before `read`."""
-
-    @abstractmethod
-    def read(self, key: Key, /) -> Any:
-        """The value of one entry."""
 
     def servers(self) -> list[int]:
         """Processes of its own."""

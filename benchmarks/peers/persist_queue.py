@@ -31,10 +31,10 @@ class PersistQueue(Peer):
     def version() -> str:
         return f"persist-queue {version('persist-queue')}"
 
-    def append(self, value: bytes, /) -> None:
+    def append(self, value: bytes) -> None:
         self._queue.put(value)
 
-    def append_batch(self, values: list[bytes], /) -> NoReturn:
+    def append_batch(self, values: list[bytes]) -> NoReturn:
         raise NotImplementedError("persist-queue has no batches")
 
     def scan(self) -> tuple[int, int]:
@@ -54,7 +54,7 @@ class PersistQueue(Peer):
             for _ in range(queue.qsize()):
                 yield queue.get()
 
-    def read(self, key: object, /) -> NoReturn:
+    def read(self, key: object) -> NoReturn:
         raise NotImplementedError("persist-queue reads in order only")
 
     def close(self) -> None:

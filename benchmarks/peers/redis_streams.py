@@ -3,6 +3,7 @@ second, or always where every entry must be on disk."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -24,15 +25,15 @@ class RedisStream(Peer):
     title = "Redis stream"
 
     def __init__(self, directory: Path, *, synced: bool) -> None:
-        socket = directory / "socket"
-        socket.unlink(missing_ok=True)
+        (directory / "socket").unlink(missing_ok=True)
         settings = {
-            "port": "0", "unixsocket": str(socket), "dir": str(directory), "save": "", "appendonly": "yes",
+            "port": "0", "unixsocket": "socket", "dir": str(directory), "save": "", "appendonly": "yes",
             "appendfsync": "always" if synced else "everysec", "auto-aof-rewrite-percentage": "0",
         }  # fmt: skip
         command = [_server(), *(word for name, value in settings.items() for word in (f"--{name}", value))]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        self._client: Any = redis.Redis(unix_socket_path=str(socket))
+        self._directory = os.open(directory, os.O_PATH)  # the path of a socket holds 107 bytes, which a directory may fill
+        self._client: Any = redis.Redis(unix_socket_path=f"/proc/self/fd/{self._directory}/socket")
         self._await_start()
 
     def _await_start(self) -> None:
@@ -51,11 +52,11 @@ class RedisStream(Peer):
         told = subprocess.run([_server(), "--version"], capture_output=True, text=True, check=True).stdout
         return f"Redis {told.split('v=')[1].split()[0]}, redis {version('redis')}, hiredis {version('hiredis')}"
 
-    def append(self, value: bytes, /) -> bytes:
+    def append(self, value: bytes) -> bytes:
         key: bytes = self._client.xadd(_STREAM, {b"v": value})
         return key
 
-    def append_batch(self, values: list[bytes], /) -> list[bytes]:
+    def append_batch(self, values: list[bytes]) -> list[bytes]:
         pipeline = self._client.pipeline(transaction=False)
         for value in values:
             pipeline.xadd(_STREAM, {b"v": value})
@@ -80,7 +81,7 @@ class RedisStream(Peer):
         for page in self._pages():
             yield from (fields[b"v"] for _, fields in page)
 
-    def read(self, key: bytes, /) -> bytes:
+    def read(self, key: bytes) -> bytes:
         value: bytes = self._client.xrange(_STREAM, key, key)[0][1][b"v"]
         return value
 
@@ -91,6 +92,7 @@ class RedisStream(Peer):
         self._client.close()
         self._process.terminate()
         self._process.wait()
+        os.close(self._directory)
 
 
 def _server() -> str:

@@ -21,19 +21,20 @@ class RocksDB(Peer):
         write = WriteOptions()
         write.sync = synced
         self._store.set_write_options(write)
-        self._next = 0
+        last = next(iter(self._store.keys(backwards=True)), None)
+        self._next = 0 if last is None else int.from_bytes(last, "big") + 1
 
     @staticmethod
     def version() -> str:
         return f"rocksdict {version('rocksdict')}"
 
-    def append(self, value: bytes, /) -> int:
+    def append(self, value: bytes) -> int:
         key = self._next
         self._store[key.to_bytes(8, "big")] = value
         self._next = key + 1
         return key
 
-    def append_batch(self, values: list[bytes], /) -> range:
+    def append_batch(self, values: list[bytes]) -> range:
         batch = WriteBatch(raw_mode=True)
         first = key = self._next
         for value in values:
@@ -53,7 +54,7 @@ class RocksDB(Peer):
     def values(self) -> Iterable[bytes]:
         return self._store.values()
 
-    def read(self, key: int, /) -> bytes:
+    def read(self, key: int) -> bytes:
         return self._store[key.to_bytes(8, "big")]
 
     def close(self) -> None:

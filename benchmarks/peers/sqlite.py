@@ -25,10 +25,10 @@ class SqliteWal(Peer):
     def version() -> str:
         return f"SQLite {sqlite3.sqlite_version}"
 
-    def append(self, value: bytes, /) -> int | None:
+    def append(self, value: bytes) -> int | None:
         return self._connection.execute(_INSERT, (time.time_ns(), value)).lastrowid
 
-    def append_batch(self, values: list[bytes], /) -> Sequence[int]:
+    def append_batch(self, values: list[bytes]) -> Sequence[int]:
         connection, now = self._connection, time.time_ns()
         connection.execute("begin")
         connection.executemany(_INSERT, [(now, value) for value in values])
@@ -47,7 +47,7 @@ class SqliteWal(Peer):
         for (value,) in self._connection.execute("select value from log order by id"):
             yield value
 
-    def read(self, key: int, /) -> bytes:
+    def read(self, key: int) -> bytes:
         value: bytes = self._connection.execute("select value from log where id = ?", (key,)).fetchone()[0]
         return value
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from benchmarks.areas import recycled_area
 from benchmarks.entries import BATCH, SIZES, in_turn
 from benchmarks.limits import bare, calls
-from benchmarks.logs import RecycledLog, recycled
+from benchmarks.logs import RecycledLog, recycled, settle
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.sampling import Run, interleave, timed
@@ -53,7 +53,7 @@ def _single_runs(ours: RecycledLog, area: bare.Area, size: int) -> dict[str, Run
     def appends() -> float:
         ours.written += count
         took = timed(lambda: _each(ours.log.append, entries), count)
-        ours.settle()
+        settle(ours.log)
         return took
 
     if size != 100:
@@ -102,7 +102,7 @@ def _batch_runs(ours: RecycledLog, area: bare.Area, size: int) -> dict[str, Run]
     def appends() -> float:
         ours.written += turns * BATCH
         took = timed(lambda: _repeat(ours.log.append_batch, batch, turns), turns * BATCH)
-        ours.settle()
+        settle(ours.log)
         return took
 
     return {

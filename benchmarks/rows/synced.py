@@ -13,7 +13,7 @@ from statistics import median
 import pyreplog
 from benchmarks.entries import SIZES, in_turn, make_values, stride, verify
 from benchmarks.limits import bare
-from benchmarks.logs import SPARES, recycled
+from benchmarks.logs import recycled, settle
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.sampling import collector_off, interleave
@@ -60,6 +60,7 @@ def one(plan: Plan) -> Section:
     record = bytes(stride(_SIZE))
     with plan.folder() as folder, zeroed_file(plan) as zeroed:
         with pyreplog.open(folder / "log", durability="synced", segment_bytes=plan.segment_bytes) as log:
+            settle(log)
             written = 0
 
             def ours() -> float:
@@ -152,6 +153,7 @@ def callers(plan: Plan) -> Section:
         pyreplog.open(folder / "log", durability="synced", segment_bytes=plan.segment_bytes) as log,
         collector_off(),
     ):
+        settle(log)
         group = Callers(log, value, turn)
         cases: dict[str, tuple[Callable[[], float], float]] = {
             "16 threads": (lambda: group.threads(16), 5),
@@ -183,7 +185,7 @@ def _writers(plan: Plan, turn: float) -> Comparison:
 
         def write() -> float:
             rate = group.threads(_WRITERS) * _WRITER_SIZE
-            ours.settle()
+            settle(ours.log)
             return rate
 
         runs = {"ours": write} | {name: lambda b=block: _bandwidth(zeroed, b) for name, block in blocks.items()}

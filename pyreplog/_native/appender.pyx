@@ -24,7 +24,7 @@ from pyreplog._native.tail cimport load32, store, swap, wake_sleepers
 from pyreplog.errors import RecordTooLargeError
 
 STAGE_BYTES = 8 << 20
-cdef int64_t RELEASE_GIL_FROM = 1 << 16   # releasing and taking the GIL costs as much as copying 400 bytes
+cdef int64_t RELEASE_GIL_FROM = 1 << 20   # below, waiting for the GIL again costs more than others gain meanwhile
 
 
 cdef extern from * nogil:

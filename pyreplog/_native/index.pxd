@@ -1,4 +1,5 @@
-# (ledger id, entry id) -> offset in one segment. The persisted layout is in FORMAT.md, "Ledger index".
+# (ledger id, entry id) -> offset in one segment: the index in memory, and what it shares with `sealed`, the index in a
+# file. The file's layout is in FORMAT.md, "Ledger index".
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -9,10 +10,13 @@ cdef extern from *:
     #include "layout.h"
 
     enum {
-        REPLOG_LEDGER_BLOCK = 4096,  /* unit of checking: every block has its own CRC-32C */
+        REPLOG_LEDGER_BLOCK = 4096, /* unit of checking: every block has its own CRC-32C */
         REPLOG_LEDGER_ROOTS = 992,
+        REPLOG_LEDGER_CRC_FROM = 12, /* the header's CRC leaves out what is before this */
     };
     #define REPLOG_LEDGER_MAGIC 0x31304744454c5052ull /* "RPLEDG01" */
+    /* Where runs can end at most, for the header's roots to cover their CRCs. */
+    #define REPLOG_LEDGER_DATA_MAX ((uint64_t)REPLOG_LEDGER_ROOTS * (REPLOG_LEDGER_BLOCK / 4) * REPLOG_LEDGER_BLOCK)
 
     typedef struct {
         uint64_t magic;
@@ -44,15 +48,15 @@ cdef extern from *:
     _Static_assert(sizeof(replog_ledger_run) == 48, "ledger run");
     /* Record numbers + 1 fit into the 24 bits that a hash slot has for them. */
     _Static_assert((REPLOG_SEGMENT_MAX - REPLOG_SEGMENT_HEADER) / REPLOG_LONG_HEADER < 1 << 24, "records");
-    /* The roots cover the CRC table of the largest possible index: a run of one wide item per record. */
-    _Static_assert((uint64_t)REPLOG_LEDGER_ROOTS * 1024 * REPLOG_LEDGER_BLOCK >=
-                   (uint64_t)(sizeof(replog_ledger_run) + 12) << 24, "roots");
+    /* The largest possible index, a run of one wide item per record, can be written. */
+    _Static_assert(REPLOG_LEDGER_DATA_MAX >= (uint64_t)(sizeof(replog_ledger_run) + 12) << 24, "roots");
     #endif
     """
     enum:
         BLOCK "REPLOG_LEDGER_BLOCK"
-        ROOTS "REPLOG_LEDGER_ROOTS"
+        HEADER_CRC_FROM "REPLOG_LEDGER_CRC_FROM"
     const uint64_t LEDGER_MAGIC "REPLOG_LEDGER_MAGIC"
+    const uint64_t DATA_MAX "REPLOG_LEDGER_DATA_MAX"
 
     ctypedef struct IndexFileHeader "replog_ledger_index":
         uint64_t magic
@@ -82,9 +86,35 @@ cdef enum IndexStatus:
     INDEX_OK = 0
     INDEX_ABSENT = -1     # definitely not in this segment
     INDEX_DAMAGED = -2    # the file is not what was written: unknown
-    INDEX_IDS = -3        # a negative ledger or entry id
-    INDEX_PLACE = -4      # not a place after the records added before
-    INDEX_NO_MEMORY = -5
+    INDEX_REFUSED = -3    # a negative id, or not a place after the records added before
+    INDEX_NO_MEMORY = -4
+
+
+# A found entry; `place` is its record's offset / 8.
+ctypedef struct Pair:
+    int64_t entry
+    int64_t place
+
+
+cdef inline uint32_t words_of(int64_t first, int64_t last) noexcept nogil:
+    """u32 words of an item: the entry's distance from the first one, and the place."""
+    return 2 if last - first <= <int64_t>0xffffffff else 3
+
+
+cdef inline uint64_t rounded(uint64_t size) noexcept nogil:
+    return (size + BLOCK - 1) // BLOCK * BLOCK
+
+
+cdef inline uint64_t image_size(uint64_t data_end) noexcept nogil:
+    """Bytes of a file whose runs end at `data_end`: header, data and CRC table, each in whole blocks."""
+    return rounded(data_end) + rounded((rounded(data_end) // BLOCK - 1) * 4)
+
+
+cdef int check_ids(int64_t ledger, int64_t entry) except -1
+# (entry ids, offsets) as numpy int64 arrays.
+cdef tuple columns(const Pair *pairs, int64_t count)
+# LedgerRun structures as a numpy table of what they say about ledgers.
+cdef object ledger_table(bytes runs)
 
 
 # An indexed record; 24 bytes. Records lie in an array in log order, so that truncation cuts its tail.
@@ -107,16 +137,38 @@ ctypedef struct LedgerRow:
     bint unordered        # entry ids did not only increase
 
 
-# Open addressing, linear probing, load <= 0.7. A slot is 0 or holds number + 1 of what it refers to in its low 24 bits
-# and 8 bits of the hash above them, which spare nearly all reads of what is not the key sought.
+# A hash table: open addressing, linear probing, load <= 0.7. A slot is 0, or holds number + 1 of what it refers to in its
+# low 24 bits and 8 bits of the hash above them, which spare nearly all reads of what is not the key sought.
 ctypedef struct Slots:
     uint32_t *slot
     uint32_t mask
 
 
-ctypedef struct Pair:
-    int64_t entry
-    int64_t place
+cdef inline uint64_t mix(uint64_t x) noexcept nogil:
+    """SplitMix64's finalizer: every bit of `x` moves every bit of the result."""
+    x = (x ^ (x >> 30)) * <uint64_t>0xbf58476d1ce4e5b9
+    x = (x ^ (x >> 27)) * <uint64_t>0x94d049bb133111eb
+    return x ^ (x >> 31)
+
+
+cdef inline uint64_t hash_of(uint32_t row, int64_t entry) noexcept nogil:
+    return mix(<uint64_t>entry + <uint64_t>row * <uint64_t>0x9e3779b97f4a7c15)
+
+
+cdef inline uint32_t slot_for(uint64_t hash, uint32_t number) noexcept nogil:
+    return <uint32_t>(hash >> 56) << 24 | (number + 1)
+
+
+cdef inline uint32_t number_in(uint32_t slot) noexcept nogil:
+    return (slot & 0xffffff) - 1
+
+
+cdef inline bint alike(uint32_t slot, uint64_t hash) noexcept nogil:
+    return slot >> 24 == hash >> 56
+
+
+cdef inline bint crowded(const Slots *slots, uint32_t used) noexcept nogil:
+    return <uint64_t>used * 10 >= (<uint64_t>slots.mask + 1) * 7
 
 
 @cython.final
@@ -131,20 +183,21 @@ cdef class LedgerIndex:
 
     # All of these run under `lock`.
     cdef int append(self, int64_t ledger, int64_t entry, int64_t offset, int64_t stride) noexcept nogil
-    cdef int64_t find(self, int64_t ledger, int64_t entry) noexcept nogil
     cdef void cut(self, int64_t offset) noexcept nogil
     cdef int reserve(self) noexcept nogil
     cdef void link(self, int64_t ledger, int64_t entry, int64_t offset, int64_t stride) noexcept nogil
-    cdef uint32_t row_for(self, int64_t ledger) noexcept nogil
+    cdef LedgerRow *row_for(self, int64_t ledger) noexcept nogil
+    cdef LedgerRow *row_of(self, int64_t ledger) noexcept nogil
     cdef uint32_t *row_slot(self, int64_t ledger) noexcept nogil
     cdef uint32_t *node_slot(self, uint32_t row, int64_t entry) noexcept nogil
     cdef int64_t collect(self, int64_t ledger, int64_t start, int64_t stop, Pair **pairs) noexcept nogil
-    cdef int64_t gather(self, const LedgerRow *row, Pair *pairs) noexcept nogil
+    cdef int64_t look_up(self, const LedgerRow *row, int64_t start, int64_t last, Pair *pairs) noexcept nogil
+    cdef int64_t gather(self, const LedgerRow *row, int64_t start, int64_t last, Pair *pairs) noexcept nogil
     cdef void distribute(self, Pair *pairs, uint32_t *filled) noexcept nogil
-    cdef void directory(self, LedgerRun *runs) noexcept nogil
-    cdef uint64_t runs_end(self) noexcept nogil
-    cdef int write(self, uint8_t *image, uint64_t data_end) noexcept nogil
-    cdef object refusal(self, int status, int64_t ledger, int64_t entry, int64_t offset, int64_t stride)
+    cdef uint64_t directory(self, LedgerRun *runs) noexcept nogil
+    cdef int write(self, uint8_t *image, const LedgerRun *runs) noexcept nogil
+
+    cdef int refuse(self, int status, int64_t ledger, int64_t entry, int64_t offset, int64_t stride) except -1
 
 
 # The append path's doors. They take the index's lock; any thread may call them, with or without the GIL.
@@ -155,47 +208,3 @@ cdef int ledger_index_add_batch(LedgerIndex index, int64_t count, const int64_t 
                                 const int64_t *offsets, const int64_t *strides, int64_t *failed) noexcept nogil
 # Offset of the record, or INDEX_ABSENT.
 cdef int64_t ledger_index_find(LedgerIndex index, int64_t ledger, int64_t entry) noexcept nogil
-
-
-# Why a lookup in a file gave INDEX_DAMAGED; `SealedIndex.error` makes the exception of it.
-cdef enum DamageKind:
-    DAMAGED_BLOCK
-    DAMAGED_RUN
-    DAMAGED_OFFSET
-
-
-ctypedef struct Damage:
-    DamageKind kind
-    uint64_t position     # in the index file
-    uint64_t expected
-    uint64_t found
-
-
-@cython.final
-cdef class SealedIndex:
-    cdef const uint8_t *image     # the mapped file; NULL: closed
-    cdef const IndexFileHeader *header
-    cdef uint64_t size
-    cdef uint64_t table           # offset of the CRC table
-    cdef uint8_t *proven          # one byte per block: its CRC was right
-    cdef bint is_open
-    cdef int users                # calls that run without the GIL; the last one unmaps a closed file
-    cdef object path
-
-    cdef int map_file(self, object path) except -1
-    cdef int adopt(self, object path, bytes uuid, int64_t base, uint32_t stamp, int64_t end) except -1
-    cdef int check_open(self) except -1
-    cdef void unmap(self) noexcept
-    cdef bint intact(self, uint64_t start, uint64_t stop, Damage *damage) noexcept nogil
-    cdef bint check(self, uint64_t block, uint32_t expected, Damage *damage) noexcept nogil
-    cdef int find_run(self, int64_t ledger, const LedgerRun **run, Damage *damage) noexcept nogil
-    cdef bint plausible(self, const LedgerRun *run, Damage *damage) noexcept nogil
-    cdef int64_t lower_bound(self, const LedgerRun *run, uint64_t delta, Damage *damage) noexcept nogil
-    cdef int64_t place_of(self, const LedgerRun *run, int64_t i, Damage *damage) noexcept nogil
-    cdef int64_t collect(self, int64_t ledger, int64_t start, int64_t stop, Pair **pairs,
-                         Damage *damage) noexcept nogil
-    cdef object error(self, const Damage *damage)
-
-
-# Offset of the record, INDEX_ABSENT or INDEX_DAMAGED (then `damage` says what). The caller keeps the index open.
-cdef int64_t sealed_index_find(SealedIndex index, int64_t ledger, int64_t entry, Damage *damage) noexcept nogil

@@ -6,11 +6,10 @@ fdatasync. While the leader syncs, others fill the other stage; one of them lead
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections import deque
 from typing import TYPE_CHECKING
 
+from pyreplog._native.gate import CommitGate
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.purgatory import Purgatory
 
@@ -28,11 +27,9 @@ class GroupCommit:
 
     def __init__(self, log: CommitLog, purgatory: Purgatory, synced: int) -> None:
         self._log, self._purgatory = log, purgatory
-        self.synced = synced
+        self._gate = CommitGate(synced)
         self.error: ReplogError | None = None
-        self._leading = threading.Lock()
         self._io = threading.Lock()
-        self._parked: deque[tuple[int, threading.Lock]] = deque()
         self._idle = threading.Lock()
         self._committer: threading.Thread | None = None
         self._stopping = False
@@ -41,68 +38,53 @@ class GroupCommit:
 
     def wait(self, position: int) -> None:
         """Return when all before `position` is synced. PoisonedError when a sync failed."""
-        while self.synced < position:
-            if self.error is not None:
-                raise self.error
-            if position > self._log._staged_end:
-                return  # synced, and then cut by a truncation
-            if self._leading.acquire(blocking=False):
-                try:
-                    if self.synced < position:
-                        self._commit()
-                except ClosedError:
-                    if self.synced < position:
-                        raise
-                finally:
-                    self._leading.release()
-                    self._wake()
-            else:
-                self._park(position)
+        gate = self._gate
+        try:
+            while gate.synced < position:
+                if self.error is not None:
+                    raise self.error
+                if position > self._log._staged_end:
+                    return  # synced, and then cut by a truncation
+                if gate.lead():
+                    self._lead()
+                else:
+                    gate.park(position)
+        except ClosedError:
+            if gate.synced < position:
+                raise
+        except BaseException:  # this thread may have been woken to lead
+            gate.wake_all()
+            raise
 
-    def _park(self, position: int) -> None:
-        gate = threading.Lock()
-        gate.acquire()
-        self._parked.append((position, gate))
-        # Whoever leads now wakes us when it is done; if it is done already, nobody might.
-        if self._leading.locked() and self.synced < position:
-            gate.acquire()
-        else:
-            with contextlib.suppress(ValueError):  # taken off by somebody who woke us: then we are the one to go on
-                self._parked.remove((position, gate))
-
-    def _wake(self) -> None:
-        """Wake all whose position is synced, and one more, to lead the next commit."""
-        parked = self._parked
-        while parked:
+    def _lead(self) -> None:
+        log, gate = self._log, self._gate
+        group = 0
+        try:
+            log._enter()
             try:
-                position, gate = parked.popleft()
-            except IndexError:
-                return
-            gate.release()
-            if position > self.synced and self.error is None:
-                return
+                self._io.acquire()  # free, or about to be: its holder is past the append path
+                taken = log._take_stage()
+                group = gate.note_taken(taken[3]) if taken is not None else 0
+            finally:
+                log._leave()
+            try:
+                self._write(taken)
+            finally:
+                self._io.release()
+        finally:
+            gate.resign(group)
+        self._purgatory.drain()
 
     # ---- one commit -----------------------------------------------------------------------------------------
-
-    def _commit(self) -> None:
-        log = self._log
-        log._enter()
-        try:
-            self._io.acquire()  # free, or about to be: its holder is past the append path
-            taken = log._take_stage()
-        finally:
-            log._leave()
-        try:
-            self._write(taken)
-        finally:
-            self._io.release()
-        self._purgatory.drain()
 
     def flush(self) -> None:
         """Commit all that is staged; for a thread that is inside the append path."""
         with self._io:
-            self._write(self._log._take_stage())
-        self._wake()
+            taken = self._log._take_stage()
+            if taken is not None:
+                self._gate.note_taken(taken[3])
+            self._write(taken)
+        self._gate.wake_all()
 
     def write_blank(self, segment: Segment, blank: bytes) -> None:
         """End a segment, durably: records of the next one must not reach the disk without it."""
@@ -111,7 +93,7 @@ class GroupCommit:
 
     def restart(self, position: int) -> None:
         """The log was truncated to `position`, all before it synced: positions beyond will come a second time."""
-        self.synced = position
+        self._gate.restart(position)
         self._purgatory.reset(SYNCED)
         self._purgatory.advance(SYNCED, position)
 
@@ -121,15 +103,15 @@ class GroupCommit:
         segment, offset, view, position, entry = taken
         self._sync(segment, view, offset)
         self._log._set_synced(position, entry)
-        self.synced = position
+        self._gate.synced = position
         self._purgatory.advance(SYNCED, position)
 
     def _sync(self, segment: Segment, data: bytes | memoryview, offset: int) -> None:
         try:
-            self._log._files.write(segment.fileno(), data, offset)
-            self._log._files.sync(segment.fileno())
+            self._log._files.write_sync(segment.fileno(), data, offset)
         except OSError as error:
             self.error = self._log._poison("group commit", error)
+            self._gate.wake_all()
             raise self.error from error
 
     # ---- submitted appends ----------------------------------------------------------------------------------

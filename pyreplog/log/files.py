@@ -9,6 +9,7 @@ import struct
 from pathlib import Path
 from typing import Protocol
 
+from pyreplog._native.pump import write_sync
 from pyreplog.errors import DiskFullError, UnsupportedFilesystemError
 
 _ZEROS = bytes(1 << 20)
@@ -25,6 +26,9 @@ class Files(Protocol):
     def open(self, path: Path, *, writable: bool) -> int: ...
     def write(self, fd: int, data: bytes | memoryview, offset: int) -> None: ...
     def sync(self, fd: int) -> None: ...
+    def write_sync(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        """`write`, then `sync`."""
+
     def sync_directory(self, path: Path) -> None: ...
     def rename(self, old: Path, new: Path) -> None: ...
     def remove(self, path: Path) -> None: ...
@@ -72,6 +76,9 @@ class RealFiles:
 
     def sync(self, fd: int) -> None:
         os.fdatasync(fd)
+
+    def write_sync(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        write_sync(fd, data, offset)
 
     def sync_directory(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

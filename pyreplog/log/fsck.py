@@ -21,7 +21,7 @@ from pyreplog.log.segments import PREPARED
 from pyreplog.log.survey import Header, Survey
 
 Progress = Callable[[int, int], object]
-"""Called with (bytes verified, bytes in all)."""
+"""Called with (bytes verified, entries found intact) so far, after each segment."""
 
 HEADER_USED = 64  # bytes of the header block that its CRC-32C covers, or is
 _NUMBERED_MAX = 2  # record kinds up to this one are entries
@@ -43,13 +43,10 @@ def check(path: Path | str, *, progress: Progress | None = None) -> Report:
 def verify(seen: Survey, progress: Progress | None = None) -> Report:
     """Compare what a log says about itself with all of its bytes."""
     walk = _Walk(seen)
-    total = len(walk.bases) * walk.size
-    for number, base in enumerate(walk.bases):
-        if progress is not None:
-            progress(number * walk.size, total)
+    for base in walk.bases:
         walk.visit(base)
-    if progress is not None:
-        progress(total, total)
+        if progress is not None:
+            progress(walk.verified, walk.intact)
     walk.check_log()
     first = seen.headers[walk.bases[0]] if walk.bases else None
     return Report(
@@ -62,11 +59,11 @@ def verify(seen: Survey, progress: Progress | None = None) -> Report:
         verified_bytes=walk.verified,
         start=first.first_entry if isinstance(first, Header) else None,
         end=walk.entry,
-        start_position=walk.bases[0] if walk.bases else 0,
+        start_position=seen.extent.start,
         end_position=walk.end,
         entries=walk.intact,
         lost=walk.lost,
-        torn_bytes=seen.end.torn or walk.torn,
+        torn_bytes=seen.extent.torn or walk.torn,
         damages=tuple(replace(d, intact_after=walk.intact - d.intact_before) for d in walk.damages),
         notes=(*walk.notes, *leftovers.describe(seen, walk.bases)),
     )
@@ -86,23 +83,24 @@ class _Walk:
         self.damages: list[Damage] = []
         self.notes: list[str] = []
         self.intact = self.lost = self.torn = self.indexes = self.verified = self.end = 0
-        self.entry: int | None = 0 if self.bases[:1] == [0] else None
-        self._due_base = self.bases[0] if self.bases else 0
+        self.entry: int | None = 0 if seen.extent.start == 0 else None
+        self._due_base = seen.extent.start
         self._broke_at: int | None = None  # number that was due where the damage at hand began
         self._unresolved: list[int] = []  # damages behind which nothing intact was met yet
 
     def _bases_in_use(self) -> list[int]:
         """Segments that hold records of the log; prepared ones may lie behind them."""
-        end, bases = self.seen.end.position, sorted(self.seen.headers)
+        start, end = self.seen.extent.start, self.seen.extent.position
+        bases = [base for base in sorted(self.seen.headers) if base >= start]
         if end is not None:
             return [base for base in bases if base < end]
-        while bases and bases[-1] >= max(self._proven, 1) and not self._holds_records(bases[-1]):
+        while bases and bases[-1] >= self._proven and self._is_spare(bases[-1]):
             bases.pop()
         return bases
 
-    def _holds_records(self, base: int) -> bool:
+    def _is_spare(self, base: int) -> bool:
         header = self.seen.headers[base]
-        return isinstance(header, Header) and header.base == base and header.first_entry != PREPARED
+        return isinstance(header, Header) and (header.base != base or header.first_entry == PREPARED)
 
     @property
     def _proven(self) -> int:
@@ -208,7 +206,7 @@ class _Walk:
     # ---- records --------------------------------------------------------------------------------------------
 
     def _check_records(self, segment: Segment) -> None:
-        end = self.seen.end.position
+        end = self.seen.extent.position
         stop = segment.size if end is None else min(segment.size, max(end - segment.base, HEADER_BYTES))
         index = SparseIndex(segment.size)
         offset, status = segment.verify(index, HEADER_BYTES, stop)
@@ -249,7 +247,7 @@ class _Walk:
 
     def _ends_at(self, segment: Segment, offset: int) -> bool:
         """Whether the log may end before a bad record."""
-        if self.seen.end.position is not None or segment.base != self.bases[-1] or self.end < self._proven:
+        if self.seen.extent.position is not None or segment.base != self.bases[-1] or self.end < self._proven:
             return False
         return self.entry is None or recovery._remains(segment, offset)[0] < self.entry
 
@@ -316,6 +314,6 @@ class _Walk:
             return  # recovery stumbled over this
         if isinstance(self.seen.marker, CorruptionError):
             self._report(MARKER, self.seen.marker)
-        fault = self.seen.end.fault
+        fault = self.seen.extent.fault
         if fault is not None and str(fault.path) not in {damage.path for damage in self.damages}:
             self._break(SEGMENT, fault)

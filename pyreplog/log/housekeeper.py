@@ -73,7 +73,6 @@ class Housekeeper:
     def step(self, log: CommitLog) -> float:
         """Do what is due; seconds until something may be due again."""
         self._prepare(log)
-        self._retain(log)
         self._seal(log)
         self._prepare(log)
         if self._config.durability == "interval":
@@ -82,8 +81,10 @@ class Housekeeper:
 
     def _prepare(self, log: CommitLog) -> None:
         try:
+            self._retain(log)
             while log._pool.wanting() and not self._stopping:
                 log._pool.prepare()
+                self._retain(log)  # before the next one: what it frees need not be made
         except DiskFullError as error:
             logger.warning("%s: cannot prepare a segment: %s", log.path, error)
 

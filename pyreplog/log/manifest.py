@@ -64,9 +64,9 @@ class Manifest:
         files.replace_small(directory / NAME, json.dumps(whole, indent=1).encode() + b"\n")
 
 
-def load(directory: Path) -> Manifest:
+def load(directory: Path | str) -> Manifest:
     """The manifest of a backup. Errors: NotALogError when there is none, FormatVersionError, CorruptionError."""
-    path = directory / NAME
+    path = Path(directory) / NAME
     if not path.is_file():
         raise NotALogError(f"{directory} holds no backup, or one that was not finished: {NAME} is missing")
     try:

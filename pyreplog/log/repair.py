@@ -148,7 +148,7 @@ class _Work:
         for kept in (base, *later):
             self._keep(seen, kept)
         self._settle_aside()
-        self._cut(seen, cut, base, later)
+        self._cut(seen, cut)
         self.actions.append(
             f"cut the log at position {cut.position}, entry {cut.entry}; all from there on is in {self._shown}"
         )
@@ -187,20 +187,23 @@ class _Work:
             if path.exists():
                 os.link(path, self._aside(path.name))
 
-    def _cut(self, seen: Survey, cut: Truncation, base: int, later: list[int]) -> None:
+    def _cut(self, seen: Survey, cut: Truncation) -> None:
         """As CommitLog.truncate; a crash on the way is finished by the next opening."""
         uuid, size = seen.identity
         last = seen.checkpoint or Checkpoint(
-            uuid=uuid, segment_bytes=size, position=cut.position, entry=cut.entry, epoch=cut.epoch, clean=False
+            uuid=uuid,
+            segment_bytes=size,
+            start=min(seen.headers),
+            position=cut.position,
+            entry=cut.entry,
+            epoch=cut.epoch,
+            clean=False,
         )
         checkpoint = CheckpointFile(self.directory, self.files, last)
         try:
             truncation.announce(self.directory, self.files, cut)
             self._tell_readers(cut, uuid)
-            truncation.remove_later(self.directory, self.files, sorted(later))
-            truncation.replace_segment(self.directory, self.files, base, size, cut.position - base)
-            checkpoint.write(position=cut.position, entry=cut.entry, clean=False, epoch=cut.epoch)
-            truncation.finish(self.directory, self.files)
+            truncation.apply(self.directory, self.files, cut, checkpoint)
         finally:
             checkpoint.close()
 

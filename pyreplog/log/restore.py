@@ -33,8 +33,8 @@ _STEP_BYTES = 1 << 20
 def restore(backup: Path | str, target: Path | str, *, progress: Progress | None = None) -> Manifest:
     """Make a log in the directory `target` (not there yet, or empty) from a backup; returns what the backup holds.
 
-    The log appears at once and whole, or not at all. Every record is verified twice: as it was kept, and as it stands in
-    the new log. Errors: NotALogError, FormatVersionError, CorruptionError, InvalidArgumentError, DiskFullError.
+    The log appears at once and whole, or not at all. Every record is verified twice: as it was kept, and as it stands
+    in the new log. Errors: NotALogError, FormatVersionError, CorruptionError, InvalidArgumentError, DiskFullError.
     """
     backup, target = Path(backup), Path(target)
     files = RealFiles()

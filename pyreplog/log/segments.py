@@ -66,7 +66,8 @@ class SegmentPool:
             path = names.segment_path(self._directory, base)
             segment = self._reuse(base, path) if self._recycled else self._make(base, path)
             self._files.sync_directory(self._directory)
-            segment.populate()
+            if not self._zeroed:  # populating marks every page dirty: the next sync would write the whole file
+                segment.populate()
             self._prepared.append(segment)
 
     def _make(self, base: int, path: Path) -> Segment:

@@ -36,10 +36,11 @@ class Header:
 
 
 @dataclass(frozen=True)
-class End:
-    """Where a log's records end. position: None when damage keeps it unknown, `fault` then says which. torn: bytes
-    behind it that the next writer will cut."""
+class Extent:
+    """Where a log's records begin and end. position: of the end, None when damage keeps it unknown; `fault` then says
+    which. torn: bytes behind the end that the next writer will cut."""
 
+    start: int
     position: int | None
     torn: int = 0
     fault: CorruptionError | None = None
@@ -55,7 +56,7 @@ class Survey:
     checkpoint: Checkpoint | None
     marker: Truncation | CorruptionError | None
     writer: int | None
-    end: End
+    extent: Extent
 
     @property
     def identity(self) -> tuple[bytes, int]:
@@ -84,10 +85,12 @@ def take(directory: Path, *, writer: int | None) -> Survey:
     headers = {base: found for base in names.segment_bases(directory) if (found := _header(directory, base))}
     if not headers and checkpoint is None:
         raise NotALogError(f"{directory} holds no segment of a pyreplog log")
-    end = _live_end(directory, checkpoint) if writer is not None else None
-    if end is None and isinstance(marker, Truncation):
-        end = End(marker.position)
-    return Survey(directory, headers, checkpoint, marker, writer, end or _settled_end(directory, checkpoint))
+    extent = _live_extent(directory, checkpoint) if writer is not None else None
+    if extent is None:
+        extent = _settled_extent(directory, checkpoint, min(headers, default=0))
+        if isinstance(marker, Truncation):
+            extent = Extent(extent.start, marker.position)
+    return Survey(directory, headers, checkpoint, marker, writer, extent)
 
 
 def generation(directory: Path) -> tuple[int, bool]:
@@ -116,15 +119,15 @@ def writer_of(directory: Path) -> int | None:
 def _header(directory: Path, base: int) -> Header | CorruptionError | None:
     path = names.segment_path(directory, base)
     try:
-        return Header(*recovery.read_header(path, RealFiles()), path.stat().st_size)
+        return Header(*recovery.read_header(path), path.stat().st_size)
     except CorruptionError as error:
         return error
     except FileNotFoundError:
         return None  # trimmed while we looked
 
 
-def _live_end(directory: Path, checkpoint: Checkpoint | None) -> End | None:
-    """The end that a live writer shows to readers."""
+def _live_extent(directory: Path, checkpoint: Checkpoint | None) -> Extent | None:
+    """What a live writer shows to readers."""
     try:
         with (directory / names.TAIL).open("rb") as file:
             tail = Tail(file, writable=False)
@@ -132,15 +135,15 @@ def _live_end(directory: Path, checkpoint: Checkpoint | None) -> End | None:
         return None
     if checkpoint is None or not tail.open or not tail.belongs_to(boot_id(), checkpoint.uuid):
         return None
-    return End(tail.visible)
+    return Extent(tail.start, tail.visible)
 
 
-def _settled_end(directory: Path, checkpoint: Checkpoint | None) -> End:
-    """The end that the next writer would find."""
+def _settled_extent(directory: Path, checkpoint: Checkpoint | None, first_base: int) -> Extent:
+    """What the next writer would find. first_base: where the files begin."""
+    start = checkpoint.start if checkpoint is not None else first_base
     try:
         found = recovery.recover(directory, RealFiles(), checkpoint, writable=False)
     except CorruptionError as error:
-        return End(None, fault=error)
-    except NotALogError:
-        return End(0)  # made, and killed before its first segment was
-    return End(found.end, torn=found.cut_stop - found.opened[-1].end if found.cut else 0)
+        return Extent(start, None, fault=error)
+    torn = max(found.cut_stop - found.opened[-1].end, 0) if found.cut and found.opened else 0
+    return Extent(start, found.end, torn)

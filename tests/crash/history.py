@@ -7,11 +7,12 @@ its outcome after it.
 from __future__ import annotations
 
 import marshal
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-import pyreplog
+from pyreplog._native.record import RecordBatch
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.reader import LogReader
 
@@ -32,9 +33,11 @@ class History:
     start: int = 0  # entries below were removed for certain
     start_limit: int = 0  # entries from here on were never asked to be removed
     numbered: list[int] = field(default_factory=list)  # index in items of entry n
+    made: int = 0  # items ever made, so that no two need be equal
 
     def append(self, items: list[Item]) -> None:
         """About to be appended."""
+        self.made += len(items)
         for item in items:
             if item[0] != CONTROL:
                 self.numbered.append(len(self.items))
@@ -53,8 +56,12 @@ class History:
         self.cutting_to = count
 
     def truncated(self) -> None:
-        if self.cutting_to is not None:
-            self.now_holds(self.cutting_to)
+        assert self.cutting_to is not None
+        self.now_holds(self.cutting_to)
+
+    def refused(self) -> None:
+        """The truncation was refused and changed nothing."""
+        self.cutting_to = None
 
     def trim(self, entry: int) -> None:
         """About to be removed in front."""
@@ -112,7 +119,7 @@ class History:
                 assert log[entry] == self.items[self.numbered[entry]][2], f"log[{entry}]"
 
 
-def _batches(log: CommitLog | LogReader):  # type: ignore[no-untyped-def]
+def _batches(log: CommitLog | LogReader) -> Iterator[RecordBatch]:
     return log.scan_positions(log.start_position, all_kinds=True)
 
 

@@ -2,106 +2,94 @@
 
 from __future__ import annotations
 
-import faulthandler
-import os
+import logging
 import shutil
 import sys
-import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pyreplog
+from pyreplog.errors import PoisonedError
 from pyreplog.log import housekeeper
 from pyreplog.log.commitlog import CommitLog
 
-from .disk import CUT, Disk, PowerCutFiles
+from .disk import Disk, PowerCutFiles
 from .history import History, Recorder, replay
+from .process import in_process
 from .workload import run_until_poisoned
-
-LIMIT_S = 60.0
-"""A process that runs longer hangs: its threads are printed and the run fails."""
 
 SEGMENT_BYTES = (64 << 10, 64 << 10, 128 << 10, 256 << 10)
 
 
-def in_process(work: Callable[[], object], report: Path) -> int:
-    """Run `work` in a forked process and wait; its exit status. A failure is raised here as AssertionError."""
-    pid = os.fork()
-    if pid:
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        if status not in (0, CUT):
-            raise AssertionError(f"exit status {status}\n{report.read_text() if report.exists() else ''}")
-        return status
-    with report.open("w") as file:
-        faulthandler.enable(file)
-        faulthandler.dump_traceback_later(LIMIT_S, exit=True, file=file)
-        try:
-            work()
-        except BaseException:
-            traceback.print_exc(file=file)
-            file.flush()
-            os._exit(1)
-        os._exit(0)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Life:
-    """One process: opens what the last cut left, judges it, works on, and loses power at tick `cut_at` or at the end."""
+    """One process: opens what the last cut left, judges it, works on, and loses power at tick `cut_at` or at the end.
+
+    threads: the log's housekeeper runs in its thread; such a run may take another turn when it is repeated.
+    """
 
     seed: str
-    home: Path
-    target: Path
     settings: dict[str, Any]
     cut_at: int
     failing_sync: int
     steps: int
     closes: bool
+    reads: bool
+    threads: bool
 
-    def live(self, history: History) -> None:
+    def live(self, home: Path, target: Path, history: History) -> None:
         rng = Random(self.seed)
-        housekeeper.LAZY_SYNC_S = rng.choice((0.0, 0.001, 2.0))
-        sys.setswitchinterval(rng.choice((5e-3, 1e-5)))
-        disk = Disk(self.home, self.target, rng, cut_at=self.cut_at)
+        logging.disable()
+        housekeeper.LAZY_SYNC_S = rng.choice((0.0, 0.001, 2.0)) if self.threads else rng.choice((-1.0, 1e9))
+        if self.threads:
+            sys.setswitchinterval(rng.choice((5e-3, 1e-5)))
+        else:
+            housekeeper._run = lambda *_: None
+        disk = Disk(home, target, rng, cut_at=self.cut_at)
         disk.failing_sync = self.failing_sync
-        record = Recorder(history, self.target.with_suffix(".events"))
-        if rng.random() < 0.3 and (self.home / "log").exists() and history.numbered:
-            with pyreplog.open(self.home / "log", "r") as reader:
+        record = Recorder(history, events_of(target))
+        if self.reads and history.items:
+            with pyreplog.open(home / "log", "r") as reader:
                 history.check(reader)
+        if "retention_bytes" in self.settings:
+            record("trim", 1 << 62)
         steps, files = self.steps, PowerCutFiles(disk)
-        while True:
-            log = self._open(disk, files)
-            record("now_holds", history.check(log))
-            if "retention_bytes" in self.settings:
-                record("trim", 1 << 62)
-            fine = run_until_poisoned(log, rng, record, steps)
-            if fine and not self.closes:
-                disk.power_cut()
-            _close(log)
-            if fine:
-                disk.power_cut()
-            steps //= 2
+        while not self._work(home / "log", files, rng, record, steps):
+            steps //= 2  # a sync failed: what is there must have survived, and must be on disk once it is opened again
+        disk.power_cut()
 
-    def _open(self, disk: Disk, files: PowerCutFiles) -> CommitLog:
-        """Open; a sync that fails once is met by opening again."""
+    def _work(self, path: Path, files: PowerCutFiles, rng: Random, record: Recorder, steps: int) -> bool:
+        """Open, judge, work; False when a sync failed."""
         try:
-            return pyreplog.open(self.home / "log", files=files, **self.settings)
-        except OSError:
-            if disk.syncs < disk.failing_sync or not disk.failing_sync:
+            log = pyreplog.open(path, files=files, **self.settings)
+        except (PoisonedError, OSError):
+            if not self.failing_sync:
                 raise
-            return pyreplog.open(self.home / "log", files=files, **self.settings)
+            return False
+        with log._lock:  # retention waits for the verdict
+            record("now_holds", record.history.check(log))
+        fine = run_until_poisoned(log, rng, record, steps, threads=self.threads)
+        if self.closes or not fine:
+            return self._close(log) and fine
+        return True
+
+    def _close(self, log: CommitLog) -> bool:
+        try:
+            log.close()
+        except PoisonedError:
+            if not self.failing_sync:
+                raise
+            return False
+        return True
 
 
-def _close(log: CommitLog) -> None:
-    try:
-        log.close()
-    except OSError as error:
-        raise AssertionError("close") from error
+def events_of(target: Path) -> Path:
+    return target.with_suffix(".events")
 
 
-def draw_life(rng: Random, seed: str, home: Path, target: Path, segment_bytes: int) -> Life:
+def draw_life(rng: Random, seed: str, segment_bytes: int) -> Life:
     settings: dict[str, Any] = {
         "durability": rng.choice(("appended", "interval", "synced")),
         "segment_bytes": segment_bytes,
@@ -110,44 +98,52 @@ def draw_life(rng: Random, seed: str, home: Path, target: Path, segment_bytes: i
     }
     if rng.random() < 0.5:
         settings["retention_bytes"] = rng.randint(0, 6) * segment_bytes
-    early = rng.random() < 0.3
     return Life(
-        seed=seed, home=home, target=target, settings=settings,
-        cut_at=rng.randint(1, 80) if early else int(10 ** rng.uniform(1.5, 3.3)),
+        seed=seed,
+        settings=settings,
+        cut_at=rng.randint(1, 80) if rng.random() < 0.3 else int(10 ** rng.uniform(1.5, 3.3)),
         failing_sync=rng.randint(1, 40) if rng.random() < 0.1 else 0,
         steps=rng.choice((3, 10, 40, 120)),
         closes=rng.random() < 0.3,
-    )  # fmt: skip
+        reads=rng.random() < 0.3,
+        threads=rng.random() < 0.4,
+    )
 
 
 def run(seed: int, folder: Path) -> None:
     """All lives of one seed, in `folder`, which is removed when they went well. AssertionError otherwise."""
-    rng = Random(f"power-cut {seed}")
+    rng = Random(f"power cut {seed}")
     segment_bytes = rng.choice(SEGMENT_BYTES)
-    history = History()
-    home = folder / "0"
+    history, home = History(), folder / "0"
     home.mkdir(parents=True)
     lives = rng.choice((2, 3, 4, 6))
     for number in range(lives):
         target = folder / str(number + 1)
-        life = draw_life(rng, f"{seed} {number}", home, target, segment_bytes)
+        life = draw_life(rng, f"{seed} {number}", segment_bytes)
         try:
-            in_process(lambda: life.live(history), folder / "report")
+            pass_through(life, home, target, history)
         except AssertionError as error:
             raise AssertionError(f"life {number} of {lives}, {life}\n{error}") from None
-        replay(history, target.with_suffix(".events"))
         shutil.rmtree(home)
         home = target
-    in_process(lambda: _outlive(home / "log", history), folder / "report")
+    in_process(lambda: outlive(home / "log", history), folder / "report")
     shutil.rmtree(folder)
 
 
-def _outlive(path: Path, history: History) -> None:
+def pass_through(life: Life, home: Path, target: Path, history: History) -> bool:
+    """Live a life in a process of its own: whether the power was cut. `history` then knows what happened in it."""
+    cut = in_process(lambda: life.live(home, target, history), target.with_suffix(".report"))
+    replay(history, events_of(target))
+    return cut
+
+
+def outlive(path: Path, history: History) -> None:
     """After the last cut: on the real disk, twice."""
-    for _ in range(2):
+    logging.disable()
+    for turn in range(2):
         with pyreplog.open(path) as log:
             history.now_holds(history.check(log))
-            items = [(1, None, b"after %d" % i) for i in range(3)]
+            items = [(1, None, b"%d after all %d" % (turn, i)) for i in range(3)]
             history.append(items)
             log.append_batch([value for _, _, value in items])
             history.reported_synced(len(history.items))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from itertools import accumulate
 from random import Random
 
 from pyreplog.ack import Ack
-from pyreplog.errors import PoisonedError
+from pyreplog.errors import PoisonedError, TrimmedError
 from pyreplog.log.commitlog import CommitLog
 
 from .history import CONTROL, History, Item, Recorder
@@ -16,10 +17,11 @@ DATA = 1
 
 
 class Workload:
-    """Steps on one open log. Items carry their index in the history, so that no two are equal."""
+    """Steps on one open log. threads: the log's own threads run; else nothing happens but what a step does, and
+    housekeeping is one of the steps, so that the seed alone decides the run."""
 
-    def __init__(self, log: CommitLog, rng: Random, record: Recorder) -> None:
-        self._log, self._rng, self._record = log, rng, record
+    def __init__(self, log: CommitLog, rng: Random, record: Recorder, *, threads: bool) -> None:
+        self._log, self._rng, self._record, self._threads = log, rng, record, threads
         self._acks: list[tuple[Ack[int], int]] = []
         self._waits = log.config.durability == "synced"
 
@@ -28,9 +30,10 @@ class Workload:
         return self._record.history
 
     def run(self, steps: int) -> None:
-        actions = {
+        actions: dict[Callable[[], None], int] = {
             self.append: 30, self.append_batch: 12, self.append_columns: 4, self.append_big: 2, self.submit: 10,
             self.await_acks: 4, self.sync: 3, self.ask: 6, self.truncate: 2, self.trim: 3,
+            self.keep_house: 0 if self._threads else 15,
         }  # fmt: skip
         for action in self._rng.choices(list(actions), list(actions.values()), k=steps):
             action()
@@ -39,13 +42,25 @@ class Workload:
 
     def _item(self, ahead: int = 0, *, kind: int = DATA, size: int | None = None, keyed: bool = True) -> Item:
         rng = self._rng
-        head = b"%d," % (len(self._history.items) + ahead)
+        head = b"%d," % (self._history.made + ahead)
         body = rng.choice((0, 10, 100, 100, 1000, 3000, 9000)) if size is None else size
-        if body > 500 and rng.random() < 0.2 and self._log.end > self._log.start:
-            old = self._log.read(rng.randrange(self._log.start, self._log.end)).raw
-            head += b" " * (-(len(head) + 32) % 8) + bytes(old[:body])  # looks like a record, at a place for one
-        value = head + rng.randbytes(rng.randint(0, body) if size is None else max(body - len(head), 0))
-        return kind, (rng.randbytes(rng.randint(0, 40)) if keyed and rng.random() < 0.3 else None), value
+        if size is None:
+            head += self._lookalike(head, body)
+            body = rng.randint(0, body) + len(head)
+        return kind, (rng.randbytes(rng.randint(0, 40)) if keyed and rng.random() < 0.3 else None), (
+            head + rng.randbytes(max(body - len(head), 0))
+        )  # fmt: skip
+
+    def _lookalike(self, head: bytes, room: int) -> bytes:
+        """Sometimes the bytes of an earlier record, at a place where a record could begin."""
+        log, rng = self._log, self._rng
+        if room < 1000 or rng.random() < 0.7 or log.start >= log.end:
+            return b""
+        try:
+            old = log.read(rng.randrange(log.start, log.end))
+        except TrimmedError:  # retention was quicker
+            return b""
+        return b" " * (-(len(head) + 32) % 8) + old.raw[:room]
 
     def append(self) -> None:
         item = self._item()
@@ -54,7 +69,7 @@ class Workload:
         self._synced_if_waited()
 
     def append_big(self) -> None:
-        """About as long as a segment takes, or half of it."""
+        """As long as a segment takes, or half of it."""
         room = self._log.stats().segment_bytes - 4096 - 64
         item = self._item(size=self._rng.choice((room // 2, room - 40, room)), keyed=False)
         self._record("append", [item])
@@ -62,12 +77,12 @@ class Workload:
         self._synced_if_waited()
 
     def append_batch(self) -> None:
-        control = self._item(kind=CONTROL, size=self._rng.randint(0, 300), keyed=False) if self._rng.random() < 0.4 else None
-        shift = control is not None
-        items = [self._item(i + shift) for i in range(self._rng.randint(1 - shift, 30))]
-        self._record("append", ([control] if control else []) + items)
+        control = self._rng.random() < 0.4
+        first = [self._item(kind=CONTROL, size=self._rng.randint(0, 300), keyed=False)] if control else []
+        items = [self._item(i + control) for i in range(self._rng.randint(1 - control, 30))]
+        self._record("append", first + items)
         self._log.append_batch(
-            [value for _, _, value in items], [key for _, key, _ in items], control=control[2] if control else None
+            [value for _, _, value in items], [key for _, key, _ in items], control=first[0][2] if control else None
         )
         self._synced_if_waited()
 
@@ -82,6 +97,8 @@ class Workload:
         item = self._item()
         self._record("append", [item])
         self._acks.append((self._log.submit(item[2], item[1]), len(self._history.items)))
+        if not self._threads:
+            self.await_acks()
 
     # ---- what is said to be on disk ------------------------------------------------------------------------------
 
@@ -108,6 +125,13 @@ class Workload:
             if self._waits and ack.done() and ack.exception() is None:
                 self._record("reported_synced", count)
 
+    def keep_house(self) -> None:
+        """What the housekeeper's thread does when it wakes up."""
+        try:
+            self._log._housekeeper.step(self._log)
+        except OSError as error:
+            raise self._log._poison("housekeeping", error) from error
+
     # ---- what is taken away --------------------------------------------------------------------------------------
 
     def truncate(self) -> None:
@@ -115,23 +139,24 @@ class Workload:
         log, history = self._log, self._history
         numbers = len(history.numbered)
         entry = max(log.start, numbers - self._rng.choice((0, 1, 3, 30, 1000)))
-        count = history.numbered[entry] if entry < numbers else len(history.items)
-        self._record("truncate", count)
-        log.truncate(entry)
-        self._record("truncated")
+        self._record("truncate", history.numbered[entry] if entry < numbers else len(history.items))
+        try:
+            log.truncate(entry)
+        except TrimmedError:  # retention was quicker
+            self._record("refused")
+        else:
+            self._record("truncated")
 
     def trim(self) -> None:
-        if self._rng.random() < 0.5:
-            self.await_acks()
         entry = self._rng.randint(self._log.start, self._log.end)
         self._record("trim", entry)
         self._record("trimmed", self._log.trim(entry))
 
 
-def run_until_poisoned(log: CommitLog, rng: Random, record: Recorder, steps: int) -> bool:
-    """Run a workload; False when a failed sync ended it, after which nothing may be reported as synced."""
+def run_until_poisoned(log: CommitLog, rng: Random, record: Recorder, steps: int, *, threads: bool) -> bool:
+    """Run a workload; False when a failed sync ended it. What the log then still says is on disk must be."""
     try:
-        Workload(log, rng, record).run(steps)
+        Workload(log, rng, record, threads=threads).run(steps)
     except PoisonedError:
         record("reported_synced_entry", log.synced_end)
         return False

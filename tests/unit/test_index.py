@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyreplog._native.index import LedgerIndex, SealedIndex
+from pyreplog._native.index import LedgerIndex
+from pyreplog._native.sealed import SealedIndex
 from pyreplog.errors import ClosedError, CorruptionError, InvalidArgumentError
 
 BLOCK = 4096

@@ -1,0 +1,50 @@
+"""`python -m benchmarks`: measure rows of the goals and print both sides of each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from benchmarks import machine, report
+from benchmarks.limits.build import ROOT
+from benchmarks.plan import FULL_BYTES, Plan
+from benchmarks.rows.registry import ROWS, measure
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    options = _parser().parse_args()
+    plan = Plan(directory=options.directory, budget=options.budget, full=options.full)
+    found = machine.describe(plan.directory)
+    pages = [report.header(found)]
+    sections = []
+    if not options.json:
+        print(pages[0], flush=True)
+    for name in options.only or ROWS:
+        section = measure(name, plan)
+        sections.append(report.data(section))
+        pages.append(report.markdown(section))
+        if not options.json:
+            print(f"\n{pages[-1]}", flush=True)
+    if options.json:
+        print(json.dumps({"machine": found, "sections": sections}, indent=1))
+    if options.markdown is not None:
+        options.markdown.write_text("\n\n".join(pages) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--budget", type=float, default=10.0, metavar="SECONDS", help="about so long per row (default 10)")
+    parser.add_argument("--only", action="append", choices=list(ROWS), help="only this row; may be given again")
+    parser.add_argument("--full", action="store_true", help=f"write {FULL_BYTES >> 30} GiB per line of the tail-latency row")
+    parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to a file, too")
+    parser.add_argument(
+        "--directory", type=Path, default=ROOT / "build" / "bench-data", help="where logs are written: its file system counts"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    main()

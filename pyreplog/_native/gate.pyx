@@ -1,0 +1,100 @@
+"""Where threads wait for a group commit, woken by one system call per group and not one by one.
+
+A commit takes what was appended so far (its *group*); whoever appends meanwhile belongs to the next group. The two
+groups sleep on two futex words: the end of a commit wakes all of its own group, and one of the next, to lead it.
+"""
+
+cimport cython
+from libc.stdint cimport int64_t, uint32_t
+
+from pyreplog._native.tail cimport load32
+
+
+cdef extern from * nogil:
+    """
+    #include <limits.h>
+    #include <linux/futex.h>
+    #include <sys/syscall.h>
+    #include <time.h>
+    #include <unistd.h>
+    static void replog_gate_wait(uint32_t *word, uint32_t seen) {
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    }
+    static void replog_gate_wake(uint32_t *word, int count) {
+        __atomic_add_fetch(word, 1, __ATOMIC_SEQ_CST);
+        syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+    }
+    """
+    enum:
+        INT_MAX
+    void futex_wait "replog_gate_wait"(uint32_t *word, uint32_t seen)
+    void futex_wake "replog_gate_wake"(uint32_t *word, int count)
+
+
+@cython.final
+cdef class CommitGate:
+    """Leader election and waiting for the commits of one log. All methods run under the GIL, which is what makes their
+    tests and sets atomic; only sleeping and waking release it.
+
+    `synced`: position up to which all is committed.
+    """
+
+    cdef uint32_t words[2]
+    cdef int parked[2]
+    cdef int64_t taken_end        # position after the group being committed, or committed last
+    cdef uint32_t group           # its number
+    cdef bint leading
+    cdef public int64_t synced
+
+    def __init__(self, int64_t synced):
+        self.synced = self.taken_end = synced
+
+    def lead(self):
+        """Become the one who commits; False when somebody is."""
+        if self.leading:
+            return False
+        self.leading = True
+        return True
+
+    def note_taken(self, int64_t end):
+        """A group was taken, all up to position `end`: those who append from now on are of the next. Its number."""
+        self.group += 1
+        self.taken_end = end
+        return self.group
+
+    def restart(self, int64_t position):
+        """Positions beyond `position` will come a second time."""
+        self.synced = self.taken_end = position
+
+    def park(self, int64_t position):
+        """Sleep until the group that holds `position` may be committed, or this thread may have to lead.
+
+        Returns early at signals: look again.
+        """
+        cdef uint32_t group = self.group if position <= self.taken_end else self.group + 1
+        cdef uint32_t *word = &self.words[group & 1]
+        cdef uint32_t seen = load32(word)
+        if not self.leading or self.synced >= position:
+            return
+        self.parked[group & 1] += 1
+        with nogil:
+            futex_wait(word, seen)
+        self.parked[group & 1] -= 1
+
+    def resign(self, uint32_t group):
+        """Lead no more: wake the group that was committed, and one of the next."""
+        cdef int own = group & 1
+        cdef bint wake_own = self.parked[own] > 0, wake_next = self.parked[1 - own] > 0
+        self.leading = False
+        if wake_own or wake_next:
+            with nogil:
+                if wake_own:
+                    futex_wake(&self.words[own], INT_MAX)
+                if wake_next:
+                    futex_wake(&self.words[1 - own], 1)
+
+    def wake_all(self):
+        """Wake everybody, to look again: the log was poisoned or closed, or a commit was made out of turn."""
+        with nogil:
+            futex_wake(&self.words[0], INT_MAX)
+            futex_wake(&self.words[1], INT_MAX)

@@ -1,0 +1,3 @@
+from collections.abc import Buffer
+
+def write_sync(fd: int, data: Buffer, offset: int, /) -> None: ...

@@ -1,0 +1,34 @@
+"""`pyreplog backup`: a consistent copy of a log, live or not."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+
+import pyreplog
+from pyreplog.cli.output import amount, print_json
+from pyreplog.cli.progress import progress
+from pyreplog.log.backup import backup
+
+NAME = "backup"
+HELP = "copy a log, live or not, into a directory that `restore` makes a log of"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("log", metavar="LOG", help="directory of the log; a writer may have it open")
+    parser.add_argument("target", metavar="TARGET", help="directory for the backup: not there yet, or empty")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    path = Path(arguments.log)
+    with pyreplog.open(path, "r") as log:
+        total = log.end_position - log.start_position
+    with progress("backup", start=0, total=total) as shown:
+        made = backup(path, arguments.target, progress=shown.update)
+    if arguments.json:
+        print_json(asdict(made))
+    else:
+        size = amount(sum(piece.bytes for piece in made.pieces))
+        print(f"{made.entries:,} entries, numbers {made.start:,} to before {made.end:,}, {size} in {arguments.target}")
+    return 0

@@ -1,0 +1,107 @@
+"""`pyreplog fsck`: verify every byte of a log, explain each damage, repair what can be repaired."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+
+from pyreplog.cli.output import amount, print_fields, print_json
+from pyreplog.cli.progress import progress
+from pyreplog.errors import CorruptionError, InvalidArgumentError
+from pyreplog.log import fsck, names
+from pyreplog.log.damage import Damage, Report
+from pyreplog.log.repair import repair
+
+NAME = "fsck"
+HELP = "verify every byte of a log and report each damage; exit code 4 when something is damaged"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("log", metavar="LOG", help="directory of the log; a writer may have it open")
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help="make headers again where the records prove them, and move damaged index files and checkpoints to aside/; "
+        "they are made again when needed. Nothing is deleted, no entry is dropped. Needs the log not to be open. "
+        "Exit code 0 when nothing is damaged any more",
+    )
+    parser.add_argument(
+        "--truncate-at-damage",
+        action="store_true",
+        help="with --repair: where an entry cannot be read, end the log before it; the damaged segment and all behind "
+        "it are kept whole in aside/",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    path = Path(arguments.log)
+    if arguments.truncate_at_damage and not arguments.repair:
+        raise InvalidArgumentError("--truncate-at-damage: goes with --repair")
+    with progress("fsck", start=0, total=_size(path)) as shown:
+        if arguments.repair:
+            done = repair(path, truncate_at_damage=arguments.truncate_at_damage, progress=shown.update)
+            before, actions, after = done.before, done.actions, done.after
+        else:
+            before = after = fsck.check(path, progress=shown.update)
+            actions = ()
+    if arguments.json:
+        repaired = {"actions": actions, "after": asdict(after)} if arguments.repair else {}
+        print_json({"report": asdict(before), **repaired})
+    else:
+        _print(before)
+        for action in actions:
+            print(f"repair: {action}")
+        if arguments.repair and before.damages:
+            print(f"after the repair: {_verdict(after)}")
+    return 0 if after.clean else CorruptionError.exit_code
+
+
+def _size(path: Path) -> int | None:
+    if not path.is_dir():
+        return None
+    return sum(names.segment_path(path, base).stat().st_size for base in names.segment_bases(path))
+
+
+def _print(report: Report) -> None:
+    writer = "" if report.writer is None else f", open for writing in process {report.writer or 'unknown'}"
+    end = "?" if report.end is None else f"{report.end:,}"
+    start = "?" if report.start is None else f"{report.start:,}"
+    fields = [
+        ("log", f"{report.path}, uuid {report.uuid}{writer}"),
+        ("entries", f"{report.entries:,} intact, numbers {start} to before {end}"),
+        (
+            "verified",
+            f"{amount(report.verified_bytes)} in {report.segments:,} segments, {report.indexes:,} index files",
+        ),
+    ]
+    if report.lost:
+        fields.append(("lost", f"{report.lost:,} entries"))
+    if report.torn_bytes:
+        torn = f"{report.torn_bytes:,} bytes behind position {report.end_position:,}"
+        fields.append(("torn tail", f"{torn}; the next writer cuts them and keeps them in {names.ASIDE}/"))
+    print_fields(fields)
+    for note in report.notes:
+        print(f"note: {note}")
+    for damage in report.damages:
+        print(_explain(damage))
+    print(_verdict(report))
+
+
+def _explain(damage: Damage) -> str:
+    text = f"damage: {damage.part} {damage.path} at position {damage.position}: "
+    text += f"expected {damage.expected}, found {damage.found}"
+    if damage.costs_entries:
+        number = "" if damage.entry is None else f" from {damage.entry:,} on"
+        until = "nothing intact follows" if damage.resumes is None else f"intact again at {damage.resumes:,}"
+        text += f"; entries{number} are unreadable, {until} ({damage.intact_before:,} intact before it, "
+        text += f"{damage.intact_after:,} behind)"
+    else:
+        text += "; no entry is lost"
+    return text
+
+
+def _verdict(report: Report) -> str:
+    if report.clean:
+        return "clean"
+    return f"{len(report.damages)} damaged place{'s' if len(report.damages) > 1 else ''}"

@@ -1,0 +1,30 @@
+"""`pyreplog restore`: make a log from a backup."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from pyreplog.cli.output import print_json
+from pyreplog.cli.progress import progress
+from pyreplog.log import manifest
+from pyreplog.log.restore import restore
+
+NAME = "restore"
+HELP = "make a log from a backup; it gets an identity of its own, entries, numbers and positions stay"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("backup", metavar="BACKUP", help="directory that `backup` made")
+    parser.add_argument("target", metavar="TARGET", help="directory for the log: not there yet, or empty")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    total = sum(piece.bytes for piece in manifest.load(arguments.backup).pieces)
+    with progress("restore", start=0, total=total) as shown:
+        made = restore(arguments.backup, arguments.target, progress=shown.update)
+    if arguments.json:
+        print_json(asdict(made))
+    else:
+        print(f"{made.entries:,} entries, numbers {made.start:,} to before {made.end:,}, in {arguments.target}")
+    return 0

@@ -1,0 +1,179 @@
+"""cat, tail, stat, bench, and what all commands have in common: JSON, exit codes, broken pipes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+from pyreplog.cli.app import COMMANDS
+from tests.cli.support import COMMAND, SEGMENT_BYTES, Run, process
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def filled(log: Path) -> Path:
+    """20 entries: `value N` with key `k N`, the last one of bytes that are no text and without a key."""
+    with pyreplog.open(log) as writer:
+        for i in range(19):
+            writer.append(b"value %d" % i, b"k %d" % i, event_time=i)
+        writer.append(b"\xff\x00")
+    return log
+
+
+def lines(out: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+# ---- cat -------------------------------------------------------------------------------------------------------
+
+
+def test_cat(filled: Path) -> None:
+    command = [*COMMAND, "cat", str(filled)]
+    out = subprocess.run(command, capture_output=True, check=True, timeout=DEADLINE_S).stdout
+    assert out == b"".join(b"value %d\n" % i for i in range(19)) + b"\xff\x00\n"
+
+
+def test_cat_a_part_with_keys(run: Run, filled: Path) -> None:
+    assert run("cat", filled, "--from", 3, "--to", 5, "--keys").out == "k 3\tvalue 3\nk 4\tvalue 4\n"
+    assert run("cat", filled, "--from", 20).out == ""
+
+
+@pytest.mark.parametrize("how", [("--json",), ("--format", "json")])
+def test_cat_json(run: Run, filled: Path, how: tuple[str, ...]) -> None:
+    first, *_, last = lines(run("cat", filled, *how).out)
+    assert (first["entry"], first["key"], first["value"], first["event_time"]) == (0, "k 0", "value 0", 0)
+    assert (last["entry"], last["key"], last["event_time"]) == (19, None, None)
+    assert last["value"] == {"base64": base64.b64encode(b"\xff\x00").decode()}
+    with pyreplog.open(filled, "r") as log:
+        assert (last["position"], last["timestamp"]) == (log.position_of(19), log.read(19).timestamp)
+
+
+def test_cat_beyond_the_end(run: Run, filled: Path) -> None:
+    done = run("cat", filled, "--from", 21)
+    assert (done.code, done.out) == (1, "")
+    assert done.error == "pyreplog: entry 21: the log has 0 to 20\n"
+
+
+# ---- tail ------------------------------------------------------------------------------------------------------
+
+
+def test_tail(run: Run, filled: Path) -> None:
+    assert run("tail", filled, "-n", 3, "--json").out.count("\n") == 3
+    assert run("tail", filled, "-n", 2, "--keys", "--json").out.startswith('{"entry": 18')
+    assert run("tail", filled, "-n", 0).out == ""
+    assert len(lines(run("tail", filled, "-n", 100, "--json").out)) == 20
+    assert run("tail", filled, "-n", -1).code == 2
+
+
+def test_tail_follows_over_writers_that_come_and_go(filled: Path) -> None:
+    with subprocess.Popen([*COMMAND, "tail", str(filled), "-f", "-n", "2", "--json"], stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+
+        def next_entry() -> int:
+            assert running.stdout is not None
+            return int(json.loads(running.stdout.readline())["entry"])
+
+        assert [next_entry(), next_entry()] == [18, 19]
+        for entry in range(20, 24, 2):
+            with pyreplog.open(filled) as writer:
+                writer.append(b"new")
+                assert next_entry() == entry
+                writer.append_batch([b"x" * 100])
+                assert next_entry() == entry + 1
+        running.send_signal(signal.SIGINT)
+        assert running.wait(DEADLINE_S) == 130
+
+
+# ---- stat ------------------------------------------------------------------------------------------------------
+
+
+def test_stat(run: Run, filled: Path) -> None:
+    found = run("stat", filled, "--json").json
+    expected = {"start": 0, "end": 20, "synced_end": 20, "clean": True, "writer": None, "segments": 1}
+    assert {key: found[key] for key in expected} == expected
+    assert found["segment_bytes"] == SEGMENT_BYTES
+    with pyreplog.open(filled) as writer:
+        assert found["uuid"] == writer.stats().uuid
+        assert found["last_time"] == writer.read(19).timestamp
+        writer.append(b"more")
+        found = run("stat", filled, "--json").json
+        assert (found["end"], found["synced_end"], found["clean"]) == (21, 20, False)
+        assert found["writer"] is not None
+    text = run("stat", filled).out
+    assert "21, numbers 0 to before 21" in text
+    assert "closed cleanly" in text
+
+
+def test_stat_of_an_empty_log(run: Run, log: Path) -> None:
+    assert "0, numbers 0 to before 0" in run("stat", log).out
+
+
+# ---- bench -----------------------------------------------------------------------------------------------------
+
+
+def test_bench(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("_ROUNDS", 1), ("_BATCHES", 4), ("_SYNCS", 2)):
+        monkeypatch.setattr(f"pyreplog.cli.bench.{name}", value)
+    figures = run("bench", tmp_path, "--json").json
+    assert [figure["unit"] for figure in figures] == ["records/s", "records/s", "MB/s"]
+    assert all(figure["ratio"] == pytest.approx(figure["log"] / figure["bare"]) for figure in figures)
+    assert run("bench", tmp_path).out.count("\n") == 4
+    assert not list(tmp_path.iterdir())
+    assert run("bench", tmp_path / "none").code == 2
+
+
+# ---- all of them -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [command.NAME for command in COMMANDS])
+def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from pyreplog.cli.app import main
+
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    assert "--json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["cat", "tail", "stat"])
+def test_no_log_there(run: Run, tmp_path: Path, command: str) -> None:
+    assert run(command, tmp_path / "none").code == 2
+    assert run(command, tmp_path).code == 2
+    (tmp_path / "file").touch()
+    done = run(command, tmp_path / "file")
+    assert (done.code, done.out) == (2, "")
+    assert done.error == f"pyreplog: {tmp_path / 'file'} is a file; a log is a directory\n"
+
+
+def test_a_log_that_another_process_writes(run: Run, filled: Path) -> None:
+    with pyreplog.open(filled):
+        done = process("ingest", filled, data=b"a\n")
+    assert done.code == 3
+    assert "is open for writing in process" in done.error
+
+
+def test_usage_errors() -> None:
+    done = process("cat")
+    assert done.code == 2
+    assert "usage: pyreplog cat" in done.error
+    assert process("--version").out == f"pyreplog {pyreplog.__version__}\n"
+
+
+@pytest.mark.parametrize("how", [(), ("--json",)])
+def test_a_broken_pipe_is_quiet(log: Path, how: tuple[str, ...]) -> None:
+    with pyreplog.open(log) as writer:
+        writer.append_batch([b"x" * 1000] * 500)
+    command = [*COMMAND, "cat", str(log), *how]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None and running.stderr is not None
+        assert running.stdout.readline()
+        running.stdout.close()
+        assert running.stderr.read() == b""
+        assert running.wait(DEADLINE_S) == 141

@@ -1,0 +1,124 @@
+"""kill -9 of a process in the middle of its appends, round after round on one directory.
+
+Several threads append; each value is a thread's number and its count so far, and an append is acknowledged through a
+pipe when it returns. What a round left is read by the next one, which goes on from there: so a thread's values in
+the log must count up without a gap, and reach at least as far as was acknowledged, synced or not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyreplog
+from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.reader import LogReader
+
+_ACK = struct.Struct("<HQ")
+Counts = dict[int, int]
+"""For each thread, how many of its values there are."""
+
+
+def run(seed: int, directory: Path, *, rounds: int) -> None:
+    """AssertionError when anything acknowledged is missing, doubled or out of order after any round."""
+    rng = Random(f"kill {seed}")
+    shared = {"segment_bytes": rng.choice((64, 64, 256)) << 10}
+    counts: Counts = {}
+    for number in range(rounds):
+        settings = {**shared, "durability": rng.choice(("appended", "interval", "synced")), "spare_segments": rng.choice((1, 2))}
+        if rng.random() < 0.3:
+            settings["retention_bytes"] = 4 * shared["segment_bytes"]
+        least = _one_round(directory, settings, rng)
+        mode = rng.choice(("a", "r", "next round"))
+        if mode == "next round" and number + 1 < rounds:
+            counts = _merge(counts, least)
+            continue
+        with _open(directory, mode) as log:
+            found = counted(log)
+        least = _merge(counts, least)
+        missing = {t: (n, found.get(t, 0)) for t, n in least.items() if found.get(t, 0) < n}
+        assert not missing, f"round {number}, {settings}: (acknowledged, found) by thread: {missing}"
+        counts = found
+
+
+def _open(directory: Path, mode: str) -> CommitLog | LogReader:
+    return pyreplog.open(directory, "r") if mode == "r" else pyreplog.open(directory)
+
+
+def _merge(a: Counts, b: Counts) -> Counts:
+    return {thread: max(a.get(thread, 0), b.get(thread, 0)) for thread in a.keys() | b.keys()}
+
+
+def counted(log: CommitLog | LogReader) -> Counts:
+    """Read all; AssertionError unless each thread's values count up by one."""
+    counts: Counts = {}
+    for batch in log.scan():
+        for record in batch:
+            thread, number, _ = record.value.split(b",", 2)
+            expected = counts.get(int(thread), int(number))  # the first ones may have been trimmed
+            assert int(number) == expected, f"entry {record.entry}: expected number {expected}, found {record.value!r:.40}"
+            counts[int(thread)] = expected + 1
+    return counts
+
+
+# ---- one process's life ----------------------------------------------------------------------------------------------
+
+def _one_round(directory: Path, settings: dict[str, Any], rng: Random) -> Counts:
+    """Start a process that appends, kill it after some acknowledgements; what it had acknowledged until then."""
+    acks, child_end = os.pipe()
+    seed, threads = rng.randbytes(8), rng.choice((1, 1, 3))
+    pid = os.fork()
+    if not pid:
+        with contextlib.suppress(BaseException):
+            os.close(acks)
+            logging.disable()
+            _append_for_ever(directory, settings, seed, threads, child_end)
+        os._exit(1)
+    os.close(child_end)
+    wanted = int(10 ** rng.uniform(0, 2.3 if settings["durability"] == "synced" else 3.7))
+    with open(acks, "rb", buffering=_ACK.size * wanted) as pipe:
+        data = pipe.read(_ACK.size * wanted)
+        os.kill(pid, signal.SIGKILL)
+        data += pipe.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status == -signal.SIGKILL, f"ended by itself with {status}, settings {settings}"
+    counts: Counts = {}
+    for thread, number in _ACK.iter_unpack(data[: len(data) // _ACK.size * _ACK.size]):
+        counts[thread] = max(counts.get(thread, 0), number)
+    return counts
+
+
+def _append_for_ever(directory: Path, settings: dict[str, Any], seed: bytes, threads: int, acks: int) -> None:
+    log = pyreplog.open(directory, **settings)
+    counts = counted(log)
+    workers = [
+        threading.Thread(target=_append, args=(log, Random(seed + bytes([t])), t, counts.get(t, 0), acks))
+        for t in range(threads)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+def _append(log: CommitLog, rng: Random, thread: int, number: int, acks: int) -> None:
+    ways: tuple[Callable[[list[bytes]], object], ...] = (
+        lambda values: log.append(values[0]),
+        log.append_batch,
+        lambda values: log.submit_batch(values).result(30.0),
+    )
+    while True:
+        way = rng.choices(ways, (8, 1, 1))[0]
+        count = 1 if way is ways[0] else rng.randint(1, 40)
+        values = [b"%d,%d," % (thread, number + i) + bytes(rng.choice((0, 60, 200, 4000))) for i in range(count)]
+        way(values)
+        number += count
+        os.write(acks, _ACK.pack(thread, number))
