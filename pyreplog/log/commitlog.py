@@ -349,12 +349,13 @@ class CommitLog(Access, Appender):
         last_time = self.read(entry - 1).timestamp if entry > self.start else 0
         epoch = max(self._checkpoint.last.epoch, self._pool.epoch) + 1
         wanted = truncation.Truncation(position, entry, epoch)
-        self._pool.place(position // self._segment_bytes * self._segment_bytes + self._segment_bytes, epoch)
-        truncation.announce(self.path, self._files, wanted)
-        self.tail.note_truncation()
-        self._housekeeper.forget(1 << 62)
-        truncation.apply(self.path, self._files, wanted, self._checkpoint)
-        self.tail.note_truncation()  # again: a reader may have looked while files were replaced
+        with self._pool.quiet():
+            self._pool.place(position // self._segment_bytes * self._segment_bytes + self._segment_bytes, epoch)
+            truncation.announce(self.path, self._files, wanted)
+            self.tail.note_truncation()
+            self._housekeeper.forget(1 << 62)
+            truncation.apply(self.path, self._files, wanted, self._checkpoint)
+            self.tail.note_truncation()  # again: a reader may have looked while files were replaced
         base = position // self._segment_bytes * self._segment_bytes
         path = names.segment_path(self.path, base)
         segment = Segment(self._files.open(path, writable=True), str(path), writable=True)

@@ -325,14 +325,3 @@ def check_directory(path: Path) -> None:
     """NotALogError when a path that exists cannot be, or hold, a log."""
     if path.exists() and not path.is_dir():
         raise NotALogError(f"{path} is a file; a log is a directory")
-
-
-__all__ = [
-    "FormatVersionError",
-    "Recovered",
-    "SegmentFile",
-    "check_directory",
-    "cut",
-    "find_segments",
-    "recover",
-]

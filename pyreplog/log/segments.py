@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from pyreplog._native.segment import Segment, encode_header
@@ -32,7 +33,7 @@ class SegmentPool:
         self._directory, self._files = directory, files
         self._uuid, self._size, self._zeroed, self._spares = uuid, size, zeroed, spares
         self._lock = threading.Lock()  # next_base and the length of _prepared, together
-        self._making = threading.Lock()  # held for as long as a file takes to make
+        self._making = threading.RLock()  # held for as long as a file takes to make
         self._prepared: deque[Segment] = deque()
         self._recycled: list[Segment] = []
         self._spare_number = 1 + max((int(p.stem[6:]) for p in names.spare_paths(directory)), default=0)
@@ -45,6 +46,10 @@ class SegmentPool:
             while self._prepared:
                 self._put_away(self._prepared.pop())
             self.next_base, self.epoch = next_base, epoch
+
+    def quiet(self) -> AbstractContextManager[bool]:
+        """While held, no other thread makes a segment: for who removes files behind the log's end."""
+        return self._making
 
     @property
     def ready(self) -> int:

@@ -7,7 +7,6 @@ the log must count up without a gap, and reach at least as far as was acknowledg
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
@@ -22,6 +21,8 @@ import pyreplog
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.reader import LogReader
 
+from .process import in_background
+
 _ACK = struct.Struct("<HQ")
 Counts = dict[int, int]
 """For each thread, how many of its values there are."""
@@ -30,13 +31,15 @@ Counts = dict[int, int]
 def run(seed: int, directory: Path, *, rounds: int) -> None:
     """AssertionError when anything acknowledged is missing, doubled or out of order after any round."""
     rng = Random(f"kill {seed}")
-    shared = {"segment_bytes": rng.choice((64, 64, 256)) << 10}
+    shared: dict[str, Any] = {"segment_bytes": rng.choice((64, 64, 256)) << 10}
+    threads = rng.choice((1, 3))
+    if threads == 1:  # with one thread, the last values that retention leaves tell how far it came
+        shared["retention_bytes"] = 4 * shared["segment_bytes"]
     counts: Counts = {}
     for number in range(rounds):
-        settings = {**shared, "durability": rng.choice(("appended", "interval", "synced")), "spare_segments": rng.choice((1, 2))}
-        if rng.random() < 0.3:
-            settings["retention_bytes"] = 4 * shared["segment_bytes"]
-        least = _one_round(directory, settings, rng)
+        durability = rng.choice(("appended", "interval", "synced"))
+        settings = {**shared, "durability": durability, "spare_segments": rng.choice((1, 2))}
+        least = _one_round(directory, settings, threads, rng)
         mode = rng.choice(("a", "r", "next round"))
         if mode == "next round" and number + 1 < rounds:
             counts = _merge(counts, least)
@@ -71,34 +74,29 @@ def counted(log: CommitLog | LogReader) -> Counts:
 
 # ---- one process's life ----------------------------------------------------------------------------------------------
 
-def _one_round(directory: Path, settings: dict[str, Any], rng: Random) -> Counts:
+def _one_round(directory: Path, settings: dict[str, Any], threads: int, rng: Random) -> Counts:
     """Start a process that appends, kill it after some acknowledgements; what it had acknowledged until then."""
     acks, child_end = os.pipe()
-    seed, threads = rng.randbytes(8), rng.choice((1, 1, 3))
-    pid = os.fork()
-    if not pid:
-        with contextlib.suppress(BaseException):
-            os.close(acks)
-            logging.disable()
-            _append_for_ever(directory, settings, seed, threads, child_end)
-        os._exit(1)
-    os.close(child_end)
-    wanted = int(10 ** rng.uniform(0, 2.3 if settings["durability"] == "synced" else 3.7))
-    with open(acks, "rb", buffering=_ACK.size * wanted) as pipe:
-        data = pipe.read(_ACK.size * wanted)
-        os.kill(pid, signal.SIGKILL)
-        data += pipe.read()
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert status == -signal.SIGKILL, f"ended by itself with {status}, settings {settings}"
+    seed, report = rng.randbytes(8), directory.with_suffix(".report")
+    wanted = _ACK.size * int(10 ** rng.uniform(0, 2.3 if settings["durability"] == "synced" else 3.7))
+    with in_background(lambda: _append_for_ever(directory, settings, seed, threads, child_end), report) as pid:
+        os.close(child_end)
+        with open(acks, "rb") as pipe:
+            data = pipe.read(wanted)
+            if len(data) == wanted:
+                os.kill(pid, signal.SIGKILL)
+            data += pipe.read()
     counts: Counts = {}
-    for thread, number in _ACK.iter_unpack(data[: len(data) // _ACK.size * _ACK.size]):
+    for thread, number in _ACK.iter_unpack(data):
         counts[thread] = max(counts.get(thread, 0), number)
     return counts
 
 
 def _append_for_ever(directory: Path, settings: dict[str, Any], seed: bytes, threads: int, acks: int) -> None:
+    logging.disable()
     log = pyreplog.open(directory, **settings)
-    counts = counted(log)
+    with log._lock:  # retention waits
+        counts = counted(log)
     workers = [
         threading.Thread(target=_append, args=(log, Random(seed + bytes([t])), t, counts.get(t, 0), acks))
         for t in range(threads)

@@ -1,11 +1,13 @@
-"""Work in forked processes, so that a power cut can end everything a log has running, at once and without a farewell."""
+"""Work in forked processes, so that a power cut or kill -9 can end all that a log has running, at once and unannounced."""
 
 from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .disk import CUT
@@ -17,16 +19,28 @@ LIMIT_S = 60.0
 def in_process(work: Callable[[], object], report: Path) -> bool:
     """Run `work` in a forked process and wait: whether its power was cut. Its failure is raised here as AssertionError,
     with what it wrote into `report`."""
-    pid = os.fork()
-    if not pid:
-        _run(work, report)
+    return _wait(_start(work, report), report, (0, CUT)) == CUT
+
+
+@contextmanager
+def in_background(work: Callable[[], object], report: Path) -> Iterator[int]:
+    """A process that does `work` until the caller kills it: its id. Ending in another way is an AssertionError."""
+    pid = _start(work, report)
+    yield pid
+    _wait(pid, report, (-signal.SIGKILL,))
+
+
+def _wait(pid: int, report: Path, expected: tuple[int, ...]) -> int:
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if status not in (0, CUT):
+    if status not in expected:
         raise AssertionError(f"exit status {status}\n{report.read_text()}")
-    return status == CUT
+    return status
 
 
-def _run(work: Callable[[], object], report: Path) -> None:
+def _start(work: Callable[[], object], report: Path) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
     with report.open("w") as file:
         faulthandler.enable(file)
         faulthandler.dump_traceback_later(LIMIT_S, exit=True, file=file)
