@@ -11,6 +11,8 @@ from benchmarks.limits.build import ROOT
 from benchmarks.plan import FULL_BYTES, Plan
 from benchmarks.rows.registry import ROWS, measure
 
+_DATA = ROOT / "build" / "bench-data"
+
 
 def main() -> None:
     """Parse the command line and run."""
@@ -35,14 +37,13 @@ def main() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--budget", type=float, default=10.0, metavar="SECONDS", help="about so long per row (default 10)")
-    parser.add_argument("--only", action="append", choices=list(ROWS), help="only this row; may be given again")
-    parser.add_argument("--full", action="store_true", help=f"write {FULL_BYTES >> 30} GiB per line of the tail-latency row")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to a file, too")
-    parser.add_argument(
-        "--directory", type=Path, default=ROOT / "build" / "bench-data", help="where logs are written: its file system counts"
-    )
+    add = parser.add_argument
+    add("--budget", type=float, default=10.0, metavar="SECONDS", help="about so long per row (default 10)")
+    add("--only", action="append", choices=list(ROWS), help="only this row; may be given again")
+    add("--full", action="store_true", help=f"write {FULL_BYTES >> 30} GiB per line of the tail-latency row")
+    add("--json", action="store_true", help="print JSON in place of tables")
+    add("--markdown", type=Path, metavar="FILE", help="write the tables to a file, too")
+    add("--directory", type=Path, default=_DATA, help="where logs are written: its file system counts")
     return parser
 
 

@@ -57,7 +57,8 @@ def _revision() -> str:
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
-    return f"{git('rev-parse', '--short', 'HEAD') or 'unknown'}{' with changes' if git('status', '--porcelain') else ''}"
+    changes = " with changes" if git("status", "--porcelain") else ""
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + changes
 
 
 def _extension_flags() -> list[str]:

@@ -14,7 +14,8 @@ _HEADERS = ["work", "pyreplog", "other side", "ratio", "goal", "met", "durabilit
 def header(machine: dict[str, str]) -> str:
     """What was measured, on what."""
     lines = [f"- {name}: {text}" for name, text in machine.items()]
-    return "\n".join(["# Benchmarks", "", "Medians of interleaved rounds within one run; only the ratios mean anything.", ""] + lines)
+    told = "Medians of interleaved rounds within one run; only the ratios mean anything."
+    return "\n".join(["# Benchmarks", "", told, "", *lines])
 
 
 def markdown(section: Section) -> str:

@@ -98,11 +98,15 @@ class PoisonedError(ReplogError):
     exit_code = 5
 
 
-class DiskFullError(ReplogError, OSError):
-    """There is no room for another segment. What is stored stays readable; retry when there is space."""
+class DiskError(ReplogError, OSError):
+    """The disk refused what the call needs first; nothing of the call was done, and the log goes on."""
 
     retriable = True
     exit_code = 6
+
+
+class DiskFullError(DiskError):
+    """There is no room for another segment. What is stored stays readable; retry when there is space."""
 
 
 class UnsupportedFilesystemError(ReplogError, OSError):

@@ -11,8 +11,7 @@ from benchmarks.peers.rocksdb import RocksDB
 from benchmarks.peers.sqlite import SqliteWal
 
 PEERS: dict[str, type[Peer]] = {
-    peer.__name__: peer
-    for peer in (Pyreplog, PlainFile, SqliteWal, Lmdb, RocksDB, LevelDB, PersistQueue, RedisStream)
+    peer.__name__: peer for peer in (Pyreplog, PlainFile, SqliteWal, Lmdb, RocksDB, LevelDB, PersistQueue, RedisStream)
 }
 
 __all__ = ["PEERS", "Peer", "Pyreplog", "Work", "load"]

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from benchmarks.entries import BATCH, in_turn, make_values
@@ -34,7 +35,7 @@ class Writer:
 
     def __init__(self, peer: Peer, values: list[bytes], seconds: float) -> None:
         self._peer, self._values, self._seconds = peer, values, seconds
-        self.written = 0
+        self.written = peer.warm(values)
 
     def append(self, group: int) -> float:
         """Entries per second, in groups of so many; always whole turns of the values."""
@@ -66,8 +67,9 @@ class Writer:
 
 def compare(peer: Peer, values: list[bytes]) -> int:
     """Compare a store's entries with what was written; how many there are."""
+    found = peer.values()
     number = first = peer.first()
-    for value in peer.values():
+    for value in found:
         if value != values[number % len(values)]:
             raise ValueError(f"{peer.title}: entry {number} is not what was written")
         number += 1
@@ -83,8 +85,6 @@ def opened(plan: Plan, kinds: Mapping[str, type[Peer]], *, synced: bool) -> Iter
             for name, kind in kinds.items():
                 (folder / name).mkdir()
                 peers[name] = kind(folder / name, synced=synced)
-            for peer in peers.values():
-                peer.settle()
             yield folder, peers
         finally:
             for peer in peers.values():
@@ -100,11 +100,8 @@ def append_rates(plan: Plan, size: int, columns: Mapping[Work, int], *, synced: 
         writers = {name: Writer(peer, make_values(size), seconds) for name, peer in peers.items()}
         rates: Rates = {}
         for work, group in columns.items():
-            runs: dict[str, Run] = {
-                name: lambda w=writers[name], g=group: w.append(g)  # type: ignore[misc]
-                for name, peer in peers.items()
-                if work in peer.work
-            }
+            takes_part = {name: writers[name] for name, peer in peers.items() if work in peer.work}
+            runs: dict[str, Run] = {name: partial(writer.append, group) for name, writer in takes_part.items()}
             rates[work] = interleave(dataclasses.replace(plan, budget=0.0), runs)
         return rates, sum(writer.verify() for writer in writers.values())
 
@@ -118,11 +115,12 @@ class Loaded:
         self.count, self._bytes = len(keys), len(keys) * len(values[0])
         if compare(peer, values) != self.count:
             raise ValueError(f"{peer.title}: {self.count} entries were written")
-        peer.start_reading()
         picks = random.Random(count).choices(range(self.count), k=min(_PICKS, self.count))
         self._picks = [keys[n] for n in picks]
-        if Work.READ in peer.work and any(peer.read(keys[n]) != values[n % len(values)] for n in picks):
-            raise ValueError(f"{peer.title}: a read gave another value than was written")
+        if Work.READ in peer.work:
+            self._read = peer.reader()
+            if any(self._read(keys[n]) != values[n % len(values)] for n in picks):
+                raise ValueError(f"{peer.title}: a read gave another value than was written")
 
     def scan(self) -> float:
         begin = time.perf_counter()
@@ -133,14 +131,14 @@ class Loaded:
         return self.count / took
 
     def read(self) -> float:
-        read, begin = self.peer.read, time.perf_counter()
+        read, begin = self._read, time.perf_counter()
         for key in self._picks:
             read(key)
         return len(self._picks) / (time.perf_counter() - begin)
 
 
-def read_rates(plan: Plan, size: int) -> tuple[Rates, dict[str, tuple[float, float]], int]:
-    """Rates of scans and random reads; bytes on disk per entry, in use and allocated; entries read back."""
+def read_rates(plan: Plan, size: int) -> tuple[Rates, dict[str, tuple[float, int]], int]:
+    """Rates of scans and random reads; bytes per entry and bytes allocated on disk; entries read back."""
     count = plan.scaled(_COUNTS[size])
     with opened(plan, PEERS, synced=False) as (folder, peers):
         stores = {name: Loaded(peer, make_values(size), count, plan.budget / 10) for name, peer in peers.items()}
@@ -152,7 +150,7 @@ def read_rates(plan: Plan, size: int) -> tuple[Rates, dict[str, tuple[float, flo
         disk = {}
         for name, store in stores.items():
             used, allocated = store.peer.disk_bytes(folder / name)
-            disk[name] = used / store.count, allocated / store.count
+            disk[name] = used / store.count, allocated
         return rates, disk, sum(store.count for store in stores.values())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import crc32c
@@ -24,7 +24,7 @@ class PlainFile(Peer):
         self._position = sum(_HEADER.size + len(value) for value in self.values()) if self._path.exists() else 0
         self._file = self._path.open("ab", buffering=1 << 16)
         self._file.truncate(self._position)
-        self._reader = -1
+        self._reader = os.open(self._path, os.O_RDONLY)
 
     @staticmethod
     def version() -> str:
@@ -77,14 +77,13 @@ class PlainFile(Peer):
                     return
                 yield value
 
-    def start_reading(self) -> None:
-        self._reader = os.open(self._path, os.O_RDONLY)
+    def reader(self) -> Callable[[int], bytes]:
+        return self._read
 
-    def read(self, key: int) -> bytes:
-        size, _, _, _ = _HEADER.unpack(os.pread(self._reader, _HEADER.size, key))
-        return os.pread(self._reader, size, key + _HEADER.size)
+    def _read(self, position: int) -> bytes:
+        size, _, _, _ = _HEADER.unpack(os.pread(self._reader, _HEADER.size, position))
+        return os.pread(self._reader, size, position + _HEADER.size)
 
     def close(self) -> None:
         self._file.close()
-        if self._reader >= 0:
-            os.close(self._reader)
+        os.close(self._reader)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import plyvel
@@ -50,7 +50,10 @@ class LevelDB(Peer):
         values: Iterable[bytes] = self._store.iterator(include_key=False)
         return values
 
-    def read(self, key: int) -> bytes:
+    def reader(self) -> Callable[[int], bytes]:
+        return self._read
+
+    def _read(self, key: int) -> bytes:
         value: bytes = self._store.get(key.to_bytes(8, "big"))
         return value
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import lmdb
@@ -52,13 +52,9 @@ class Lmdb(Peer):
         with self._store.begin() as transaction:
             yield from transaction.cursor().iternext(keys=False)
 
-    def start_reading(self) -> None:
-        self._transaction = self._store.begin()
-        self._get = self._transaction.get
-
-    def read(self, key: int) -> bytes:
-        value: bytes = self._get(key.to_bytes(8, "big"))
-        return value
+    def reader(self) -> Callable[[int], bytes | None]:
+        get = self._store.begin().get
+        return lambda key: get(key.to_bytes(8, "big"))
 
     def close(self) -> None:
         self._store.close()

@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyreplog
-from benchmarks.logs import settle
+from benchmarks.logs import CountingFiles, RecycledLog, settle, stop_retention
 from benchmarks.peers.peer import Peer
 
 VIEWS_FROM = 16384
-"""From this size on, scans and reads give views: making bytes objects of it costs more than finding and checking them."""
+"""From this size on, scans and reads give views: making a bytes object costs more than checking the entry."""
 
 
 class Pyreplog(Peer):
     """A log with the default configuration."""
 
     title = "pyreplog"
-    retention_bytes: int | None = None
 
     def __init__(self, directory: Path, *, synced: bool) -> None:
-        self._path = directory / "log"
-        self._log = pyreplog.open(
-            self._path, durability="synced" if synced else "appended", retention_bytes=self.retention_bytes
-        )
+        self._log = self._open(directory / "log", "synced" if synced else "appended")
         self.append = self._log.append
         self.append_batch = self._log.append_batch
-        self._views = False
+
+    def _open(self, path: Path, durability: str) -> pyreplog.CommitLog:
+        return pyreplog.open(path, durability=durability)
 
     @staticmethod
     def version() -> str:
         return f"pyreplog {pyreplog.__version__}"
 
-    def settle(self) -> None:
+    def warm(self, values: list[bytes]) -> int:
         settle(self._log)
+        return 0
 
     def scan(self) -> tuple[int, int]:
         count = total = 0
+        views = self._wants_views()
         for batch in self._log.scan():
-            values = batch.views() if self._views else batch.values()
+            values = batch.views() if views else batch.values()
             count += len(values)
             total += sum(map(len, values))
         return count, total
@@ -47,15 +48,16 @@ class Pyreplog(Peer):
         for batch in self._log.scan():
             yield from batch.values()
 
-    def start_reading(self) -> None:
-        self._views = len(self._log.read(self._log.start)) >= VIEWS_FROM
-        self.read = self._view if self._views else self._log.__getitem__
-
-    def _view(self, entry: int) -> memoryview:
-        return self._log.read(entry).value_view
-
     def first(self) -> int:
         return self._log.start
+
+    def reader(self) -> Callable[[int], Any]:
+        if not self._wants_views():
+            return self._log.__getitem__
+        return lambda entry: self._log.read(entry).value_view
+
+    def _wants_views(self) -> bool:
+        return len(self._log.read(self._log.start)) >= VIEWS_FROM
 
     def disk_bytes(self, directory: Path) -> tuple[int, int]:
         _, allocated = super().disk_bytes(directory)
@@ -66,7 +68,19 @@ class Pyreplog(Peer):
 
 
 class RecycledPyreplog(Pyreplog):
-    """Under retention: its segments are recycled ones."""
+    """The same under retention, written until all its segments are recycled ones."""
 
     title = "pyreplog, recycled"
-    retention_bytes = 128 << 20
+
+    def _open(self, path: Path, durability: str) -> pyreplog.CommitLog:
+        self._files = CountingFiles()
+        return pyreplog.open(
+            path, durability=durability, files=self._files, spare_segments=4, retention_bytes=128 << 20
+        )
+
+    def warm(self, values: list[bytes]) -> int:
+        return RecycledLog(self._log, self._files, len(values[0])).written
+
+    def values(self) -> Iterator[bytes]:
+        stop_retention(self._log)
+        return super().values()

@@ -48,11 +48,9 @@ class Peer(ABC):
     append_batch: Callable[[list[bytes]], Sequence[Key]]
     """All entries as one transaction, pipeline or write of the store."""
 
-    read: Callable[[Any], Any]
-    """The value of one entry, by its key."""
-
-    def settle(self) -> None:
-        """Wait until nothing is left to be prepared in the background."""
+    def warm(self, values: list[bytes]) -> int:
+        """Bring the store into the state it lives in, before anything is timed; how many entries that took."""
+        return 0
 
     @abstractmethod
     def scan(self) -> tuple[int, int]:
@@ -60,14 +58,15 @@ class Peer(ABC):
 
     @abstractmethod
     def values(self) -> Iterable[bytes]:
-        """All values in order, for verification."""
+        """All values in order, for verification; from now on none is removed."""
 
     def first(self) -> int:
         """How many entries have been removed in front of the first one."""
         return 0
 
-    def start_reading(self) -> None:
-        """What has to be opened before `read`."""
+    def reader(self) -> Callable[[Key], Any]:
+        """What gives the value of one entry, by its key, as of now."""
+        raise NotImplementedError(f"{self.title} reads in order only")
 
     def servers(self) -> list[int]:
         """Processes of its own."""

@@ -54,9 +54,6 @@ class PersistQueue(Peer):
             for _ in range(queue.qsize()):
                 yield queue.get()
 
-    def read(self, key: object) -> NoReturn:
-        raise NotImplementedError("persist-queue reads in order only")
-
     def close(self) -> None:
         if isinstance(self._queue, persistqueue.FIFOSQLiteQueue):
             self._queue.close()

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class RedisStream(Peer):
         }  # fmt: skip
         command = [_server(), *(word for name, value in settings.items() for word in (f"--{name}", value))]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        self._directory = os.open(directory, os.O_PATH)  # the path of a socket holds 107 bytes, which a directory may fill
+        self._directory = os.open(directory, os.O_PATH)  # a socket's path has 107 bytes; the directory's may have more
         self._client: Any = redis.Redis(unix_socket_path=f"/proc/self/fd/{self._directory}/socket")
         self._await_start()
 
@@ -81,7 +81,10 @@ class RedisStream(Peer):
         for page in self._pages():
             yield from (fields[b"v"] for _, fields in page)
 
-    def read(self, key: bytes) -> bytes:
+    def reader(self) -> Callable[[bytes], bytes]:
+        return self._read
+
+    def _read(self, key: bytes) -> bytes:
         value: bytes = self._client.xrange(_STREAM, key, key)[0][1][b"v"]
         return value
 

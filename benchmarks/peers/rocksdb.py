@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
@@ -21,7 +22,7 @@ class RocksDB(Peer):
         write = WriteOptions()
         write.sync = synced
         self._store.set_write_options(write)
-        last = next(iter(self._store.keys(backwards=True)), None)
+        last: Any = next(iter(self._store.keys(backwards=True)), None)
         self._next = 0 if last is None else int.from_bytes(last, "big") + 1
 
     @staticmethod
@@ -54,7 +55,10 @@ class RocksDB(Peer):
     def values(self) -> Iterable[bytes]:
         return self._store.values()
 
-    def read(self, key: int) -> bytes:
+    def reader(self) -> Callable[[int], Any]:
+        return self._read
+
+    def _read(self, key: int) -> Any:
         return self._store[key.to_bytes(8, "big")]
 
     def close(self) -> None:

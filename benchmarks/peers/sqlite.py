@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.peers.peer import Peer
@@ -47,7 +47,10 @@ class SqliteWal(Peer):
         for (value,) in self._connection.execute("select value from log order by id"):
             yield value
 
-    def read(self, key: int) -> bytes:
+    def reader(self) -> Callable[[int], bytes]:
+        return self._read
+
+    def _read(self, key: int) -> bytes:
         value: bytes = self._connection.execute("select value from log where id = ?", (key,)).fetchone()[0]
         return value
 

@@ -41,7 +41,9 @@ def single(plan: Plan) -> Section:
                 section.notes.append(
                     f"100 B apart: empty Cython call {found['call'] * 1e9:.1f} ns, C loop {found['bare'] * 1e9:.1f} ns."
                 )
-    section.notes.append("Python's `for` loop is inside both the append and the empty call; rolls are inside the append.")
+    section.notes.append(
+        "Python's `for` loop is part of the append and of the empty call; rolls are part of the append."
+    )
     return section
 
 

@@ -1,4 +1,4 @@
-"""Batches into fresh segments: everything from an empty directory on, beside bare files allocated, mapped and filled."""
+"""Batches into fresh segments: everything from an empty directory on, beside bare files, mapped and filled."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyreplog
 from benchmarks.entries import BATCH, SIZES, make_values, stride, verify
-from benchmarks.limits import bare
+from benchmarks.limits.bare import Area, Values
 from benchmarks.logs import fill
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
@@ -24,7 +24,7 @@ class Filling:
     def __init__(self, plan: Plan, size: int) -> None:
         self._plan = plan
         self._values = make_values(size)
-        self._bare_values = bare.Values(self._values)
+        self._bare_values = Values(self._values)
         self._per_segment = (plan.segment_bytes // stride(size) - 64) // BATCH * BATCH
         self._count = _SEGMENTS * self._per_segment
         self.checked = self.bare_checked = ""
@@ -53,10 +53,10 @@ class Filling:
         self.bare_checked = f"{read_back:,}"
         return self._count / took
 
-    def _filled(self, path: Path) -> bare.Area:
+    def _filled(self, path: Path) -> Area:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         os.posix_fallocate(fd, 0, self._plan.segment_bytes)
-        area = bare.Area(fd, self._plan.segment_bytes)
+        area = Area(fd, self._plan.segment_bytes)
         os.close(fd)
         area.copy(self._bare_values, self._per_segment)
         return area
@@ -78,6 +78,6 @@ def fresh(plan: Plan) -> Section:
             )
         )
     section.notes.append(
-        f"From an empty directory to {_SEGMENTS} segments: creating, allocating and mapping files counts, on both sides."
+        f"From an empty directory to {_SEGMENTS} segments: creating, allocating and mapping files counts on both sides."
     )
     return section

@@ -14,6 +14,15 @@ _GOALS = {
 }  # fmt: skip
 _AHEAD = 1.0
 _OURS = "Pyreplog"
+_NOTES = (
+    "Brackets: how many times as fast pyreplog is (append and x256: the recycled one). Empty: the store cannot, or not "
+    "with that durability: persist-queue has no batches and no random reads, and only its SQLite queue syncs.",
+    "append, x256: the entry survives the process when the call returns; Redis syncs once a second besides. 'pyreplog, "
+    "recycled' runs under retention, so that its segments are recycled ones; 'pyreplog' keeps all.",
+    "pyreplog allocates segments of 64 MiB ahead, two beyond the active one; that is what 'allocated' shows of it.",
+    "scan and read give bytes objects; pyreplog gives views at 16 KiB. It, LevelDB, RocksDB and file verify checksums in "
+    "a scan; SQLite, LMDB, Redis and persist-queue keep none. LMDB could give unverified views, too (buffers=True).",
+)
 _TITLES = {RECYCLED: "pyreplog, recycled"} | {name: peer.title for name, peer in PEERS.items()}
 
 
@@ -39,15 +48,7 @@ def peers(plan: Plan) -> Section:
             section.comparisons += _against_best(size, rates, f"{read_back:,} entries of all stores")
         section.tables.append(_rates_table(size, appended | synced | read))
         section.tables.append(_state_table(size, disk, crashed))
-    section.notes += [
-        f"Versions: {'; '.join(peer.version() for peer in PEERS.values())}.",
-        "Brackets: how many times the rate pyreplog's is (append and x256: the recycled one's). Empty: the store cannot, or "
-        "not with that durability: persist-queue has no batches, no random reads, and only its SQLite queue syncs.",
-        "append, x256: the entry survives the process when the call returns; Redis syncs once a second besides. 'pyreplog, "
-        "recycled' runs under retention, so that its segments are recycled ones; 'pyreplog' keeps all.",
-        "scan and read give bytes objects; pyreplog gives views at 16 KiB. It and LevelDB, RocksDB and file check checksums in "
-        "a scan; SQLite, LMDB, Redis and persist-queue keep none. LMDB could give unchecked views, too (buffers=True).",
-    ]
+    section.notes += [f"Versions: {'; '.join(peer.version() for peer in PEERS.values())}.", *_NOTES]
     return section
 
 
@@ -93,14 +94,21 @@ def _cell(by_store: dict[str, float], name: str) -> str:
     return rate if name in (RECYCLED, _OURS) else f"{rate} ({by_store[ours] / by_store[name]:.1f})"
 
 
-def _state_table(
-    size: int, disk: dict[str, tuple[float, float]], crashed: dict[str, tuple[float, int, int]]
-) -> Table:
-    headers = ["", "disk B/entry", "allocated B/entry", "private memory", "entries", "recovery after kill -9"]
+def _state_table(size: int, disk: dict[str, tuple[float, int]], crashed: dict[str, tuple[float, int, int]]) -> Table:
+    headers = ["", "entries", "disk B/entry", "allocated", "private memory", "recovery after kill -9"]
     rows = []
     for name, peer in PEERS.items():
         used, allocated = disk[name]
         seconds, private, count = crashed[name]
         memory, recovery = Figure("", max(private, 0), "B", "reading"), Figure("", seconds, "s", "reading")
-        rows.append([peer.title, f"{used:,.0f}", f"{allocated:,.0f}", str(memory), f"{count:,}", str(recovery)])
+        rows.append(
+            [
+                peer.title,
+                f"{count:,}",
+                f"{used:,.0f}",
+                str(Figure("", allocated, "B", "reading")),
+                str(memory),
+                str(recovery),
+            ]
+        )
     return Table(f"{SIZES[size]}, disk, memory and recovery", headers, rows)

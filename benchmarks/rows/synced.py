@@ -58,18 +58,21 @@ def one(plan: Plan) -> Section:
     section = Section("synced", "One synced append, 100 B")
     values = make_values(_SIZE)
     record = bytes(stride(_SIZE))
-    with plan.folder() as folder, zeroed_file(plan) as zeroed:
-        with pyreplog.open(folder / "log", durability="synced", segment_bytes=plan.segment_bytes) as log:
-            settle(log)
-            written = 0
+    with (
+        plan.folder() as folder,
+        zeroed_file(plan) as zeroed,
+        pyreplog.open(folder / "log", durability="synced", segment_bytes=plan.segment_bytes) as log,
+    ):
+        settle(log)
+        written = 0
 
-            def ours() -> float:
-                nonlocal written
-                written += _TURN
-                return median(_each_ns(log.append, in_turn(values, _TURN))) * 1e-9
+        def ours() -> float:
+            nonlocal written
+            written += _TURN
+            return median(_each_ns(log.append, in_turn(values, _TURN))) * 1e-9
 
-            found = interleave(plan, {"ours": ours, "bare": lambda: median(zeroed.write(record, _TURN)) * 1e-9})
-            checked = verify(log, values, written)
+        found = interleave(plan, {"ours": ours, "bare": lambda: median(zeroed.write(record, _TURN)) * 1e-9})
+        checked = verify(log, values, written)
     section.comparisons.append(
         Comparison(
             "synced append 100 B, one caller",

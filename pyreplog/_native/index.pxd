@@ -2,6 +2,7 @@
 # file. The file's layout is in FORMAT.md, "Ledger index".
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
 
 cdef extern from *:
     """
@@ -137,8 +138,8 @@ ctypedef struct LedgerRow:
     bint unordered        # entry ids did not only increase
 
 
-# A hash table: open addressing, linear probing, load <= 0.7. A slot is 0, or holds number + 1 of what it refers to in its
-# low 24 bits and 8 bits of the hash above them, which spare nearly all reads of what is not the key sought.
+# A hash table: open addressing, linear probing, load <= 0.7. A slot is 0, or holds number + 1 of what it refers to in
+# its low 24 bits and 8 bits of the hash above them, which spare nearly all reads of what is not the key sought.
 ctypedef struct Slots:
     uint32_t *slot
     uint32_t mask
@@ -169,6 +170,17 @@ cdef inline bint alike(uint32_t slot, uint64_t hash) noexcept nogil:
 
 cdef inline bint crowded(const Slots *slots, uint32_t used) noexcept nogil:
     return <uint64_t>used * 10 >= (<uint64_t>slots.mask + 1) * 7
+
+
+cdef inline int widen(Slots *slots) noexcept nogil:
+    """Twice the slots (64 at first), all empty; the caller fills them again."""
+    cdef uint32_t count = (slots.mask + 1) * 2 if slots.slot != NULL else 64
+    cdef uint32_t *fresh = <uint32_t *>calloc(count, sizeof(uint32_t))
+    if fresh == NULL:
+        return INDEX_NO_MEMORY
+    free(slots.slot)
+    slots.slot, slots.mask = fresh, count - 1
+    return INDEX_OK
 
 
 @cython.final

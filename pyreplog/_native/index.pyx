@@ -12,22 +12,11 @@ from pathlib import Path
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MAX
-from libc.stdlib cimport calloc, free, malloc, qsort, realloc
+from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcpy, memmove, memset
 
 from pyreplog._native.layout cimport ALIGN, FORMAT_VERSION, LONG_HEADER, SEGMENT_HEADER, SEGMENT_MAX, crc32c
 from pyreplog.errors import InvalidArgumentError
-
-
-cdef int widen(Slots *slots) noexcept nogil:
-    """Twice the slots (64 at first), all empty; the caller fills them again."""
-    cdef uint32_t count = (slots.mask + 1) * 2 if slots.slot != NULL else 64
-    cdef uint32_t *fresh = <uint32_t *>calloc(count, sizeof(uint32_t))
-    if fresh == NULL:
-        return INDEX_NO_MEMORY
-    free(slots.slot)
-    slots.slot, slots.mask = fresh, count - 1
-    return INDEX_OK
 
 
 cdef int make_room(void **items, uint32_t used, uint32_t *capacity, size_t size) noexcept nogil:
@@ -46,9 +35,7 @@ cdef int make_room(void **items, uint32_t used, uint32_t *capacity, size_t size)
 cdef int by_entry(const void *a, const void *b) noexcept nogil:
     cdef const Pair *x = <const Pair *>a
     cdef const Pair *y = <const Pair *>b
-    if x.entry != y.entry:
-        return 1 if x.entry > y.entry else -1
-    return (x.place > y.place) - (x.place < y.place)
+    return (x.entry > y.entry) - (x.entry < y.entry) or (x.place > y.place) - (x.place < y.place)
 
 
 cdef int by_ledger(const void *a, const void *b) noexcept nogil:
@@ -63,10 +50,9 @@ cdef int64_t settle(Pair *pairs, int64_t records, bint unordered) noexcept nogil
         return records
     qsort(pairs, records, sizeof(Pair), by_entry)
     for i in range(records):
-        if count and pairs[count - 1].entry == pairs[i].entry:
-            count -= 1
-        pairs[count] = pairs[i]
-        count += 1
+        if i + 1 == records or pairs[i].entry != pairs[i + 1].entry:
+            pairs[count] = pairs[i]
+            count += 1
     return count
 
 
@@ -97,9 +83,13 @@ cdef void seal(uint8_t *image) noexcept nogil:
 
 cdef tuple columns(const Pair *pairs, int64_t count):
     import numpy
-    raw = PyBytes_FromStringAndSize(<const char *>pairs, count * sizeof(Pair))
-    table = numpy.frombuffer(raw, numpy.int64).reshape(-1, 2)
-    return table[:, 0].copy(), table[:, 1] * ALIGN
+    cdef bytearray raw = bytearray(count * sizeof(Pair))
+    cdef int64_t *out = <int64_t *><char *>raw
+    cdef int64_t i
+    for i in range(count):
+        out[i], out[count + i] = pairs[i].entry, pairs[i].place * ALIGN
+    both = numpy.frombuffer(raw, numpy.int64)
+    return both[:count], both[count:]
 
 
 cdef object ledger_table(bytes runs):
@@ -192,10 +182,7 @@ cdef class LedgerIndex:
                 PyBuffer_Release(&views[held])
 
     def get(self, int64_t ledger, int64_t entry):
-        """Offset of the entry's last copy; None: definitely not in this segment.
-
-        InvalidArgumentError: a negative id.
-        """
+        """Offset of the entry's last copy; None: definitely not here. InvalidArgumentError: a negative id."""
         check_ids(ledger, entry)
         cdef int64_t offset = ledger_index_find(self, ledger, entry)
         return offset if offset >= 0 else None
@@ -281,7 +268,6 @@ cdef class LedgerIndex:
             file.write(made)
 
     cdef int refuse(self, int status, int64_t ledger, int64_t entry, int64_t offset, int64_t stride) except -1:
-        """Raise what the status of a record's addition stands for."""
         if status == INDEX_NO_MEMORY:
             raise MemoryError
         check_ids(ledger, entry)
@@ -323,10 +309,9 @@ cdef class LedgerIndex:
         cdef LedgerRow *row = self.row_for(ledger)
         cdef uint32_t at = row - self.rows
         cdef Node *node = &self.nodes[self.records]
-        cdef uint32_t *slot
+        cdef uint32_t *slot = self.node_slot(at, entry)
         node.entry, node.row, node.previous = entry, at, row.newest
         node.place, node.stride = <uint32_t>(offset // ALIGN), <uint32_t>(stride // ALIGN)
-        slot = self.node_slot(at, entry)
         if slot[0] == 0:
             self.entries_held += 1
             row.entries += 1
@@ -469,21 +454,20 @@ cdef class LedgerIndex:
         cdef uint32_t *filled = <uint32_t *>malloc((<size_t>self.row_count + 1) * sizeof(uint32_t))
         cdef const LedgerRow *row
         cdef uint32_t i, at
-        if pairs == NULL or filled == NULL:
-            free(pairs)
-            free(filled)
-            return INDEX_NO_MEMORY
-        memcpy(image + BLOCK, runs, self.row_count * sizeof(LedgerRun))
-        self.distribute(pairs, filled)
-        for i in range(self.row_count):
-            row = self.row_of(runs[i].ledger)
-            at = filled[row - self.rows] - row.records
-            settle(pairs + at, row.records, row.unordered)
-            write_items(<uint32_t *>(image + runs[i].run), &runs[i], pairs + at)
+        cdef int status = INDEX_NO_MEMORY
+        if pairs != NULL and filled != NULL:
+            memcpy(image + BLOCK, runs, self.row_count * sizeof(LedgerRun))
+            self.distribute(pairs, filled)
+            for i in range(self.row_count):
+                row = self.row_of(runs[i].ledger)
+                at = filled[row - self.rows] - row.records
+                settle(pairs + at, row.records, row.unordered)
+                write_items(<uint32_t *>(image + runs[i].run), &runs[i], pairs + at)
+            seal(image)
+            status = INDEX_OK
         free(pairs)
         free(filled)
-        seal(image)
-        return INDEX_OK
+        return status
 
 
 cdef int ledger_index_add(LedgerIndex index, int64_t ledger, int64_t entry, int64_t offset,
@@ -512,7 +496,5 @@ cdef int64_t ledger_index_find(LedgerIndex index, int64_t ledger, int64_t entry)
     cdef uint32_t slot
     with index.lock:
         row = index.row_of(ledger)
-        if row == NULL:
-            return INDEX_ABSENT
-        slot = index.node_slot(row - index.rows, entry)[0]
+        slot = index.node_slot(row - index.rows, entry)[0] if row != NULL else 0
         return <int64_t>index.nodes[number_in(slot)].place * ALIGN if slot else INDEX_ABSENT

@@ -97,21 +97,19 @@ cdef class Reader:
         """The table as given to `_set_segments`."""
         return [(self.bases[i], self.firsts[i], self.segments[i]) for i in range(self.count)]
 
-    def _index_of_position(self, int64_t position):
-        """Row of the segment that holds a position; -1 when it lies before the first."""
-        return self.segment_of(self.bases, position)
+    def _hold(self, int64_t position):
+        """(pin, Segment) of the segment that holds a position, or of the last one when it lies behind that.
 
-    def _index_of_entry(self, int64_t entry):
-        """Row of the last segment whose first entry is not above `entry`; -1: before the first."""
-        return self.segment_of(self.firsts, entry)
+        Nobody can recycle the segment while the pin lives. TrimmedError when the position lies before the first.
+        """
+        cdef Py_ssize_t row = self.segment_of(self.bases, position)
+        cdef Segment segment
+        if row < 0:
+            raise TrimmedError(f"position {position} was removed; the log begins at {self.bases[0] if self.count else 0}")
+        segment = self.mapped(row)
+        return pin(segment), segment
 
-    def _mapped(self, Py_ssize_t row):
-        """The Segment of a row, mapped if need be."""
-        if not 0 <= row < self.count:
-            raise IndexError(row)
-        return self.mapped(row)
-
-    def _open_segment(self, row):
+    def _open_segment(self, base):
         raise NotImplementedError
 
     def _rebuild(self):
@@ -135,10 +133,17 @@ cdef class Reader:
         return low - 1
 
     cdef Segment mapped(self, Py_ssize_t i):
+        """The Segment of a row. Mapping it releases the GIL, and rows may move meanwhile: look up none again by number."""
+        cdef int64_t base = self.bases[i]
         segment = self.segments[i]
         if segment is None:
-            segment = self._open_segment(i)
-            self.segments[i] = segment
+            segment = self._open_segment(base)
+            i = self.segment_of(self.bases, base)
+            if i < 0 or self.bases[i] != base:
+                raise TrimmedError(f"the segment at {base} was removed; the log begins at {self.bases[0] if self.count else 0}")
+            if self.segments[i] is None:
+                self.segments[i] = segment
+            segment = self.segments[i]
         return <Segment>segment
 
     # ---- lookup ------------------------------------------------------------------------------------------------
@@ -162,6 +167,7 @@ cdef class Reader:
             want = entry - segment.first_entry
             if segment.index is not None and want < segment.index.entries:
                 break
+            held = pin(segment)
             self._load_index(segment, entry)
         index = segment.index
         stop = index.end

@@ -189,6 +189,9 @@ cdef class Record:
     alive. Times are in microseconds since the epoch.
     """
 
+    def __init__(self):
+        raise TypeError("records are made by a log's reads and scans")
+
     @property
     def value(self):
         """The value, copied."""
@@ -358,6 +361,9 @@ cdef class RecordBatch:
 
     def __cinit__(self):
         self.columns = {}
+
+    def __init__(self):
+        raise TypeError("batches are made by a log's scans")
 
     def __dealloc__(self):
         free(self.offsets)

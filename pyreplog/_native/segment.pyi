@@ -1,5 +1,5 @@
 from pathlib import Path
-from typing import Final, final
+from typing import Final, Self, final
 
 from pyreplog._native.record import Record, RecordBatch
 from pyreplog._native.sparse import SparseIndex
@@ -18,7 +18,7 @@ class Pin: ...
 @final
 class Segment:
     index: SparseIndex | None
-    def __init__(self, fd: int, path: str, *, writable: bool) -> None: ...
+    def __new__(cls, fd: int, path: str, *, writable: bool) -> Self: ...
     @property
     def path(self) -> str: ...
     @property

@@ -116,10 +116,7 @@ cdef class Segment:
     Errors: CorruptionError (no header, wrong size), FormatVersionError, UnsupportedFilesystemError (no shared map).
     """
 
-    def __cinit__(self):
-        self.fd = -1
-
-    def __init__(self, int fd, path, *, bint writable):
+    def __cinit__(self, int fd, path, *, bint writable):
         self.fd = fd
         self.path = path
         self.writable = writable
@@ -187,6 +184,8 @@ cdef class Segment:
 
     def fault(self, int64_t offset, int64_t status):
         """The CorruptionError for a status met at `offset`."""
+        if not 0 <= offset <= self.size:
+            raise InvalidArgumentError(f"offset {offset} outside of the segment's {self.size} bytes")
         return corruption(self.path, self.base + offset, status, self.map + offset, self.size - offset, self.stamp)
 
     def head_at(self, int64_t offset):

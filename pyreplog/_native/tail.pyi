@@ -1,11 +1,11 @@
-from typing import IO, Any, Final, final
+from typing import Any, Final, IO, Self, final
 
 PAGE: Final[int]
 
 @final
 class Tail:
     start: int
-    def __init__(self, file: IO[Any], *, writable: bool) -> None: ...
+    def __new__(cls, file: IO[Any], *, writable: bool) -> Self: ...
     @property
     def path(self) -> str: ...
     @property

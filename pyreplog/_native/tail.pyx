@@ -49,7 +49,7 @@ cdef class Tail:
     Position and entry properties are in bytes and entry numbers; each is one atomic word.
     """
 
-    def __init__(self, file, *, bint writable):
+    def __cinit__(self, file, *, bint writable):
         cdef Py_buffer buffer
         self.path = file.name
         self.writable = writable

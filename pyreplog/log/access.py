@@ -41,7 +41,7 @@ class Access(Reader):
         """Whether `entry` becomes visible within `timeout` seconds."""
         raise NotImplementedError
 
-    def _extent(self, row: int, segment: Segment, visible: int) -> int:
+    def _extent(self, segment: Segment, visible: int) -> int:
         """Offset up to which the records of a segment may be read (its size, when it is sealed)."""
         if visible >= segment.base + segment.size:
             return segment.size
@@ -151,16 +151,14 @@ class Access(Reader):
         visible = self._visible()
         if position >= visible:
             return None
-        row = self._index_of_position(position)
-        if row < 0:
-            raise OutOfRangeError(f"position {position}: the log begins at {self.start_position}")
-        segment = self._mapped(row)
+        held, segment = self._hold(position)
         if position >= segment.base + segment.size:
+            del held
             if not self._refresh():
                 return None
             return self._batch_at(position, batch_bytes, limit, all_kinds=all_kinds, stop=stop)
         offset = max(position - segment.base, HEADER_BYTES)
-        extent = self._extent(row, segment, visible)
+        extent = self._extent(segment, visible)
         until = min(extent, offset + batch_bytes)
         if stop is not None:
             until = min(until, max(stop - segment.base, offset))

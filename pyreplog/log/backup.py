@@ -40,17 +40,23 @@ def backup(path: Path | str, target: Path | str, *, progress: Progress | None = 
     source, target = Path(path), Path(target)
     files = RealFiles()
     with LogReader(source) as log:
-        generation = survey.generation(source)
+        epoch, _ = survey.generation(source)
         _make_target(source, target, files)
         copy = _Copy(source, target, files, progress)
         try:
             copy.run(log.start_position, log.end_position)
-            if generation != (now := survey.generation(source)) or now[1]:
-                raise TruncatedError(f"{source} was cut while it was copied; begin again")
-            return copy.finish(generation[0])
-        except BaseException:
+            _check_uncut(source, epoch)
+            return copy.finish(epoch)
+        except BaseException as error:
             copy.abandon()
+            if isinstance(error, CorruptionError):
+                _check_uncut(source, epoch)  # half of it from before a cut and half from after: no wonder
             raise
+
+
+def _check_uncut(source: Path, epoch: int) -> None:
+    if survey.generation(source) != (epoch, False):
+        raise TruncatedError(f"{source} was cut while it was copied; begin again")
 
 
 def _make_target(source: Path, target: Path, files: Files) -> None:

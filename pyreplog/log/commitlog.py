@@ -18,7 +18,7 @@ from pyreplog._native.appender import Appender
 from pyreplog._native.segment import HEADER_BYTES, Segment
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.ack import Ack
-from pyreplog.clock import Clock
+from pyreplog.clock import Clock, SystemClock
 from pyreplog.config import LogConfig
 from pyreplog.errors import ClosedError, ForkedError, PoisonedError, ReplogError
 from pyreplog.log import indexes, names, recovery, startup, truncation
@@ -60,6 +60,7 @@ class CommitLog(Access, Appender):
         self._error: ReplogError | None = ClosedError(f"{path} was not opened")
         self._lock = threading.RLock()  # the table of segments, the checkpoint, and all that changes them
         self._pid = os.getpid()
+        self._clock: Clock = clock if clock is not None else SystemClock()
         startup.prepare_directory(path, self._files, create=create)
         self._writer_lock = WriterLock(path)
         try:
@@ -174,8 +175,7 @@ class CommitLog(Access, Appender):
     def _await_synced(self, position: int) -> None:
         self._commits.wait(position)
 
-    def _open_segment(self, row: int) -> Segment:
-        base = self._segment_table()[row][0]
+    def _open_segment(self, base: int) -> Segment:
         path = names.segment_path(self.path, base)
         segment = Segment(self._files.open(path, writable=True), str(path), writable=True)
         segment.advance(HEADER_BYTES, True)
@@ -314,12 +314,15 @@ class CommitLog(Access, Appender):
             return
         table = self._segment_table()
         bases, (start, first_entry, _) = [row[0] for row in table[:count]], table[count]
-        self._checkpoint.trim(start=start, entry=first_entry)
-        dropped = self._drop_segments(count)
-        self.tail.start = self.start_position
-        self._housekeeper.forget(bases[-1])
-        while dropped:
-            self._pool.retire(bases.pop(0), dropped.pop(0))
+        try:
+            self._checkpoint.trim(start=start, entry=first_entry)
+            dropped = self._drop_segments(count)
+            self.tail.start = self.start_position
+            self._housekeeper.forget(bases[-1])
+            while dropped:
+                self._pool.retire(bases.pop(0), dropped.pop(0))
+        except OSError as error:
+            raise self._poison("trim", error) from error
 
     def truncate(self, entry: int) -> int:
         """Cut the log so that its next entry gets number `entry`; returns that number.
@@ -411,7 +414,10 @@ class CommitLog(Access, Appender):
                 self._set_open(False)
             finally:
                 self._leave()
-            self._checkpoint.advance(position=self.tail.synced_end, entry=self.tail.synced_entry, clean=True)
+            try:
+                self._checkpoint.advance(position=self.tail.synced_end, entry=self.tail.synced_entry, clean=True)
+            except OSError as error:
+                raise self._poison("close", error) from error
 
     def _let_go(self) -> None:
         self._set_open(False)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyreplog._native.segment import HEADER_BYTES, Segment
 from pyreplog._native.sparse import SparseIndex
-from pyreplog.errors import DiskFullError, ReplogError
+from pyreplog.errors import DiskError, ReplogError
 from pyreplog.log import indexes, retention
 
 if TYPE_CHECKING:
@@ -85,14 +85,14 @@ class Housekeeper:
             while log._pool.wanting() and not self._stopping:
                 log._pool.prepare()
                 self._retain(log)  # before the next one: what it frees need not be made
-        except DiskFullError as error:
+        except DiskError as error:
             logger.warning("%s: cannot prepare a segment: %s", log.path, error)
 
     def _retain(self, log: CommitLog) -> None:
         if self._config.retention_bytes is None and self._config.retention_ms is None:
             return
         with log._lock:
-            table, end, now_us = log._segment_table(), log._state[1], time.time_ns() // 1000
+            table, end, now_us = log._segment_table(), log._state[1], log._clock.now_us()
             count = 0
             while count + 1 < len(table):
                 last_time = _first_time(log, count + 1) if self._config.retention_ms is not None else now_us
@@ -154,7 +154,7 @@ class Housekeeper:
 
 def _first_time(log: CommitLog, row: int) -> int:
     """Append time of a segment's first record: not before the last one of the segment in front of it."""
-    segment = log._mapped(row)
+    _, segment = log._hold(log._segment_table()[row][0])
     return segment.head_at(HEADER_BYTES)[3]
 
 

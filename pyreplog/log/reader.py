@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +15,7 @@ from pyreplog._native.sparse import SparseIndex
 from pyreplog._native.tail import Tail
 from pyreplog.errors import ClosedError, ForkedError, NotALogError, ReadOnlyError, ReplogError, TrimmedError
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import indexes, names, recovery
+from pyreplog.log import indexes, names, recovery, truncation
 from pyreplog.log.access import Access
 from pyreplog.log.files import RealFiles, boot_id, lock_range
 from pyreplog.log.watcher import Watcher
@@ -38,6 +39,7 @@ class LogReader(Access):
         self._pid = os.getpid()
         self._files = RealFiles()
         self._error: ReplogError | None = None
+        self._lock = threading.RLock()  # the table of segments and their indexes
         self._live = self._open_tail()
         if self._live:
             self._use_tail(self.tail, trusted=True)
@@ -64,7 +66,11 @@ class LogReader(Access):
 
     def _settle(self) -> None:
         """No writer since the boot: find the end as recovery does, changing nothing."""
-        found = recovery.recover(self.path, self._files, checkpoints.load(self.path), writable=False)
+        checkpoint, wanted = checkpoints.load(self.path), truncation.pending(self.path)
+        if checkpoint is not None and wanted is not None:  # a truncation that the next writer finishes
+            checkpoint = truncation.as_if_done(wanted, checkpoint)
+        found = recovery.recover(self.path, self._files, checkpoint, writable=False, stop=wanted)
+        self._settled_start = found.checkpoint.start, found.files[0].first_entry if found.files else found.entry
         opened = {segment.base: segment for segment in found.opened}
         self._set_segments([(file.base, file.first_entry, opened.get(file.base)) for file in found.files])
         self._set_visible_entry(found.entry)
@@ -83,32 +89,32 @@ class LogReader(Access):
 
     def _rebuild(self) -> None:
         """Read the table of segments anew."""
-        rows: list[tuple[int, int, Segment | None]] = []
-        visible = self._visible()
-        for base in names.segment_bases(self.path):
-            if base >= visible:
-                break
-            try:
-                _, _, _, first, _ = recovery.read_header(names.segment_path(self.path, base))
-            except FileNotFoundError:
-                continue  # trimmed while we looked
-            rows.append((base, first, None))
-        self._set_segments(rows)
+        with self._lock:
+            rows: list[tuple[int, int, Segment | None]] = []
+            visible = self._visible()
+            for base in names.segment_bases(self.path):
+                if base >= visible:
+                    break
+                try:
+                    _, found, _, first, _ = recovery.read_header(names.segment_path(self.path, base))
+                except FileNotFoundError:
+                    continue  # trimmed while we looked
+                if found == base and first >= 0:
+                    rows.append((base, first, None))
+            self._set_segments(rows)
 
     def _refresh(self) -> bool:
-        table = self._segment_table()
-        known = table[-1][0] if table else -1
-        visible = self._visible()
-        for base in names.segment_bases(self.path):
-            if known < base < visible:
-                self._push_segment(self._map(base))
-                return True
+        with self._lock:
+            table = self._segment_table()
+            known = table[-1][0] if table else -1
+            visible = self._visible()
+            for base in names.segment_bases(self.path):
+                if known < base < visible:
+                    self._push_segment(self._open_segment(base))
+                    return True
         return False
 
-    def _open_segment(self, row: int) -> Segment:
-        return self._map(self._segment_table()[row][0])
-
-    def _map(self, base: int) -> Segment:
+    def _open_segment(self, base: int) -> Segment:
         """Map a segment and hold a shared lock on its file, so that the writer does not recycle it."""
         path = names.segment_path(self.path, base)
         try:
@@ -128,7 +134,11 @@ class LogReader(Access):
 
     def _load_index(self, segment: Segment, entry: int) -> None:
         """Index a segment as far as it is visible; if the entry lies beyond, learn of the next segment."""
-        extent = self._extent(0, segment, self._visible())
+        with self._lock:
+            self._extend_index(segment, entry)
+
+    def _extend_index(self, segment: Segment, entry: int) -> None:
+        extent = self._extent(segment, self._visible())
         if extent == segment.size and segment.index is None:
             indexes.load(self.path, segment)
         if segment.index is None:
@@ -140,6 +150,7 @@ class LogReader(Access):
         if entry - segment.first_entry >= segment.index.entries and not self._refresh():
             raise segment.fault(min(segment.index.end, segment.size - 32), -8)
 
+
     def _sleep(self, visible: int, timeout_us: int) -> None:
         if self._live and self.tail.writable:
             self.tail.wait_for(visible, timeout_us)
@@ -147,6 +158,16 @@ class LogReader(Access):
             time.sleep(min(timeout_us / 1e6, _POLL_S))
 
     # ---- state ----------------------------------------------------------------------------------------------
+
+    @property
+    def start(self) -> int:
+        """Number of the first entry there is."""
+        return super().start if self._live else self._settled_start[1]
+
+    @property
+    def start_position(self) -> int:
+        """Position of the first segment."""
+        return super().start_position if self._live else self._settled_start[0]
 
     @property
     def end(self) -> int:

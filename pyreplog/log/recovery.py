@@ -21,6 +21,7 @@ from pyreplog.log import names
 from pyreplog.log.checkpoint import Checkpoint
 from pyreplog.log.files import Files
 from pyreplog.log.segments import PREPARED
+from pyreplog.log.truncation import Truncation
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +81,8 @@ def read_header(path: Path) -> tuple[bytes, int, int, int, int]:
         return decode_header(str(path), file.read(HEADER_BYTES))
 
 
-def survey(directory: Path, checkpoint: Checkpoint | None) -> Survey:
-    """Look at all segment files: name, size and header.
+def survey(directory: Path, checkpoint: Checkpoint | None, stop: Truncation | None = None) -> Survey:
+    """Look at all segment files: name, size and header. With `stop`, those of a log cut there.
 
     A header is one sector that was synced before the file got its name, or is still that of the file's earlier life:
     one that is not intact is damage. Errors: NotALogError; CorruptionError for a file that is missing, damaged, of
@@ -91,8 +92,8 @@ def survey(directory: Path, checkpoint: Checkpoint | None) -> Survey:
     start, proven = (checkpoint.start, checkpoint.position) if checkpoint else (0, 0)
     for base in names.segment_bases(directory):
         path = names.segment_path(directory, base)
-        if base < start:
-            found.strays.append(path)  # its removal never reached the disk
+        if base < start or (stop is not None and base >= stop.position):
+            found.strays.append(path)  # its removal never reached the disk, or is under way
             continue
         uuid, file_base, size, first, epoch = read_header(path)
         if not found.uuid:
@@ -142,12 +143,16 @@ def _joins(found: Survey, file: SegmentFile, checkpoint: Checkpoint | None) -> b
     return checkpoint is None or checkpoint.start == file.base
 
 
-def recover(directory: Path, files: Files, checkpoint: Checkpoint | None, *, writable: bool) -> Recovered:
+def recover(
+    directory: Path, files: Files, checkpoint: Checkpoint | None, *, writable: bool, stop: Truncation | None = None
+) -> Recovered:
     """Verify all from the checkpoint's segment on and find the end. Changes nothing on disk.
+
+    stop: a truncation under way: what lies behind it does not count.
 
     The cost is that of scanning from the checkpoint's segment to the end, not that of the log.
     """
-    found = survey(directory, checkpoint)
+    found = survey(directory, checkpoint, stop)
     if checkpoint is None:
         logger.warning("%s: no intact checkpoint; verifying all %d segments", directory, len(found.files))
         checkpoint = _assumed(found)
@@ -155,7 +160,9 @@ def recover(directory: Path, files: Files, checkpoint: Checkpoint | None, *, wri
     for number in range(_first_unproven(found.files, checkpoint.position), len(found.files)):
         file = found.files[number]
         segment = Segment(files.open(file.path, writable=writable), str(file.path), writable=writable)
-        offset, status = _verify(result, segment)
+        offset, status = _verify(result, segment, stop)
+        if stop is not None and stop.position == result.end:
+            break
         if status != BLANK:
             _judge(result, segment, offset, status, found.files[number + 1 :], files)
             found.dropped[:0] = [later.path for later in found.files[number + 1 :]]
@@ -187,9 +194,10 @@ def _first_unproven(files: list[SegmentFile], position: int) -> int:
     return max((i for i, file in enumerate(files) if file.base < position), default=0)
 
 
-def _verify(result: Recovered, segment: Segment) -> tuple[int, int]:
+def _verify(result: Recovered, segment: Segment, stop: Truncation | None) -> tuple[int, int]:
     segment.index = SparseIndex(segment.size)
-    offset, status = segment.verify(segment.index, HEADER_BYTES, segment.size)
+    extent = segment.size if stop is None else min(segment.size, stop.position - segment.base)
+    offset, status = segment.verify(segment.index, HEADER_BYTES, extent)
     result.opened.append(segment)
     result.end, result.sealed = segment.base + offset, status == BLANK
     result.entry = max(segment.first_entry, 0) + segment.index.entries

@@ -80,6 +80,8 @@ def _fill(backup: Path, building: Path, manifest: Manifest, files: Files, progre
 
 def _copy(files: Files, source: Path, path: Path, piece: Piece, size: int) -> None:
     """A segment file with the bytes of a piece, which are checked against the manifest."""
+    if not source.is_file():
+        raise CorruptionError(source, 0, f"a file of {piece.bytes} bytes", "none")
     fd, crc, at = files.create(path, size, zeroed=False), 0, 0
     try:
         with source.open("rb") as file:

@@ -6,12 +6,14 @@ A recycled file keeps its mapping and its blocks, so that appending to it takes 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from pyreplog._native.segment import Segment, encode_header
+from pyreplog.errors import DiskError
 from pyreplog.log import names
 from pyreplog.log.files import Files, lock_range, unlock
 
@@ -61,7 +63,7 @@ class SegmentPool:
         return len(self._prepared) < self._spares
 
     def prepare(self) -> None:
-        """Make one more segment ready. DiskFullError when there is no room.
+        """Make one more segment ready. DiskFullError when there is no room, DiskError when the disk fails.
 
         Slow; never on the append path if it can be helped. `take` does not wait for it while another one is ready.
         """
@@ -69,19 +71,35 @@ class SegmentPool:
             with self._lock:
                 base = self.next_base + len(self._prepared) * self._size
             path = names.segment_path(self._directory, base)
-            segment = self._reuse(base, path) if self._recycled else self._make(base, path)
+            try:
+                self._prepared.append(self._prepare(base, path))
+            except DiskError:
+                raise
+            except OSError as error:
+                raise DiskError(error.errno, f"{path} cannot be prepared: {error}") from error
+
+    def _prepare(self, base: int, path: Path) -> Segment:
+        segment = self._reuse(base, path) if self._recycled else self._make(base, path)
+        try:
             self._files.sync_directory(self._directory)
             if not self._zeroed:  # populating marks every page dirty: the next sync would write the whole file
                 segment.populate()
-            self._prepared.append(segment)
+        except BaseException:
+            self._files.remove(path)
+            raise
+        return segment
 
     def _make(self, base: int, path: Path) -> Segment:
         fresh = self._directory / f"fresh-{base:020d}.seg"
         self._files.remove(fresh)
         fd = self._files.create(fresh, self._size, zeroed=self._zeroed)
-        self._files.write(fd, self._header(base, PREPARED), 0)
-        self._files.sync(fd)
-        self._files.rename(fresh, path)
+        try:
+            self._files.write_sync(fd, self._header(base, PREPARED), 0)
+            self._files.rename(fresh, path)
+        except BaseException:
+            os.close(fd)
+            self._files.remove(fresh)
+            raise
         return Segment(fd, str(path), writable=True)
 
     def _reuse(self, base: int, path: Path) -> Segment:

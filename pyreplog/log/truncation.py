@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from pyreplog._native.checksum import crc32c
 from pyreplog.errors import CorruptionError
 from pyreplog.log import names
-from pyreplog.log.checkpoint import CheckpointFile
+from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
 from pyreplog.log.files import Files
 
 _COPY_BYTES = 1 << 20
@@ -89,10 +89,15 @@ def finish(directory: Path, files: Files) -> None:
 
 
 def apply(directory: Path, files: Files, wanted: Truncation, checkpoint: CheckpointFile) -> None:
-    """Steps 2 to 5; doing them again changes nothing."""
+    """Steps 2 to 5; doing them again changes nothing. Nobody may make segment files meanwhile."""
     size = checkpoint.last.segment_bytes
     base = wanted.position // size * size
     remove_later(directory, files, [other for other in names.segment_bases(directory) if other > base])
     replace_segment(directory, files, base, size, wanted.position - base)
     checkpoint.restart(position=wanted.position, entry=wanted.entry, epoch=wanted.epoch)
     finish(directory, files)
+
+
+def as_if_done(wanted: Truncation, checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint that step 4 writes, for a reader that may not."""
+    return replace(checkpoint, position=wanted.position, entry=wanted.entry, epoch=wanted.epoch, clean=False)

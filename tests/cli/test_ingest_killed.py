@@ -59,16 +59,15 @@ def kill_when(log: Path, running: subprocess.Popen[bytes], entries: int) -> None
     running.wait(DEADLINE_S)
 
 
-@pytest.mark.parametrize("durability", ["appended", "synced"])
-def test_killed_again_and_again(log: Path, source: Path, durability: str) -> None:
+@pytest.mark.parametrize(("durability", "batches"), [("appended", [1, 7, 100, 1000]), ("synced", [200, 1000])])
+def test_killed_again_and_again(log: Path, source: Path, durability: str, batches: list[int]) -> None:
     """Wherever the kills strike, all rows are there once, in order, with their keys and times."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     draw = random.Random(seed)
     kills, reached = 0, 0
     while reached < ROWS and kills < 40:
-        batch = draw.choice([1, 7, 100, 1000])
-        with start(log, source, *ARGUMENTS, "--batch", batch, "--durability", durability) as running:
+        with start(log, source, *ARGUMENTS, "--batch", draw.choice(batches), "--durability", durability) as running:
             kill_when(log, running, reached + draw.randint(1, ROWS // 4))
         kills += running.returncode == -signal.SIGKILL
         with pyreplog.open(log, "r") as reader:

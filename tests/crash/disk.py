@@ -186,7 +186,8 @@ class Disk:
         self.share: float | None = None
         """Chance that something unsynced is on disk; None: drawn for each file."""
 
-    def power_cut(self) -> NoReturn:
+    def power_cut(self, status: int = CUT) -> NoReturn:
+        """Now; the process ends with `status`."""
         with self._lock:
             harsh = self._rng.random() < 0.5
             whole = self.share if self.share is not None else self._rng.choice((None, None, None, 0.0, 1.0))
@@ -198,7 +199,7 @@ class Disk:
             self._root.after_cut(self._target, self._rng, draw)
             for tail in self._target.rglob(names.TAIL):
                 _spoil(tail, self._rng)
-            os._exit(CUT)
+            os._exit(status)
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -313,6 +314,10 @@ class PowerCutFiles(RealFiles):
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         files_module.os = DiskCalls(disk)  # type: ignore[attr-defined]
+
+    def write_sync(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        self.write(fd, data, offset)
+        self.sync(fd)
 
     def rename(self, old: Path, new: Path) -> None:
         with self._disk.call():

@@ -7,7 +7,6 @@ the log must count up without a gap, and reach at least as far as was acknowledg
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import struct
@@ -93,7 +92,6 @@ def _one_round(directory: Path, settings: dict[str, Any], threads: int, rng: Ran
 
 
 def _append_for_ever(directory: Path, settings: dict[str, Any], seed: bytes, threads: int, acks: int) -> None:
-    logging.disable()
     log = pyreplog.open(directory, **settings)
     with log._lock:  # retention waits
         counts = counted(log)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import sys
 from dataclasses import dataclass
@@ -27,28 +26,30 @@ SEGMENT_BYTES = (64 << 10, 64 << 10, 128 << 10, 256 << 10)
 class Life:
     """One process: opens what the last cut left, judges it, works on, and loses power at tick `cut_at` or at the end.
 
-    threads: the log's housekeeper runs in its thread; such a run may take another turn when it is repeated.
+    share: chance that something unsynced is on disk then, None: drawn for each file. failing_sync: number of the sync
+    that fails. reads: a reader looks first. threads: the log's housekeeper runs in its thread; such a run may take
+    another turn when it is repeated.
     """
 
     seed: str
     settings: dict[str, Any]
-    cut_at: int
-    failing_sync: int
-    steps: int
-    closes: bool
-    reads: bool
-    threads: bool
+    steps: int = 0
+    cut_at: int = 0
+    share: float | None = None
+    failing_sync: int = 0
+    closes: bool = False
+    reads: bool = False
+    threads: bool = False
 
     def live(self, home: Path, target: Path, history: History) -> None:
         rng = Random(self.seed)
-        logging.disable()
         housekeeper.LAZY_SYNC_S = rng.choice((0.0, 0.001, 2.0)) if self.threads else rng.choice((-1.0, 1e9))
         if self.threads:
             sys.setswitchinterval(rng.choice((5e-3, 1e-5)))
         else:
             housekeeper._run = lambda *_: None
         disk = Disk(home, target, rng, cut_at=self.cut_at)
-        disk.failing_sync = self.failing_sync
+        disk.failing_sync, disk.share = self.failing_sync, self.share
         record = Recorder(history, events_of(target))
         if self.reads and history.items:
             with pyreplog.open(home / "log", "r") as reader:
@@ -58,7 +59,7 @@ class Life:
         steps, files = self.steps, PowerCutFiles(disk)
         while not self._work(home / "log", files, rng, record, steps):
             steps //= 2  # a sync failed: what is there must have survived, and must be on disk once it is opened again
-        disk.power_cut()
+        disk.power_cut(0)
 
     def _work(self, path: Path, files: PowerCutFiles, rng: Random, record: Recorder, steps: int) -> bool:
         """Open, judge, work; False when a sync failed."""
@@ -70,10 +71,14 @@ class Life:
             return False
         with log._lock:  # retention waits for the verdict
             record("now_holds", record.history.check(log))
-        fine = run_until_poisoned(log, rng, record, steps, threads=self.threads)
+        fine = self.act(log, rng, record, steps)
         if self.closes or not fine:
             return self._close(log) and fine
         return True
+
+    def act(self, log: CommitLog, rng: Random, record: Recorder, steps: int) -> bool:
+        """What is done with the open log; False when a sync failed."""
+        return run_until_poisoned(log, rng, record, steps, threads=self.threads)
 
     def _close(self, log: CommitLog) -> bool:
         try:
@@ -139,7 +144,6 @@ def pass_through(life: Life, home: Path, target: Path, history: History) -> bool
 
 def outlive(path: Path, history: History) -> None:
     """After the last cut: on the real disk, twice."""
-    logging.disable()
     for turn in range(2):
         with pyreplog.open(path) as log:
             history.now_holds(history.check(log))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn, TextIO
 
 from .disk import CUT
 
@@ -26,7 +29,12 @@ def in_process(work: Callable[[], object], report: Path) -> bool:
 def in_background(work: Callable[[], object], report: Path) -> Iterator[int]:
     """A process that does `work` until the caller kills it: its id. Ending in another way is an AssertionError."""
     pid = _start(work, report)
-    yield pid
+    try:
+        yield pid
+    except BaseException:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
     _wait(pid, report, (-signal.SIGKILL,))
 
 
@@ -44,10 +52,17 @@ def _start(work: Callable[[], object], report: Path) -> int:
     with report.open("w") as file:
         faulthandler.enable(file)
         faulthandler.dump_traceback_later(LIMIT_S, exit=True, file=file)
+        threading.excepthook = lambda fault: _fail(fault.exc_value, file)
         try:
+            logging.disable()
             work()
-        except BaseException:
-            traceback.print_exc(file=file)
-            file.flush()
-            os._exit(1)
+        except BaseException as error:
+            _fail(error, file)
     os._exit(0)
+
+
+def _fail(error: BaseException | None, file: TextIO) -> NoReturn:
+    """Whatever thread it is in: a failure ends the process."""
+    traceback.print_exception(error, file=file)
+    file.flush()
+    os._exit(1)

@@ -191,11 +191,19 @@ def test_retention_by_age(tmp_path: Path):
     clock = pyreplog.ManualClock(10**15)
     with pyreplog.open(tmp_path / "log", segment_bytes=1 << 16, retention_ms=60_000, clock=clock) as log:
         log.append_batch([bytes(1000)] * 100)
-        clock.advance(10**9)
+        clock.advance(59_000_000)
         log.append_batch([bytes(1000)] * 100)
+        log._housekeeper.step(log)
+        assert log.start == 0
         assert log.entry_at_time(10**15 + 1) == 100
         assert log.entry_at_time(0) == 0
         assert log.entry_at_time(10**18) == 200
+        clock.advance(2_000_000)
+        log._housekeeper.step(log)
+        assert 0 < log.start <= 100
+        clock.advance(10**12)
+        log._housekeeper.step(log)
+        assert log.end - log.start < 70  # the active segment stays
 
 
 def test_time_never_goes_back(tmp_path: Path):

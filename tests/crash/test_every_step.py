@@ -1,0 +1,135 @@
+"""A crash between every pair of steps: the power is cut at tick 1, 2, 3, … of each operation that changes files."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pyreplog.log.commitlog import CommitLog
+
+from .history import History, Recorder
+from .lives import Life, pass_through
+from .workload import Workload
+
+SEGMENT_BYTES = 64 << 10
+PER_SEGMENT = 40  # appends of `fill` that one segment takes
+
+Script = Callable[[CommitLog, Recorder, Workload], None]
+
+
+def fill(log: CommitLog, record: Recorder, count: int) -> None:
+    """Appends, the last one synced."""
+    for _ in range(count):
+        value = b"%d," % record.history.made
+        item = (1, None, value.ljust(1400, b"."))
+        record("append", [item])
+        log.append(item[2])
+    log.sync()
+    record("reported_synced", len(record.history.items))
+
+
+def nothing(log: CommitLog, record: Recorder, work: Workload) -> None:
+    """Opening is all."""
+
+
+def two_appends(log: CommitLog, record: Recorder, work: Workload) -> None:
+    fill(log, record, 2)
+
+
+def two_segments(log: CommitLog, record: Recorder, work: Workload) -> None:
+    fill(log, record, 2 * PER_SEGMENT)
+
+
+def roll(log: CommitLog, record: Recorder, work: Workload) -> None:
+    fill(log, record, PER_SEGMENT + 20)
+    work.keep_house()
+    fill(log, record, 2)
+
+
+def truncate_to(entry: int) -> Script:
+    def script(log: CommitLog, record: Recorder, work: Workload) -> None:
+        record("truncate", record.history.numbered[entry])
+        log.truncate(entry)
+        record("truncated")
+        fill(log, record, 2)
+
+    return script
+
+
+def trim_and_recycle(log: CommitLog, record: Recorder, work: Workload) -> None:
+    record("trim", log.end)
+    record("trimmed", log.trim(log.end))
+    fill(log, record, PER_SEGMENT)  # into what was prepared before
+    work.keep_house()
+    fill(log, record, 2 * PER_SEGMENT)  # into what was recycled
+
+
+def torn(log: CommitLog, record: Recorder, work: Workload) -> None:
+    """Leaves records behind that no sync covers."""
+    fill(log, record, PER_SEGMENT)
+    for _ in range(4):
+        work.append_batch()
+        work.append()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scripted(Life):
+    """A life that follows a script."""
+
+    script: Script = nothing
+
+    def act(self, log: CommitLog, rng: Random, record: Recorder, steps: int) -> bool:
+        self.script(log, record, Workload(log, rng, record, threads=False))
+        return True
+
+
+OPERATIONS: dict[str, tuple[Script | None, float, Script, bool]] = {
+    # what comes before (None: no log), what of it is on disk, the operation, whether it ends with close()
+    "create": (None, 1.0, nothing, False),
+    "open and close": (two_segments, 1.0, nothing, True),
+    "roll": (two_segments, 1.0, roll, False),
+    "truncate within the last segment": (two_segments, 1.0, truncate_to(2 * PER_SEGMENT - 3), False),
+    "truncate to the first segment": (two_segments, 1.0, truncate_to(PER_SEGMENT - 10), False),
+    "trim and recycle": (two_segments, 1.0, trim_and_recycle, False),
+    "recover a torn tail": (torn, 0.5, nothing, True),
+}
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_crash_at_every_step(operation: str, durability: str, tmp_path: Path, seed: int) -> None:
+    before, share, script, closes = OPERATIONS[operation]
+    settings = {"durability": durability, "segment_bytes": SEGMENT_BYTES, "spare_segments": 1}
+    history, home = History(), tmp_path / "start"
+    home.mkdir()
+    if before is not None:
+        ready = tmp_path / "ready"
+        pass_through(Scripted(seed=f"{seed}", settings=settings, share=share, script=before), home, ready, history)
+        home = ready
+    for tick in itertools.count(1):
+        life = Scripted(seed=f"{seed} {tick}", settings=settings, cut_at=tick, script=script, closes=closes)
+        try:
+            if not _survives(life, home, tmp_path / "run", copy.deepcopy(history)):
+                break
+        except AssertionError as error:
+            raise AssertionError(f"cut at tick {tick}: {error}") from None
+    assert tick > 5
+
+
+def _survives(life: Scripted, home: Path, folder: Path, history: History) -> bool:
+    """Whether the life was long enough for its cut; AssertionError when what the cut left is not right."""
+    folder.mkdir()
+    shutil.copytree(home, folder / "0")
+    done = pass_through(life, folder / "0", folder / "1", history)
+    for number in (1, 2):  # opening what is left, cutting the power right after, and opening that
+        after = Scripted(seed=life.seed, settings=life.settings, script=two_appends)
+        pass_through(after, folder / str(number), folder / str(number + 1), history)
+    shutil.rmtree(folder)
+    return done
