@@ -46,6 +46,7 @@ setup(
         [
             extension("checksum", "crc32c.c"),
             extension("status", "crc32c.c"),
+            extension("attributes"),
             extension("record", "crc32c.c"),
             extension("sparse", "crc32c.c"),
             extension("segment", "crc32c.c"),

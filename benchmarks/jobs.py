@@ -68,10 +68,11 @@ def grow(path: str, size: int, segments: int, segment_bytes: int) -> None:
     _tell({"before": before, "after": after, "mapped": mapped})
 
 
-def load_peer(name: str, path: str, size: int, count: int, seconds: float) -> NoReturn:
-    """Fill a peer without syncs, tell what it holds, and kill it and its servers."""
-    from benchmarks.peers import PEERS, load
+def load_peer(name: str, path: str, size: int, count: int, seconds: float, segment_bytes: int) -> NoReturn:
+    """Fill a peer without syncs, tell what it holds, and kill it and its servers. segment_bytes: pyreplog's."""
+    from benchmarks.peers import PEERS, Pyreplog, load
 
+    Pyreplog.segment_bytes = segment_bytes
     peer = PEERS[name](Path(path), synced=False)
     before = anonymous_bytes([os.getpid(), *peer.servers()])
     keys = load(peer, make_values(size), count, seconds)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyreplog
-from benchmarks.entries import BATCH, in_turn, make_values, stride, verify
+from benchmarks.entries import BATCH, VALUES, in_turn, make_values, stride, verify
 from benchmarks.plan import Plan
 from pyreplog import CommitLog
 from pyreplog.log.files import RealFiles
@@ -54,8 +54,8 @@ class RecycledLog:
                 return
 
     def lap(self, size: int) -> int:
-        """About a segment full of entries, in whole batches (and so in whole turns of the values)."""
-        return max(self.log.stats().segment_bytes // stride(size) // BATCH, 1) * BATCH
+        """About a segment full of entries, in whole turns of the values."""
+        return max(self.log.stats().segment_bytes // stride(size) // VALUES, 1) * VALUES
 
     def verified(self) -> str:
         """Read back what is left, and say whether the segments really were recycled."""

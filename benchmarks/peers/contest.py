@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.entries import BATCH, in_turn, make_values
-from benchmarks.peers import PEERS, Peer, Work, load
+from benchmarks.peers import PEERS, Peer, Pyreplog, Work, load
 from benchmarks.peers.ours import RecycledPyreplog
 from benchmarks.plan import Plan
 from benchmarks.proc import job
@@ -160,7 +160,8 @@ def crashes(plan: Plan, size: int) -> dict[str, tuple[float, int, int]]:
     found = {}
     for name, kind in PEERS.items():
         with plan.folder() as folder:
-            with job("load_peer", name, str(folder), size, plan.scaled(_COUNTS[size]), plan.budget / 10) as loader:
+            arguments = name, str(folder), size, plan.scaled(_COUNTS[size]), plan.budget / 10, Pyreplog.segment_bytes
+            with job("load_peer", *arguments) as loader:
                 told = loader.answer()
                 loader.wait(killed=True)
             found[name] = reopen(kind, folder, size, told["count"]), told["private"], told["count"]

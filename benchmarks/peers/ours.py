@@ -9,6 +9,7 @@ from typing import Any
 import pyreplog
 from benchmarks.logs import CountingFiles, RecycledLog, settle, stop_retention
 from benchmarks.peers.peer import Peer
+from pyreplog import LogConfig
 
 VIEWS_FROM = 16384
 """From this size on, scans and reads give views: making a bytes object costs more than checking the entry."""
@@ -18,6 +19,7 @@ class Pyreplog(Peer):
     """A log with the default configuration."""
 
     title = "pyreplog"
+    segment_bytes = LogConfig.segment_bytes
 
     def __init__(self, directory: Path, *, synced: bool) -> None:
         self._log = self._open(directory / "log", "synced" if synced else "appended")
@@ -25,7 +27,7 @@ class Pyreplog(Peer):
         self.append_batch = self._log.append_batch
 
     def _open(self, path: Path, durability: str) -> pyreplog.CommitLog:
-        return pyreplog.open(path, durability=durability)
+        return pyreplog.open(path, durability=durability, segment_bytes=self.segment_bytes)
 
     @staticmethod
     def version() -> str:
@@ -75,8 +77,9 @@ class RecycledPyreplog(Pyreplog):
     def _open(self, path: Path, durability: str) -> pyreplog.CommitLog:
         self._files = CountingFiles()
         return pyreplog.open(
-            path, durability=durability, files=self._files, spare_segments=4, retention_bytes=128 << 20
-        )
+            path, files=self._files, durability=durability, segment_bytes=self.segment_bytes,
+            spare_segments=4, retention_bytes=2 * self.segment_bytes,
+        )  # fmt: skip
 
     def warm(self, values: list[bytes]) -> int:
         return RecycledLog(self._log, self._files, len(values[0])).written

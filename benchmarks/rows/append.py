@@ -99,7 +99,7 @@ def batches(plan: Plan) -> Section:
 def _batch_runs(ours: RecycledLog, area: bare.Area, size: int) -> dict[str, Run]:
     batch = in_turn(ours.values, BATCH)
     values = bare.Values(ours.values)
-    turns = ours.lap(size) // BATCH
+    turns = max(ours.lap(size) // BATCH, 1)
 
     def appends() -> float:
         ours.written += turns * BATCH

@@ -20,8 +20,8 @@ _NOTES = (
     "append, x256: the entry survives the process when the call returns; Redis syncs once a second besides. 'pyreplog, "
     "recycled' runs under retention, so that its segments are recycled ones; 'pyreplog' keeps all.",
     "pyreplog allocates segments of 64 MiB ahead, two beyond the active one; that is what 'allocated' shows of it.",
-    "scan and read give bytes objects; pyreplog gives views at 16 KiB. It, LevelDB, RocksDB and file verify checksums in "
-    "a scan; SQLite, LMDB, Redis and persist-queue keep none. LMDB could give unverified views, too (buffers=True).",
+    "scan and read give bytes objects; pyreplog gives views at 16 KiB. It, LevelDB, RocksDB and file verify checksums "
+    "in a scan; SQLite, LMDB, Redis and persist-queue keep none. LMDB could give unverified views, too (buffers=True).",
 )
 _TITLES = {RECYCLED: "pyreplog, recycled"} | {name: peer.title for name, peer in PEERS.items()}
 

@@ -18,7 +18,7 @@ from pyreplog._native.layout cimport (
     KEY_MAX, KIND_DATA, LAG_NONE, SEGMENT_HEADER, SHORT_HEADER,
 )
 from pyreplog._native.parts cimport Batch, Columns, check_time, fill_part, get_buffer
-from pyreplog._native.record import encode_attributes
+from pyreplog._native.attributes import encode_attributes
 from pyreplog._native.sparse cimport SparseIndex, is_plain
 from pyreplog._native.tail cimport load32, store, swap, wake_sleepers
 from pyreplog.errors import RecordTooLargeError

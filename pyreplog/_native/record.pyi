@@ -1,20 +1,11 @@
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final, NoReturn, final
 
 import numpy as np
-from _typeshed import ReadableBuffer
 from numpy.typing import NDArray
 from typing_extensions import disjoint_base
 
 NO_EVENT_TIME: Final[int]
-
-def encode_attributes(
-    event_time_us: int | None,
-    properties: Mapping[str | bytes, str | bytes] | None,
-    producer: bytes | None = None,
-    sequence: int | None = None,
-) -> bytes: ...
-def decode_attributes(data: ReadableBuffer) -> list[tuple[int, bytes]]: ...
 
 @disjoint_base
 class Span: ...  # what value_view and the like are memoryviews of

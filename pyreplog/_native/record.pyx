@@ -12,11 +12,8 @@ from cpython.ref cimport Py_INCREF
 from libc.stdint cimport INT64_MIN, int32_t
 from libc.stdlib cimport free
 
-from pyreplog._native.layout cimport (
-    FORM_VERSION_MASK, KIND_BATCH, KIND_CONTROL, KIND_DATA, KIND_MARKER, TAG_EVENT_TIME, TAG_PRODUCER, TAG_PROPERTY,
-    TAG_SEQUENCE,
-)
-from pyreplog.errors import InvalidArgumentError, RecordTooLargeError
+from pyreplog._native.attributes import decode_attributes
+from pyreplog._native.layout cimport FORM_VERSION_MASK, KIND_BATCH, KIND_DATA, KIND_MARKER, TAG_EVENT_TIME, TAG_PROPERTY
 
 NO_EVENT_TIME = INT64_MIN
 
@@ -102,47 +99,6 @@ cdef int64_t event_time_of(const uint8_t *p) noexcept nogil:
         return INT64_MIN
     memcpy(&time, attributes + 3, 8)
     return time
-
-
-# ---- attributes ------------------------------------------------------------------------------------------------
-
-def encode_attributes(event_time_us, properties, producer=None, sequence=None):
-    """Attribute bytes of one record: tag u8, length u16, value; ascending by tag (FORMAT.md)."""
-    cdef bytearray out = bytearray()
-    if event_time_us is not None:
-        put_attribute(out, TAG_EVENT_TIME, int(event_time_us).to_bytes(8, "little", signed=True))
-    for name, value in (properties or {}).items():
-        encoded = name.encode() if isinstance(name, str) else bytes(name)
-        text = value.encode() if isinstance(value, str) else bytes(value)
-        put_attribute(out, TAG_PROPERTY, len(encoded).to_bytes(2, "little") + encoded + text)
-    if producer is not None:
-        put_attribute(out, TAG_PRODUCER, producer)
-    if sequence is not None:
-        put_attribute(out, TAG_SEQUENCE, int(sequence).to_bytes(8, "little", signed=True))
-    if len(out) > ATTRIBUTES_MAX:
-        raise RecordTooLargeError(f"attributes: at most {ATTRIBUTES_MAX} bytes, found {len(out)}")
-    return bytes(out)
-
-
-cdef int put_attribute(bytearray out, uint8_t tag, bytes value) except -1:
-    if len(value) > ATTRIBUTES_MAX:
-        raise RecordTooLargeError(f"attribute {tag}: at most {ATTRIBUTES_MAX} bytes, found {len(value)}")
-    out.append(tag)
-    out += len(value).to_bytes(2, "little")
-    out += value
-    return 0
-
-
-def decode_attributes(data):
-    """List of (tag, value bytes); stops where the rest is no attribute."""
-    view, out, at = memoryview(data), [], 0
-    while at + 3 <= len(view):
-        length = int.from_bytes(view[at + 1 : at + 3], "little")
-        if at + 3 + length > len(view):
-            break
-        out.append((view[at], bytes(view[at + 3 : at + 3 + length])))
-        at += 3 + length
-    return out
 
 
 # ---- one record ------------------------------------------------------------------------------------------------

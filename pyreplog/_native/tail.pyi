@@ -1,4 +1,4 @@
-from typing import Any, Final, IO, Self, final
+from typing import IO, Any, Final, Self, final
 
 PAGE: Final[int]
 

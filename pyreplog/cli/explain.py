@@ -103,8 +103,7 @@ class _RecordDump:
             case "form":
                 return self._form(value)
             case "key_length":
-                fits = self._header + value <= self._values["length"]
-                return f"key of {value} bytes", fits and (not value or bool(self._values["form"] & layout.FORM_KEY))
+                return f"key of {value} bytes", self._key_fits(value) if self._length_ok else None
             case "time":
                 return f"appended {moment(value)}", value >= 0
             case "entry_delta":
@@ -132,6 +131,10 @@ class _RecordDump:
         stop = layout.SHORT_HEADER if self._blank else layout.stride(length)
         computed = crc32c(self._bytes(layout.CRC_FROM, stop - layout.CRC_FROM), length)
         return f"CRC-32C of bytes {layout.CRC_FROM} to {stop - 1}; computed {computed:#010x}", value == computed
+
+    def _key_fits(self, length: int) -> bool:
+        flagged = bool(self._values["form"] & layout.FORM_KEY)
+        return self._header + length <= self._values["length"] and (flagged or not length)
 
     def _form(self, value: int) -> tuple[str, bool]:
         flags = {

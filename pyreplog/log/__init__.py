@@ -15,10 +15,12 @@
 | segments | making, preparing and recycling segment files |
 | watcher | waiting for entries in asyncio |
 | stats | what a log tells of itself |
+| handles | open logs at fork, and forgotten ones |
+| follow | where a follower stands |
 | opening | `pyreplog.open` |
 | commit | group commit of a synced log |
 | housekeeper | the background thread: prepare, seal, sync, retain |
-| retention | which segments may go |
+| retention | which segments may go, and removing them |
 | truncation | cutting the end, crash-safe |
 | backup | consistent copy of a live log, and restore |
 | fsck | verify every byte, explain and repair damage |

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pyreplog._native.segment import Segment
 
 SCAN_BYTES = 1 << 20
+_ENTRY_MAX = (1 << 63) - 1
 _SLICE_US = 200_000  # a sleeping follower looks up this often, for Ctrl-C and a killed writer
 
 
@@ -107,8 +109,7 @@ class Access(Reader):
         Errors: OutOfRangeError or TrimmedError for `start`, CorruptionError, ClosedError.
         """
         self._check_open()
-        if as_int("batch_bytes", batch_bytes) < 1:
-            raise InvalidArgumentError(f"batch_bytes: expected at least 1, found {batch_bytes}")
+        _as_batch_bytes(batch_bytes)
         first = self.start if start is None else as_int("start", start)
         if stop is not None:
             as_int("stop", stop)
@@ -134,7 +135,12 @@ class Access(Reader):
     ) -> Iterator[RecordBatch]:
         """As scan, from one position (which must begin a record) to before another; all_kinds: control records too."""
         self._check_open()
-        position = start
+        until = None if stop is None else _as_position("stop", stop)
+        return self._scan_positions(_as_position("start", start), until, _as_batch_bytes(batch_bytes), all_kinds)
+
+    def _scan_positions(
+        self, position: int, stop: int | None, batch_bytes: int, all_kinds: bool
+    ) -> Iterator[RecordBatch]:
         while stop is None or position < stop:
             batch = self._batch_at(position, batch_bytes, -1, all_kinds=all_kinds, stop=stop)
             if batch is None:
@@ -169,9 +175,8 @@ class Access(Reader):
 
     def control_records(self, start: int = 0) -> Iterator[Record]:
         """The control records from position `start` on (which must begin a record; 0: the log's start)."""
-        for batch in self.scan_positions(max(start, self.start_position), all_kinds=True):
-            for i in (batch.kind > 2).nonzero()[0].tolist():
-                yield batch[i]
+        batches = self.scan_positions(max(_as_position("start", start), self.start_position), all_kinds=True)
+        return (batch[i] for batch in batches for i in (batch.kind > 2).nonzero()[0].tolist())
 
     # ---- followers ------------------------------------------------------------------------------------------
 
@@ -183,7 +188,9 @@ class Access(Reader):
         The wait releases the GIL and sleeps on the log's tail page; Ctrl-C and close() end it.
         Errors: as scan; TruncatedError when entries already given out were cut.
         """
-        cursor = self._cursor(start, batch_bytes)
+        return self._follow_batches(self._cursor(start, batch_bytes), _as_seconds(timeout))
+
+    def _follow_batches(self, cursor: Cursor, timeout: float | None) -> Iterator[RecordBatch]:
         while self._wait_for(cursor, timeout):
             batch = cursor.take()
             if batch is not None:
@@ -195,11 +202,14 @@ class Access(Reader):
         Iterate it (`for`, in a thread) or `async for` it. Ends when nothing came for `timeout` seconds (None: never).
         Errors as follow_batches.
         """
-        return Follower(self, self._cursor(start, SCAN_BYTES), timeout)
+        return Follower(self, self._cursor(start, SCAN_BYTES), _as_seconds(timeout))
 
     def _cursor(self, start: int | None, batch_bytes: int) -> Cursor:
         self._check_open()
-        return Cursor(self, self.end if start is None else as_int("start", start), batch_bytes)
+        first = self.end if start is None else as_int("start", start)
+        if not 0 <= first <= _ENTRY_MAX:
+            raise OutOfRangeError(f"entry {first}: numbers are not negative and fit into 64 bits")
+        return Cursor(self, first, _as_batch_bytes(batch_bytes))
 
     def _wait_for(self, cursor: Cursor, timeout: float | None) -> bool:
         """Sleep until there is something for a follower; False when `timeout` seconds have passed."""
@@ -225,3 +235,27 @@ def as_int(what: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise WrongTypeError(f"{what}: expected an int, found {type(value).__name__}")
     return operator.index(value)
+
+
+def _as_position(what: str, value: int) -> int:
+    """A position in the log; records begin at multiples of 8."""
+    if as_int(what, value) % 8:
+        raise InvalidArgumentError(f"{what}: expected a position where a record begins, found {value}")
+    return value
+
+
+def _as_batch_bytes(value: int) -> int:
+    if as_int("batch_bytes", value) < 1:
+        raise InvalidArgumentError(f"batch_bytes: expected at least 1, found {value}")
+    return value
+
+
+def _as_seconds(timeout: float | None) -> float | None:
+    """How long to wait; None: for ever."""
+    if timeout is None or timeout == math.inf:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise WrongTypeError(f"timeout: expected a number of seconds, found {type(timeout).__name__}")
+    if math.isnan(timeout):
+        raise InvalidArgumentError("timeout: expected a number of seconds, found nan")
+    return timeout

@@ -5,10 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import traceback
-import uuid as uuid_module
-import warnings
-import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +17,7 @@ from pyreplog.ack import Ack
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.config import LogConfig
 from pyreplog.errors import ClosedError, ForkedError, PoisonedError, ReplogError
-from pyreplog.log import indexes, names, recovery, startup, truncation
+from pyreplog.log import handles, indexes, names, recovery, retention, startup, truncation
 from pyreplog.log.access import Access, as_int
 from pyreplog.log.checkpoint import CheckpointFile
 from pyreplog.log.commit import SYNCED, GroupCommit
@@ -39,8 +35,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_open_logs: weakref.WeakSet[CommitLog] = weakref.WeakSet()
-
 
 class CommitLog(Access, Appender):
     """A log opened for appending; made by `pyreplog.open`.
@@ -55,7 +49,6 @@ class CommitLog(Access, Appender):
         self.path, self.config = path, config
         self.retention_floor: int = 1 << 62
         """Nothing at or after this position is removed by retention; later layers lower it."""
-        self._opened_at = traceback.extract_stack(limit=8)
         self._files = files if files is not None else RealFiles()
         self._error: ReplogError | None = ClosedError(f"{path} was not opened")
         self._lock = threading.RLock()  # the table of segments, the checkpoint, and all that changes them
@@ -70,7 +63,7 @@ class CommitLog(Access, Appender):
             raise
         self._error = None
         self._housekeeper.start()
-        _open_logs.add(self)
+        self._opened_at = handles.opened(self)
 
     # ---- opening --------------------------------------------------------------------------------------------
 
@@ -305,24 +298,8 @@ class CommitLog(Access, Appender):
                 if table[count + 1][0] > self.retention_floor:
                     break
                 count += 1
-            self._remove_front(count)
+            retention.remove_front(self, count)
         return self.start
-
-    def _remove_front(self, count: int) -> None:
-        """Take `count` segments out of the table and then off the disk, the first one first."""
-        if not count:
-            return
-        table = self._segment_table()
-        bases, (start, first_entry, _) = [row[0] for row in table[:count]], table[count]
-        try:
-            self._checkpoint.trim(start=start, entry=first_entry)
-            dropped = self._drop_segments(count)
-            self.tail.start = self.start_position
-            self._housekeeper.forget(bases[-1])
-            while dropped:
-                self._pool.retire(bases.pop(0), dropped.pop(0))
-        except OSError as error:
-            raise self._poison("trim", error) from error
 
     def truncate(self, entry: int) -> int:
         """Cut the log so that its next entry gets number `entry`; returns that number.
@@ -340,33 +317,16 @@ class CommitLog(Access, Appender):
                     self._commits.flush()
                 self._housekeeper.sync_sealed()
                 if entry != self._state[2]:
-                    self._truncate(entry)
+                    truncation.cut(self, entry)
             except OSError as error:  # half done: what is mapped and what is on disk may differ
                 raise self._poison("truncation", error) from error
             finally:
                 self._leave()
         return entry
 
-    def _truncate(self, entry: int) -> None:
-        position = self._position_of(entry)
-        last_time = self.read(entry - 1).timestamp if entry > self.start else 0
-        epoch = max(self._checkpoint.last.epoch, self._pool.epoch) + 1
-        wanted = truncation.Truncation(position, entry, epoch)
-        with self._pool.quiet():
-            self._pool.place(position // self._segment_bytes * self._segment_bytes + self._segment_bytes, epoch)
-            truncation.announce(self.path, self._files, wanted)
-            self.tail.note_truncation()
-            self._housekeeper.forget(1 << 62)
-            truncation.apply(self.path, self._files, wanted, self._checkpoint)
-            self.tail.note_truncation()  # again: a reader may have looked while files were replaced
-        base = position // self._segment_bytes * self._segment_bytes
-        path = names.segment_path(self.path, base)
-        segment = Segment(self._files.open(path, writable=True), str(path), writable=True)
-        segment.index = SparseIndex(segment.size)
-        offset, _ = segment.verify(segment.index, HEADER_BYTES, position - base)
-        rows = [row for row in self._segment_table() if row[0] < base]
-        self._set_segments([*rows, (base, segment.first_entry, segment)])
-        self._activate(segment, offset, entry, last_time)
+    def _restart(self, segment: Segment, position: int, entry: int, last_time: int) -> None:
+        """Go on at `position` in a segment that was cut there, all before it synced."""
+        self._activate(segment, position - segment.base, entry, last_time)
         self._commits.restart(position)
         self._set_synced(position, entry)
         self._publish_all(is_open=True)
@@ -376,16 +336,7 @@ class CommitLog(Access, Appender):
     def stats(self) -> LogStats:
         """Where the log stands now."""
         self._check_open()
-        _, end, _, last_time = self._state
-        table = self._segment_table()
-        indexes_held = (row[2].index for row in table if row[2] is not None)
-        return LogStats(
-            path=str(self.path), uuid=str(uuid_module.UUID(bytes=self.uuid)), durability=self.config.durability,
-            start=self.start, end=self.end, synced_end=self.synced_end, start_position=self.start_position,
-            end_position=end, segments=len(table), segment_bytes=self._segment_bytes, epoch=self._pool.epoch,
-            last_time=last_time, ready_segments=self._pool.ready,
-            state_bytes=sum(index.memory_bytes for index in indexes_held if index is not None),
-        )  # fmt: skip
+        return LogStats.of(self)
 
     # ---- closing --------------------------------------------------------------------------------------------
 
@@ -450,8 +401,7 @@ class CommitLog(Access, Appender):
 
     def __del__(self) -> None:
         if getattr(self, "_error", self) is None and os.getpid() == self._pid:
-            where = "".join(traceback.format_list(self._opened_at[:-2])[-2:])
-            warnings.warn(f"unclosed log {self.path}, opened at\n{where}", ResourceWarning, source=self, stacklevel=1)
+            handles.warn_of_leak(self, self._opened_at)
             self.close()
 
     def __reduce__(self) -> NoReturn:
@@ -460,11 +410,3 @@ class CommitLog(Access, Appender):
     def __repr__(self) -> str:
         state = "closed" if self._error is not None else f"entries {self.start} to {self.end}"
         return f"<CommitLog {str(self.path)!r} {state}>"
-
-
-def _after_fork_in_child() -> None:
-    for log in list(_open_logs):
-        log._forked()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

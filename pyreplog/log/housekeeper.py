@@ -101,7 +101,7 @@ class Housekeeper:
                 ):
                     break
                 count += 1
-            log._remove_front(count)
+            retention.remove_front(log, count)
 
     def _seal(self, log: CommitLog) -> None:
         """Write the index of segments that are full, and sync those that are due, oldest first."""

@@ -150,7 +150,6 @@ class LogReader(Access):
         if entry - segment.first_entry >= segment.index.entries and not self._refresh():
             raise segment.fault(min(segment.index.end, segment.size - 32), -8)
 
-
     def _sleep(self, visible: int, timeout_us: int) -> None:
         if self._live and self.tail.writable:
             self.tail.wait_for(visible, timeout_us)

@@ -1,8 +1,13 @@
-"""Which segments may go: a pure decision over size and age."""
+"""Removing segments from the front of a log: which may go, and in what order they do."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyreplog.config import LogConfig
+
+if TYPE_CHECKING:
+    from pyreplog.log.commitlog import CommitLog
 
 
 def may_go(
@@ -16,3 +21,24 @@ def may_go(
     too_large = config.retention_bytes is not None and log_end - base > config.retention_bytes
     too_old = config.retention_ms is not None and now_us - last_time_us > config.retention_ms * 1000
     return segment_end <= floor and (too_large or too_old)
+
+
+def remove_front(log: CommitLog, count: int) -> None:
+    """Take `count` segments out of the table and then off the disk, the first one first.
+
+    The checkpoint says so before any file goes: recovery then neither misses them nor takes up what is left of them.
+    The caller holds the log's lock. PoisonedError when the disk fails in between.
+    """
+    if not count:
+        return
+    table = log._segment_table()
+    bases, (start, first_entry, _) = [row[0] for row in table[:count]], table[count]
+    try:
+        log._checkpoint.trim(start=start, entry=first_entry)
+        dropped = log._drop_segments(count)
+        log.tail.start = log.start_position
+        log._housekeeper.forget(bases[-1])
+        while dropped:  # no reference is kept to a segment that may be recycled
+            log._pool.retire(bases.pop(0), dropped.pop(0))
+    except OSError as error:
+        raise log._poison("trim", error) from error

@@ -16,12 +16,18 @@ import json
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyreplog._native.checksum import crc32c
+from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog._native.sparse import SparseIndex
 from pyreplog.errors import CorruptionError
 from pyreplog.log import names
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
 from pyreplog.log.files import Files
+
+if TYPE_CHECKING:
+    from pyreplog.log.commitlog import CommitLog
 
 _COPY_BYTES = 1 << 20
 
@@ -101,3 +107,26 @@ def apply(directory: Path, files: Files, wanted: Truncation, checkpoint: Checkpo
 def as_if_done(wanted: Truncation, checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint that step 4 writes, for a reader that may not."""
     return replace(checkpoint, position=wanted.position, entry=wanted.entry, epoch=wanted.epoch, clean=False)
+
+
+def cut(log: CommitLog, entry: int) -> None:
+    """Truncate an open log; the caller is inside its append path, holds its lock, and has synced all before `entry`."""
+    position = log._position_of(entry)
+    last_time = log.read(entry - 1).timestamp if entry > log.start else 0
+    epoch = max(log._checkpoint.last.epoch, log._pool.epoch) + 1
+    base = position // log._segment_bytes * log._segment_bytes
+    wanted = Truncation(position, entry, epoch)
+    with log._pool.quiet():
+        log._pool.place(base + log._segment_bytes, epoch)
+        announce(log.path, log._files, wanted)
+        log.tail.note_truncation()
+        log._housekeeper.forget(1 << 62)
+        apply(log.path, log._files, wanted, log._checkpoint)
+    log.tail.note_truncation()  # again: a reader may have looked while files were replaced
+    path = names.segment_path(log.path, base)
+    segment = Segment(log._files.open(path, writable=True), str(path), writable=True)
+    segment.index = SparseIndex(segment.size)
+    segment.verify(segment.index, HEADER_BYTES, position - base)
+    rows = [row for row in log._segment_table() if row[0] < base]
+    log._set_segments([*rows, (base, segment.first_entry, segment)])
+    log._restart(segment, position, entry, last_time)

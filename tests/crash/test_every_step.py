@@ -16,7 +16,7 @@ from pyreplog.log.commitlog import CommitLog
 
 from .history import History, Recorder
 from .lives import Life, pass_through
-from .workload import Workload
+from .workload import DATA, Workload
 
 SEGMENT_BYTES = 64 << 10
 PER_SEGMENT = 40  # appends of `fill` that one segment takes
@@ -25,12 +25,10 @@ Script = Callable[[CommitLog, Recorder, Workload], None]
 
 
 def fill(log: CommitLog, record: Recorder, count: int) -> None:
-    """Appends, the last one synced."""
-    for _ in range(count):
-        value = b"%d," % record.history.made
-        item = (1, None, value.ljust(1400, b"."))
-        record("append", [item])
-        log.append(item[2])
+    """One batch, synced."""
+    items = [(DATA, None, b"%d,".ljust(1400, b".") % (record.history.made + i)) for i in range(count)]
+    record("append", items)
+    log.append_batch([value for _, _, value in items])
     log.sync()
     record("reported_synced", len(record.history.items))
 

@@ -1,0 +1,65 @@
+"""Every row of the goals, tiny: it runs, reads back what it wrote, and reports both sides. No times are looked at."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks import report
+from benchmarks.peers import PEERS, Pyreplog, Work
+from benchmarks.peers.contest import read_rates
+from benchmarks.plan import Plan
+from benchmarks.result import Section
+from benchmarks.rows import peers as peers_row
+from benchmarks.rows.registry import ROWS, measure
+
+
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our side of the peers' table makes its files with the default size, which takes longer than all else here."""
+    monkeypatch.setattr(Pyreplog, "segment_bytes", 1 << 20)
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name != "peers"])
+def test_row(name: str, tmp_path: Path) -> None:
+    section = measure(name, Plan.tiny(tmp_path))
+    check(section)
+    assert section.name == name
+    assert not list(tmp_path.iterdir()), "a row cleans up behind itself"
+
+
+def test_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers_row, "_SIZES", (100,))
+    section = measure("peers", Plan.tiny(tmp_path))
+    check(section)
+    assert [found.work for found in section.comparisons] == [f"{work.value} 100 B" for work in Work]
+    rates, state = section.tables
+    titles = [peer.title for peer in PEERS.values()]
+    assert [row[0] for row in rates.rows] == ["pyreplog, recycled", *titles]
+    assert [row[0] for row in state.rows] == titles
+    assert all(int(row[1].replace(",", "")) >= 256 for row in state.rows), "each store held entries when it was killed"
+    assert not list(tmp_path.iterdir())
+
+
+def test_peers_as_views(tmp_path: Path) -> None:
+    rates, disk, read_back = read_rates(Plan.tiny(tmp_path), 16384)
+    assert rates[Work.SCAN].keys() == PEERS.keys() == disk.keys()
+    assert rates[Work.READ].keys() == PEERS.keys() - {"PersistQueue"}
+    assert all(used >= 16384 and allocated >= 256 * 16384 for used, allocated in disk.values())
+    assert read_back >= 256 * len(PEERS)
+
+
+def check(section: Section) -> None:
+    assert section.comparisons
+    for found in section.comparisons:
+        assert math.isfinite(found.ours.value)
+        assert found.ours.value >= 0
+        assert found.other.value >= 0
+        assert found.ours.durability == found.other.durability
+        assert any(letter.isdigit() for letter in found.verified)
+    text = report.markdown(section)
+    assert all(found.work in text and found.ours.name in text and found.other.name in text for found in section.comparisons)
+    assert json.loads(json.dumps(report.data(section)))["comparisons"][0]["work"] == section.comparisons[0].work
