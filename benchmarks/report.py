@@ -58,7 +58,7 @@ def _cells(found: Comparison) -> list[str]:
         found.work,
         f"{found.ours.name}: {found.ours}",
         f"{found.other.name}: {found.other}",
-        f"{found.ratio:.2f}",
+        "" if found.ratio is None else f"{found.ratio:.2f}",
         goal,
         met,
         found.ours.durability,

@@ -60,15 +60,15 @@ class Comparison:
             raise ValueError(f"{self.work}: {self.ours.durability} beside {self.other.durability} compares nothing")
 
     @property
-    def ratio(self) -> float:
-        return self.ours.value / self.other.value if self.other.value else float("inf")
+    def ratio(self) -> float | None:
+        """Ours to the other side's; None beside nothing at all."""
+        return self.ours.value / self.other.value if self.other.value else None
 
     @property
     def met(self) -> bool | None:
         """Whether the goal is reached; None when there is none."""
-        if self.goal is None:
-            return None
-        return self.goal.met_by(self.ours.value if self.goal.absolute else self.ratio)
+        found = self.ours.value if self.goal is not None and self.goal.absolute else self.ratio
+        return None if self.goal is None or found is None else self.goal.met_by(found)
 
 
 @dataclass(frozen=True)

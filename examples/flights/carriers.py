@@ -43,9 +43,7 @@ HEADINGS = ("carrier", "flights", "departed", "mean delay (min)")
 
 
 def print_table(found: dict[str, Carrier]) -> None:
-    rows = [
-        (code, f"{each.flights:,}", f"{each.departed:,}", f"{each.mean_delay:.1f}") for code, each in found.items()
-    ]
+    rows = [(code, f"{each.flights:,}", f"{each.departed:,}", f"{each.mean_delay:.1f}") for code, each in found.items()]
     total = Carrier(*(sum(getattr(each, name) for each in found.values()) for name in ("flights", "departed", "delay")))
     rows.append(("all", f"{total.flights:,}", f"{total.departed:,}", f"{total.mean_delay:.1f}"))
     if find_spec("rich") is None:

@@ -53,7 +53,9 @@ def main() -> int:
             raise Mismatch(f"the process was never killed half way, in {ATTEMPTS} attempts")
         with pyreplog.open(directory / "log", "r") as log:
             say("Comparing every entry with the CSV file.")
-            say(f"{verify(log, table):,} entries: number, order, bytes, key (tail number), event time: all as in the file.")
+            say(
+                f"{verify(log, table):,} entries: number, order, bytes, key (tail number), event time: all as in the file."
+            )
             say("Scanning the log into a table.")
             print_table(carriers(log))
     except Mismatch as mismatch:

@@ -19,24 +19,26 @@ def parser(text_format: str) -> Callable[[str], int | None]:
     """A function from text to microseconds since the epoch; None for blank text, ValueError for what is no time.
 
     text_format: `iso` (ISO 8601), `s`, `ms` or `us` (a number of them since the epoch), or a strptime format. Times
-    without an offset are UTC. The function remembers what it has met last: neighbours tend to share their times.
+    without an offset are UTC. Calendar times met last are remembered, because neighbours tend to share theirs.
     """
     if text_format in _UNITS:
-        parse = partial(_number, unit=_UNITS[text_format])
-    elif text_format == "iso":
-        parse = partial(_calendar, parse=datetime.fromisoformat)
+        return partial(_number, unit=_UNITS[text_format])
+    if text_format == "iso":
+        parse = datetime.fromisoformat
     elif "%" in text_format:
-        parse = partial(_calendar, parse=lambda text: datetime.strptime(text, text_format))
+        parse = partial(_strptime, text_format=text_format)
     else:
         raise InvalidArgumentError(
             f"event time format: expected iso, s, ms, us or a strptime format, found {text_format!r}"
         )
-    return lru_cache(_CACHED)(lambda text: parse(text) if text and not text.isspace() else None)
+    return lru_cache(_CACHED)(partial(_calendar, parse=parse))
 
 
-def _number(text: str, *, unit: int) -> int:
+def _number(text: str, *, unit: int) -> int | None:
+    if not text or text.isspace():
+        return None
     try:
-        time = int(Decimal(text) * unit)
+        time = int(text) * unit if text.isdigit() else int(Decimal(text) * unit)
     except ArithmeticError:
         raise ValueError(f"{text!r} is not a number") from None
     if not -(1 << 63) < time < 1 << 63:
@@ -44,8 +46,14 @@ def _number(text: str, *, unit: int) -> int:
     return time
 
 
-def _calendar(text: str, *, parse: Callable[[str], datetime]) -> int:
+def _calendar(text: str, *, parse: Callable[[str], datetime]) -> int | None:
+    if not text or text.isspace():
+        return None
     time = parse(text)
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
     return (time - _EPOCH) // _MICROSECOND
+
+
+def _strptime(text: str, *, text_format: str) -> datetime:
+    return datetime.strptime(text, text_format)

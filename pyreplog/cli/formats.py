@@ -250,12 +250,14 @@ class JsonLines(_Columned):
 
     def _texts(self, objects: list[dict[str, Any]], column: str, dropped: Dropped) -> list[str]:
         """The column's values as text, "" where it is missing or null."""
-        texts = []
-        for i, value in enumerate([each.get(column) for each in objects]):
-            if isinstance(value, str):
-                texts.append(value)
-            else:
-                texts.append("" if value is None else str(value).lower())
-                if isinstance(value, (dict, list)):
-                    dropped.setdefault(i, Fault(f"a text or a number in {column!r}", type(value).__name__))
-        return texts
+        found = [each.get(column) for each in objects]
+        if set(map(type, found)) == {str}:
+            return found
+        return [self._text(i, value, column, dropped) for i, value in enumerate(found)]
+
+    def _text(self, row: int, value: Any, column: str, dropped: Dropped) -> str:
+        if isinstance(value, dict | list):
+            dropped.setdefault(row, Fault(f"a text or a number in {column!r}", type(value).__name__))
+        if isinstance(value, str):
+            return value
+        return "" if value is None else str(value).lower()

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 import pyreplog
@@ -79,7 +80,7 @@ def _run(ingestion: Ingestion, arguments: argparse.Namespace) -> None:
     try:
         ingestion.resume()
         already, start = ingestion.entries, ingestion.source.place.offset
-        with progress(ingestion.source.label, start=start, total=ingestion.source.size) as shown:
+        with progress(Path(ingestion.source.label).name, start=start, total=ingestion.source.size) as shown:
             ingestion.run(shown)
     except KeyboardInterrupt:
         print(f"pyreplog: interrupted with {ingestion.entries:,} records in the log", file=sys.stderr)

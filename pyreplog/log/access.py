@@ -65,6 +65,9 @@ class Access(Reader):
         table = self._segment_table()
         return table[0][0] if table else 0
 
+    def __len__(self) -> int:
+        return self.end - self.start
+
     # ---- lookups --------------------------------------------------------------------------------------------
 
     def position_of(self, entry: int) -> int:

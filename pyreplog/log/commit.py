@@ -7,9 +7,10 @@ fdatasync. While the leader syncs, others fill the other stage; one of them lead
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pyreplog._native.gate import CommitGate
+from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.purgatory import Purgatory
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     Stage = tuple[Segment, int, memoryview, int, int]
 
 SYNCED = "synced"
+T = TypeVar("T")
 
 
 class GroupCommit:
@@ -115,6 +117,16 @@ class GroupCommit:
             raise self.error from error
 
     # ---- submitted appends ----------------------------------------------------------------------------------
+
+    def acknowledge(self, result: T, position: int) -> Ack[T]:
+        """An Ack that gives `result` when all before `position` has the log's durability."""
+        ack = Ack(result)
+        if self._log.config.durability == "synced":
+            self._purgatory.watch(SYNCED, position, ack)
+            self.request()
+        else:
+            ack.complete(result)
+        return ack
 
     def request(self) -> None:
         """See that all staged so far is committed soon, by a thread of our own."""

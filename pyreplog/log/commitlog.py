@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pyreplog._native.appender import Appender
 from pyreplog._native.segment import HEADER_BYTES, Segment
@@ -24,7 +24,6 @@ from pyreplog.log.commit import SYNCED, GroupCommit
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.housekeeper import Housekeeper
 from pyreplog.log.lock import WriterLock
-from pyreplog.log.reader import wait_settled
 from pyreplog.log.segments import SegmentPool
 from pyreplog.log.stats import LogStats
 from pyreplog.log.watcher import Watcher
@@ -211,7 +210,7 @@ class CommitLog(Access, Appender):
         when 8 MiB wait to be synced.
         """
         entry, position = self._append_pending(value, key, event_time, properties)
-        return self._acknowledge(entry, position)
+        return self._commits.acknowledge(entry, position)
 
     def submit_batch(
         self,
@@ -221,16 +220,7 @@ class CommitLog(Access, Appender):
     ) -> Ack[range]:
         """As append_batch, without waiting; the Ack gives the range of entry numbers."""
         made, position = self._batch(values, keys, event_times, None)
-        return self._acknowledge(made, position if position is not None else 0)
-
-    def _acknowledge(self, result: Any, position: int) -> Ack[Any]:
-        ack: Ack[Any] = Ack(result)
-        if self.config.durability == "synced":
-            self._purgatory.watch(SYNCED, position, ack)
-            self._commits.request()
-        else:
-            ack.complete(result)
-        return ack
+        return self._commits.acknowledge(made, position if position is not None else 0)
 
     # ---- durability -----------------------------------------------------------------------------------------
 
@@ -273,14 +263,11 @@ class CommitLog(Access, Appender):
         """Position after the last visible record."""
         return self.tail.visible
 
-    def __len__(self) -> int:
-        return self.end - self.start
-
     # ---- waiting --------------------------------------------------------------------------------------------
 
     async def _reached(self, entry: int, timeout: float | None) -> bool:
         """Whether `entry` becomes visible within `timeout` seconds; the sleep is the watcher thread's."""
-        return await wait_settled(self._watcher, entry, timeout)
+        return await self._watcher.reached(entry, timeout)
 
     # ---- removing -------------------------------------------------------------------------------------------
 

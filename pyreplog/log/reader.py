@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import time
@@ -183,13 +182,10 @@ class LogReader(Access):
         """Whether a writer says that it has the log open (it may have been killed since)."""
         return bool(self._live and self.tail.open)
 
-    def __len__(self) -> int:
-        return self.end - self.start
-
     async def _reached(self, entry: int, timeout: float | None) -> bool:
         if self._watcher is None or not self._live:
             return self.end > entry
-        return await wait_settled(self._watcher, entry, timeout)
+        return await self._watcher.reached(entry, timeout)
 
     def close(self) -> None:
         """Let go of the files. Closing twice is fine; batches and views already given out stay valid."""
@@ -219,17 +215,3 @@ class LogReader(Access):
 
     def __repr__(self) -> str:
         return f"<LogReader {str(self.path)!r} entries {self.start} to {self.end}>"
-
-
-async def wait_settled(watcher: Watcher, entry: int, timeout: float | None) -> bool:
-    """Await an entry's visibility; False after `timeout` seconds."""
-    ack = watcher.watch(entry)
-
-    async def settled() -> None:
-        await ack
-
-    try:
-        await asyncio.wait_for(settled(), timeout)
-    except TimeoutError:
-        return False
-    return True

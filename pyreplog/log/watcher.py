@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -37,6 +38,19 @@ class Watcher:
                 self._thread = threading.Thread(target=self._run, name="pyreplog-watch", daemon=True)
                 self._thread.start()
         return ack
+
+    async def reached(self, entry: int, timeout: float | None) -> bool:
+        """Whether `entry` becomes visible within `timeout` seconds (None: however long it takes)."""
+        ack = self.watch(entry)
+
+        async def settled() -> None:
+            await ack
+
+        try:
+            await asyncio.wait_for(settled(), timeout)
+        except TimeoutError:
+            return False
+        return True
 
     def _run(self) -> None:
         while True:

@@ -73,7 +73,9 @@ def test_tail(run: Run, filled: Path) -> None:
 
 
 def test_tail_follows_over_writers_that_come_and_go(filled: Path) -> None:
-    with subprocess.Popen([*COMMAND, "tail", str(filled), "-f", "-n", "2", "--json"], stdout=subprocess.PIPE) as running:
+    with subprocess.Popen(
+        [*COMMAND, "tail", str(filled), "-f", "-n", "2", "--json"], stdout=subprocess.PIPE
+    ) as running:
         assert running.stdout is not None
 
         def next_entry() -> int:

@@ -63,12 +63,22 @@ def test_the_layout_is_the_documented_one(structure: str, ours: tuple[layout.Fie
 
 def test_constants_are_those_of_the_header_file() -> None:
     text = (Path(pyreplog.__file__).parent / "_native" / "layout.h").read_text()
-    for name in ("SHORT_HEADER", "LONG_HEADER", "CRC_FROM", "FORMAT_VERSION", "SEGMENT_HEADER", "KIND_BATCH", "KIND_BLANK"):
+    for name in (
+        "SHORT_HEADER",
+        "LONG_HEADER",
+        "CRC_FROM",
+        "FORMAT_VERSION",
+        "SEGMENT_HEADER",
+        "KIND_BATCH",
+        "KIND_BLANK",
+    ):
         assert f"REPLOG_{name} = {getattr(layout, name)}," in text
     for name in ("FORM_VERSION_MASK", "FORM_LONG", "FORM_ATTRIBUTES", "FORM_KEY"):
         assert f"REPLOG_{name} = {getattr(layout, name):#04x}," in text
     kinds = {number: f"REPLOG_KIND_{kind.upper()} = {number}," in text for number, kind in layout.KINDS.items()}
-    tags = {number: f"REPLOG_TAG_{tag.replace(' ', '_').upper()} = {number}," in text for number, tag in layout.TAGS.items()}
+    tags = {
+        number: f"REPLOG_TAG_{tag.replace(' ', '_').upper()} = {number}," in text for number, tag in layout.TAGS.items()
+    }
     assert all(kinds.values()) and all(tags.values())
 
 
@@ -166,7 +176,16 @@ def test_damaged_records(run: Run, filled: Path, offset: int, data: bytes, expec
 
 @pytest.mark.parametrize(
     ("offset", "field"),
-    [(0, "magic"), (8, "crc"), (14, "min_reader"), (20, "crc"), (32, "base"), (42, "size"), (60, "reserved"), (900, "(rest)")],
+    [
+        (0, "magic"),
+        (8, "crc"),
+        (14, "min_reader"),
+        (20, "crc"),
+        (32, "base"),
+        (42, "size"),
+        (60, "reserved"),
+        (900, "(rest)"),
+    ],
 )
 def test_damaged_headers(run: Run, filled: Path, offset: int, field: str) -> None:
     overwrite(filled, SEGMENT_BYTES + offset, b"\x99")

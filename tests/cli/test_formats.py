@@ -195,7 +195,15 @@ def test_event_time(form: str, text: str, expected: int | None) -> None:
 
 @pytest.mark.parametrize(
     ("form", "text"),
-    [("iso", "yesterday"), ("s", "NaN"), ("s", "inf"), ("ms", "1e400"), ("us", str(1 << 63)), ("us", "x"), ("%H", "25")],
+    [
+        ("iso", "yesterday"),
+        ("s", "NaN"),
+        ("s", "inf"),
+        ("ms", "1e400"),
+        ("us", str(1 << 63)),
+        ("us", "x"),
+        ("%H", "25"),
+    ],
 )
 def test_event_time_faults(form: str, text: str) -> None:
     columns = Columns(event_time=("when",), event_time_format=form)
@@ -246,7 +254,13 @@ def all_rows(data: bytes, name: str, limit: int) -> tuple[list[tuple[int, int, i
                 found.append((row, columns, i in rows.dropped, rows.dropped.get(i)))
 
 
-@given(pieces=PIECES, end=st.booleans(), block=st.integers(1, 40), limit=st.integers(1, 5), name=st.sampled_from(["csv", "lines"]))
+@given(
+    pieces=PIECES,
+    end=st.booleans(),
+    block=st.integers(1, 40),
+    limit=st.integers(1, 5),
+    name=st.sampled_from(["csv", "lines"]),
+)
 def test_blocks_make_no_difference(pieces: list[bytes], end: bool, block: int, limit: int, name: str) -> None:
     data = b"id,when\n" + b"\n".join(pieces) + b"\n" * end
     with pytest.MonkeyPatch.context() as patch:
@@ -267,6 +281,8 @@ def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         with Source(str(path), None) as reading:
             reader = RowReader(reading, formats.of("lines", Columns()))
             assert reader.take(10)[1].rows == [b"short"]
-            with pytest.raises(MalformedRowError, match=r"line 2 \(byte 6\): expected a line of at most 1000 bytes") as found:
+            with pytest.raises(
+                MalformedRowError, match=r"line 2 \(byte 6\): expected a line of at most 1000 bytes"
+            ) as found:
                 reader.take(10)
             assert (found.value.line, found.value.offset) == (2, 6)

@@ -214,7 +214,9 @@ def test_standard_input_without_a_name_is_appended_each_time(log: Path) -> None:
         (lambda data: b"", "ends at byte 0"),
     ],
 )
-def test_a_changed_source_is_refused(run: Run, log: Path, source: Path, change: Callable[[bytes], bytes], message: str) -> None:
+def test_a_changed_source_is_refused(
+    run: Run, log: Path, source: Path, change: Callable[[bytes], bytes], message: str
+) -> None:
     run("ingest", log, source, "--batch", 30)
     source.write_bytes(change(DATA))
     done = run("ingest", log, source)
@@ -292,7 +294,9 @@ def test_many_malformed_rows_are_not_all_shown(run: Run, log: Path, source: Path
         (("--format", "csv", "--event-time-format", "never"), 2, "event time format"),
     ],
 )
-def test_arguments_are_checked(run: Run, tmp_path: Path, source: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
+def test_arguments_are_checked(
+    run: Run, tmp_path: Path, source: Path, arguments: tuple[str, ...], code: int, message: str
+) -> None:
     done = run("ingest", tmp_path / "new", source, *arguments)
     assert done.code == code
     assert message in done.error

@@ -24,7 +24,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with path.open("wb") as file:
         file.write(b"\xef\xbb\xbfid,when,text\r\n")
         for i in range(ROWS):
-            file.write(b'%d,%d,"a\nb, ""%d"""\r\n' % (i % 97, i, i) if i % 11 == 0 else b"%d,%d,text %d\n" % (i % 97, i, i))
+            file.write(
+                b'%d,%d,"a\nb, ""%d"""\r\n' % (i % 97, i, i) if i % 11 == 0 else b"%d,%d,text %d\n" % (i % 97, i, i)
+            )
             if i % 1000 == 500:
                 file.write(b"\nmalformed\n")
     return path

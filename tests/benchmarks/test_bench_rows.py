@@ -61,5 +61,7 @@ def check(section: Section) -> None:
         assert found.ours.durability == found.other.durability
         assert any(letter.isdigit() for letter in found.verified)
     text = report.markdown(section)
-    assert all(found.work in text and found.ours.name in text and found.other.name in text for found in section.comparisons)
+    assert all(
+        found.work in text and found.ours.name in text and found.other.name in text for found in section.comparisons
+    )
     assert json.loads(json.dumps(report.data(section)))["comparisons"][0]["work"] == section.comparisons[0].work

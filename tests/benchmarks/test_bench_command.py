@@ -1,0 +1,36 @@
+"""The two ways to run the benchmarks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*words: str) -> str:
+    done = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_command_writes_markdown_and_json(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    common = ("benchmarks", "--budget", "0.02", "--only", "read", "--directory", str(tmp_path / "data"))
+    told = json.loads(run(*common, "--json", "--markdown", str(page)))
+    assert "kernel" in told["machine"]
+    (section,) = told["sections"]
+    assert section["name"] == "read"
+    assert len(section["comparisons"]) == 4
+    text = page.read_text()
+    assert text.startswith("# Benchmarks")
+    assert all(found["work"] in text for found in section["comparisons"])
+
+
+def test_pytest_suites(tmp_path: Path) -> None:
+    suites = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "benchmarks").glob("bench_*.py"))
+    assert len(suites) == 4
+    told = run("pytest", "--benchmark-disable", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "data"), *suites)
+    assert "[100%]" in told
