@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -48,7 +49,7 @@ def print_table(found: dict[str, Carrier]) -> None:
     rows.append(("all", f"{total.flights:,}", f"{total.departed:,}", f"{total.mean_delay:.1f}"))
     if find_spec("rich") is None:
         for row in (HEADINGS, *rows):
-            print("  ".join(f"{cell:>16}" for cell in row))
+            sys.stdout.write("  ".join(f"{cell:>16}" for cell in row) + "\n")
         return
     from rich.console import Console
     from rich.table import Table

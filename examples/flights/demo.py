@@ -52,10 +52,8 @@ def main() -> int:
         else:
             raise Mismatch(f"the process was never killed half way, in {ATTEMPTS} attempts")
         with pyreplog.open(directory / "log", "r") as log:
-            say("Comparing every entry with the CSV file.")
-            say(
-                f"{verify(log, table):,} entries: number, order, bytes, key (tail number), event time: all as in the file."
-            )
+            say("Comparing every entry with the CSV file: number, order, bytes, key (tail number), event time.")
+            say(f"{verify(log, table):,} entries, all as in the file.")
             say("Scanning the log into a table.")
             print_table(carriers(log))
     except Mismatch as mismatch:
@@ -66,7 +64,8 @@ def main() -> int:
 
 
 def say(text: str) -> None:
-    print(text, flush=True)
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def unpack(directory: Path) -> Path:
@@ -91,7 +90,8 @@ def ingest_and_kill(log: Path, table: Path) -> bool:
                 continue
             ingest.kill()
         if sys.stderr.isatty():
-            print(ERASE_LINE + SHOW_CURSOR, end="", file=sys.stderr, flush=True)
+            sys.stderr.write(ERASE_LINE + SHOW_CURSOR)
+            sys.stderr.flush()
         with pyreplog.open(log, "r") as reader:
             stored = reader.end
         if ingest.returncode == 0:

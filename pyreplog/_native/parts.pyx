@@ -196,11 +196,13 @@ cdef class Columns(Parts):
             self.take_times(event_times)
 
     cdef const uint8_t *hold(self, source, str what, Py_ssize_t *length) except? NULL:
-        view = memoryview(source).cast("B") if not isinstance(source, bytes) else source
-        cdef const unsigned char[::1] bytes_view = view
-        self.held.append(view)
-        length[0] = bytes_view.shape[0]
-        return &bytes_view[0] if bytes_view.shape[0] else NULL
+        cdef Py_buffer buffer
+        get_buffer(source, &buffer, what)
+        length[0] = buffer.len
+        cdef const uint8_t *start = <const uint8_t *>buffer.buf
+        PyBuffer_Release(&buffer)
+        self.held.append(memoryview(source))  # keeps the memory where it is
+        return start
 
     cdef int take(self, offsets, data, bint keys, str what) except -1:
         cdef Py_ssize_t i, length, offset_bytes
@@ -218,8 +220,7 @@ cdef class Columns(Parts):
 
     cdef int take_times(self, event_times) except -1:
         cdef Py_ssize_t i, length
-        import numpy
-        column = numpy.ascontiguousarray(event_times, numpy.int64)
+        column = int64_column(event_times, "event_times")
         check_count("event_times", len(column), self.count)
         cdef const int64_t *times = <const int64_t *>self.hold(column, "event_times", &length)
         self.make_times()
@@ -228,13 +229,33 @@ cdef class Columns(Parts):
         return 0
 
 
+cdef object int64_column(object column, str what):
+    """Integers of one dimension as a contiguous numpy int64 array; nothing is rounded or cut."""
+    import numpy
+    try:
+        array = numpy.asarray(column)
+    except (TypeError, ValueError, OverflowError):
+        raise WrongTypeError(f"{what}: expected integers, found {type(column).__name__}") from None
+    if array.ndim != 1:
+        raise WrongTypeError(f"{what}: expected one dimension, found shape {array.shape}")
+    if array.size == 0:
+        return numpy.empty(0, numpy.int64)
+    if array.dtype == object and all(isinstance(item, int) for item in array):
+        raise InvalidArgumentError(f"{what}: expected integers that fit into 64 bits")
+    if array.dtype.kind not in "iu":
+        raise WrongTypeError(f"{what}: expected integers, found {array.dtype}")
+    if array.dtype.kind == "u" and array.max() > INT64_MAX:
+        raise InvalidArgumentError(f"{what}: expected integers that fit into 64 bits, found {array.max()}")
+    return numpy.ascontiguousarray(array, numpy.int64)
+
+
 cdef tuple packed(object column, str what):
     """A column in any accepted form as (int64 offsets, data buffer)."""
     import numpy
     if isinstance(column, tuple) and len(column) == 2:
-        offsets = numpy.ascontiguousarray(column[0], numpy.int64)
-        if offsets.ndim != 1 or not len(offsets):
-            raise InvalidArgumentError(f"{what}: expected offsets of length n + 1, found shape {offsets.shape}")
+        offsets = int64_column(column[0], f"{what}: offsets")
+        if not len(offsets):
+            raise InvalidArgumentError(f"{what}: expected offsets of length n + 1, found none")
         return offsets, column[1]
     if isinstance(column, numpy.ndarray):
         return packed_array(column, what)

@@ -49,7 +49,7 @@ def _place(directory: Path, arguments: argparse.Namespace) -> tuple[RawSegment, 
     segment, offset = rawsegment.at_position(directory, arguments.position)
     if not layout.SEGMENT_HEADER <= offset <= segment.size - layout.SHORT_HEADER or offset % 8:
         raise OutOfRangeError(
-            f"no record begins at position {arguments.position}: records of {segment.path} begin at multiples of 8 from "
+            f"no record begins at position {arguments.position}: those of {segment.path} begin at multiples of 8 from "
             f"position {segment.base + layout.SEGMENT_HEADER} to {segment.base + segment.size - layout.SHORT_HEADER}"
         )
     return segment, offset

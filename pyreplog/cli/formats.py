@@ -250,7 +250,7 @@ class JsonLines(_Columned):
 
     def _texts(self, objects: list[dict[str, Any]], column: str, dropped: Dropped) -> list[str]:
         """The column's values as text, "" where it is missing or null."""
-        found = [each.get(column) for each in objects]
+        found: list[Any] = [each.get(column) for each in objects]
         if set(map(type, found)) == {str}:
             return found
         return [self._text(i, value, column, dropped) for i, value in enumerate(found)]

@@ -96,7 +96,8 @@ def _run(ingestion: Ingestion, arguments: argparse.Namespace) -> None:
         return
     print(
         f"{ingestion.source.label}: {ingestion.entries - already:,} records added, {already:,} were there, "
-        f"{ingestion.skipped:,} rows skipped; {amount(length)} in {duration(seconds)}, {length / seconds / 1e6:.1f} MB/s"
+        f"{ingestion.skipped:,} rows skipped; {amount(length)} in {duration(seconds)}, "
+        f"{length / seconds / 1e6:.1f} MB/s"
     )
 
 

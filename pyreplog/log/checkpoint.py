@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyreplog._native.checksum import crc32c
+from pyreplog.errors import FormatVersionError
 from pyreplog.log import names
 from pyreplog.log.files import Files
 
@@ -44,12 +45,14 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint | None:
-        """The checkpoint in a slot, or None when the slot is torn, empty or of a later version."""
+        """The checkpoint in a slot, or None when the slot is torn or empty. FormatVersionError."""
         if len(data) < _SLOT.size:
             return None
         magic, crc, _, min_reader, uuid, size, start, position, entry, epoch, clean, sequence = _SLOT.unpack_from(data)
-        if magic != MAGIC or crc != crc32c(data[12 : _SLOT.size]) or min_reader > VERSION:
+        if magic != MAGIC or crc != crc32c(data[12 : _SLOT.size]):
             return None
+        if min_reader > VERSION:
+            raise FormatVersionError(names.CHECKPOINT, min_reader, VERSION)
         return cls(
             uuid=uuid,
             segment_bytes=size,
@@ -63,7 +66,7 @@ class Checkpoint:
 
 
 def load(directory: Path) -> Checkpoint | None:
-    """The newest intact checkpoint of a log directory, or None."""
+    """The newest intact checkpoint of a log directory, or None. FormatVersionError."""
     try:
         data = (directory / names.CHECKPOINT).read_bytes()
     except FileNotFoundError:

@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 
 from pyreplog.clock import Clock
 from pyreplog.config import LogConfig
-from pyreplog.errors import InvalidArgumentError
+from pyreplog.errors import InvalidArgumentError, NotALogError, WrongTypeError
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import Files
 from pyreplog.log.reader import LogReader
@@ -42,7 +42,7 @@ def open(
     Errors: LockedError, NotALogError, CorruptionError, FormatVersionError, ConfigError, ReadOnlyError, DiskFullError,
     UnsupportedFilesystemError.
     """
-    directory = Path(path)
+    directory = _directory(path)
     if mode == "r":
         if config is not None or settings:
             raise InvalidArgumentError("a log opened for reading takes no settings")
@@ -51,4 +51,21 @@ def open(
         raise InvalidArgumentError(f"mode: expected 'a' or 'r', found {mode!r}")
     if config is not None and settings:
         raise InvalidArgumentError("give either config or settings, not both")
+    if config is not None and not isinstance(config, LogConfig):
+        raise WrongTypeError(f"config: expected a LogConfig, found {type(config).__name__}")
     return CommitLog(directory, config or LogConfig.of(settings), create=create, clock=clock, files=files)
+
+
+def _directory(path: str | os.PathLike[str]) -> Path:
+    """A path that a directory can have."""
+    if not isinstance(path, str | os.PathLike) or not isinstance(name := os.fspath(path), str):
+        raise WrongTypeError(f"path: expected a str or a path of str, found {type(path).__name__}")
+    if not name or "\0" in name:
+        raise InvalidArgumentError(f"path: expected the name of a directory, found {name!r}")
+    directory = Path(name)
+    nearest = next(place for place in (directory, *directory.absolute().parents) if os.path.lexists(place))
+    if not nearest.is_dir():
+        raise NotALogError(
+            f"{nearest} is {'a link to nowhere' if nearest.is_symlink() else 'a file'}; a log is a directory"
+        )
+    return directory

@@ -208,7 +208,7 @@ class LogReader(Access):
         """Refused: ReadOnlyError."""
         raise ReadOnlyError(f"{self.path} is open for reading; open it with mode='a' to append")
 
-    append_batch = append_columns = submit = truncate = trim = append
+    append_batch = append_columns = submit = submit_batch = truncate = trim = sync = append
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a LogReader holds mapped files and cannot be pickled; open the path again")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyreplog._native.segment import HEADER_BYTES, Segment
 from pyreplog._native.sparse import SparseIndex
-from pyreplog.errors import CorruptionError
+from pyreplog.errors import CorruptionError, FormatVersionError
 from pyreplog.log import names
 from pyreplog.log.checkpoint import SLOT_BYTES, Checkpoint
 
@@ -24,6 +24,8 @@ def index_fault(path: Path, segment: Segment, built: SparseIndex | None) -> Corr
         )  # fmt: skip
     except CorruptionError as error:
         return error
+    except FormatVersionError as error:
+        return CorruptionError(path, 14, f"format version {error.supported} or lower", str(error.found))
     if built is None:
         return None
     low, high = segment.head_at(HEADER_BYTES)[3], segment.head_at(built.end)[3]

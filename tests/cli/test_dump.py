@@ -51,8 +51,13 @@ def overwrite(log: Path, position: int, data: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("structure", "ours"),
-    [("replog_segment", layout.SEGMENT), ("replog_record", layout.HEAD), ("replog_short", layout.SHORT), ("replog_long", layout.LONG)],
-)  # fmt: skip
+    [
+        ("replog_segment", layout.SEGMENT),
+        ("replog_record", layout.HEAD),
+        ("replog_short", layout.SHORT),
+        ("replog_long", layout.LONG),
+    ],
+)
 def test_the_layout_is_the_documented_one(structure: str, ours: tuple[layout.Field, ...]) -> None:
     """And the documented one is the compiled one: tests/unit/test_format.py."""
     head = [(field.offset, field.size, field.name) for field in layout.HEAD]
