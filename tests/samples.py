@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyreplog
-from pyreplog.log import names
+from pyreplog.log import names, recovery
 
 SEGMENT_BYTES = 1 << 16
 ENTRIES = 1200
@@ -24,7 +24,7 @@ def event_time_of(n: int) -> int | None:
 
 
 def make_log(path: Path) -> None:
-    """ENTRIES entries with keys, event times and a control record here and there, in several segments, closed cleanly."""
+    """ENTRIES entries in several segments, with keys, event times and control records, closed cleanly."""
     with pyreplog.open(path, segment_bytes=SEGMENT_BYTES) as log:
         for start in range(0, ENTRIES, 60):
             batch = range(start, start + 60)
@@ -64,3 +64,13 @@ def segments(path: Path) -> list[Path]:
 
 def indexes(path: Path) -> list[Path]:
     return sorted(path.glob("*.idx"))
+
+
+def first_entries(path: Path) -> list[int]:
+    """Number of the first entry of each segment."""
+    return [recovery.read_header(file)[3] for file in segments(path)]
+
+
+def position_of(path: Path, entry: int) -> int:
+    with pyreplog.open(path, "r") as log:
+        return log.position_of(entry)

@@ -34,7 +34,11 @@ class RedisStream(Peer):
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         self._directory = os.open(directory, os.O_PATH)  # a socket's path has 107 bytes; the directory's may have more
         self._client: Any = redis.Redis(unix_socket_path=f"/proc/self/fd/{self._directory}/socket")
-        self._await_start()
+        try:
+            self._await_start()
+        except BaseException:
+            self.close()
+            raise
 
     def _await_start(self) -> None:
         deadline = time.monotonic() + _START_S

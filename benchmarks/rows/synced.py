@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -57,7 +58,7 @@ def one(plan: Plan) -> Section:
     """`append` of a synced log, one caller."""
     section = Section("synced", "One synced append, 100 B")
     values = make_values(_SIZE)
-    record = bytes(stride(_SIZE))
+    record = random.Random(0).randbytes(stride(_SIZE))
     with (
         plan.folder() as folder,
         zeroed_file(plan) as zeroed,
@@ -182,7 +183,7 @@ def callers(plan: Plan) -> Section:
 
 def _writers(plan: Plan, turn: float) -> Comparison:
     """64 writers of 64 KiB beside the disk's bandwidth."""
-    blocks = {"1 MiB": bytes(1 << 20), "4 MiB": bytes(4 << 20)}
+    blocks = {"1 MiB": random.Random(1).randbytes(1 << 20), "4 MiB": random.Random(4).randbytes(4 << 20)}
     with recycled(plan, _WRITER_SIZE, "synced") as ours, zeroed_file(plan) as zeroed:
         group = Callers(ours.log, ours.values[0], turn)
 
@@ -207,4 +208,4 @@ def _writers(plan: Plan, turn: float) -> Comparison:
 
 def _bandwidth(zeroed: ZeroedFile, block: bytes) -> float:
     count = max((32 << 20) // len(block), 1) if zeroed.size > 32 << 20 else 1
-    return len(block) / (median(zeroed.write(block, count)) * 1e-9)
+    return count * len(block) / (sum(zeroed.write(block, count)) * 1e-9)

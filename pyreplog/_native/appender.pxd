@@ -44,6 +44,7 @@ cdef class Appender(Reader):
     cdef int64_t rolls(self, const Part *parts, Py_ssize_t count) noexcept nogil
     cdef int64_t measure(self, const Part *parts, Py_ssize_t count) except -1
     cdef object _append(self, value, key, event_time, properties, bint wait)
+    cdef object put_list(self, list values)
     cdef tuple put_locked(self, const Part *parts, Py_ssize_t count)
     cdef int begin_stage(self) except -1
     cdef int resize_stage(self, int which, int64_t size) except -1

@@ -126,11 +126,11 @@ cdef int64_t check_record(const uint8_t *p, int64_t space, uint32_t stamp) noexc
 # Event time among a verified record's attributes, or INT64_MIN.
 cdef int64_t event_time_of(const uint8_t *p) noexcept nogil
 
-# Verify the records that begin in map[start, until), none reaching beyond `stop`, and store their offsets. Returns how many; `next_offset` is set to the offset
-# after the last of them, `fault` to why the walk ended there (0: `limit` or `until` was reached).
-# `entry_delta` (in/out): number the next numbered entry must have, -1: not checked.
+# Verify the records that begin in map[start, until), none reaching beyond `stop`; store their offsets and value sizes.
+# Returns how many; `next_offset` is set to the offset after the last of them, `fault` to why the walk ended there
+# (0: `limit` or `until` was reached). Numbered records of the short form must follow each other by number.
 cdef int64_t scan_records(const uint8_t *map, int64_t start, int64_t until, int64_t stop, uint32_t stamp,
-                          uint32_t *offsets, int64_t limit, bint numbered_only, int64_t *entry_delta, int64_t *next_offset,
+                          uint32_t *offsets, uint32_t *sizes, int64_t limit, bint numbered_only, int64_t *next_offset,
                           int64_t *fault) noexcept nogil
 
 
@@ -147,7 +147,9 @@ cdef class RecordBatch:
     cdef int64_t base             # position of offset 0
     cdef int64_t first_entry      # entry number of delta 0, -1: not numbered
     cdef uint32_t *offsets
+    cdef uint32_t *sizes          # of the values; behind the offsets in one allocation
     cdef Py_ssize_t count
+    cdef bint consecutive         # entry numbers follow each other
     cdef readonly int64_t next_position
     cdef dict columns
     cdef Record record_at(self, Py_ssize_t i)
@@ -156,4 +158,5 @@ cdef class RecordBatch:
 cdef object span(object owner, const uint8_t *p, Py_ssize_t length)
 cdef Record make_record(object owner, const uint8_t *p, int64_t first_entry, int64_t position)
 cdef RecordBatch make_batch(object owner, const uint8_t *map, int64_t base, int64_t first_entry,
-                            uint32_t *offsets, Py_ssize_t count, int64_t next_position)
+                            uint32_t *offsets, uint32_t *sizes, Py_ssize_t count, bint consecutive,
+                            int64_t next_position)

@@ -68,24 +68,27 @@ cdef int64_t check_record(const uint8_t *p, int64_t space, uint32_t stamp) noexc
 
 
 cdef int64_t scan_records(const uint8_t *map, int64_t start, int64_t until, int64_t stop, uint32_t stamp,
-                          uint32_t *offsets, int64_t limit, bint numbered_only, int64_t *entry_delta, int64_t *next_offset,
+                          uint32_t *offsets, uint32_t *sizes, int64_t limit, bint numbered_only, int64_t *next_offset,
                           int64_t *fault) noexcept nogil:
-    cdef int64_t at = start, stride, count = 0
+    cdef int64_t at = start, stride, count = 0, follows = -1
+    cdef const uint8_t *p
     cdef bint numbered
     fault[0] = 0
     while count < limit and at < until:
-        stride = check_record(map + at, stop - at, stamp)
+        p = map + at
+        stride = check_record(p, stop - at, stamp)
         if stride < 0:
             fault[0] = stride
             break
-        numbered = (<const RecordHead *>(map + at)).kind <= KIND_BATCH
-        if entry_delta[0] >= 0 and not (<const RecordHead *>(map + at)).form & FORM_LONG:
-            if (<const ShortHeader *>(map + at)).entry_delta != entry_delta[0]:
+        numbered = (<const RecordHead *>p).kind <= KIND_BATCH
+        if not (<const RecordHead *>p).form & FORM_LONG:
+            if follows != (<const ShortHeader *>p).entry_delta and follows >= 0:
                 fault[0] = RECORD_ENTRY
                 break
-            entry_delta[0] += numbered
+            follows = <int64_t>(<const ShortHeader *>p).entry_delta + numbered
         if numbered or not numbered_only:
             offsets[count] = <uint32_t>at
+            sizes[count] = <uint32_t>value_length_of(p)
             count += 1
         at += stride
     next_offset[0] = at
@@ -243,38 +246,46 @@ cdef class Record:
 
 cdef enum Column:
     COLUMN_POSITION, COLUMN_ENTRY, COLUMN_TIME, COLUMN_SIZE, COLUMN_KEY_SIZE, COLUMN_EVENT_TIME, COLUMN_KIND
-    COLUMN_LEDGER, COLUMN_VALUE_START, COLUMN_STRIDE
+    COLUMN_LEDGER, COLUMN_STRIDE
 
 
-cdef int64_t gather(const uint8_t *map, const uint32_t *offsets, Py_ssize_t count, int64_t base, int64_t first_entry,
-                    int column, int64_t *out) noexcept nogil:
-    """Fill one int64 column."""
+cdef void gather(RecordBatch batch, int column, int64_t *out) noexcept nogil:
+    """Fill one int64 column; those that need no look at a record first."""
     cdef Py_ssize_t i
-    cdef const uint8_t *p
-    for i in range(count):
-        p = map + offsets[i]
-        if column == COLUMN_POSITION:
-            out[i] = base + offsets[i]
-        elif column == COLUMN_ENTRY:
-            out[i] = ((<const LongHeader *>p).entry if (<const RecordHead *>p).form & FORM_LONG
-                      else first_entry + (<const ShortHeader *>p).entry_delta)
-        elif column == COLUMN_TIME:
-            out[i] = (<const RecordHead *>p).time
-        elif column == COLUMN_SIZE:
-            out[i] = value_length_of(p)
-        elif column == COLUMN_KEY_SIZE:
-            out[i] = (<const RecordHead *>p).key_length if (<const RecordHead *>p).form & FORM_KEY else -1
-        elif column == COLUMN_EVENT_TIME:
-            out[i] = event_time_of(p)
-        elif column == COLUMN_KIND:
-            out[i] = (<const RecordHead *>p).kind
-        elif column == COLUMN_LEDGER:
-            out[i] = (<const LongHeader *>p).ledger if (<const RecordHead *>p).form & FORM_LONG else 0
-        elif column == COLUMN_VALUE_START:
-            out[i] = offsets[i] + (value_of(p) - p)
-        else:
-            out[i] = stride_of((<const RecordHead *>p).length)
-    return count
+    if column == COLUMN_POSITION:
+        for i in range(batch.count):
+            out[i] = batch.base + batch.offsets[i]
+    elif column == COLUMN_SIZE:
+        for i in range(batch.count):
+            out[i] = batch.sizes[i]
+    elif column == COLUMN_ENTRY and batch.consecutive and batch.count:
+        out[0] = batch.first_entry + (<const ShortHeader *>(batch.map + batch.offsets[0])).entry_delta
+        for i in range(1, batch.count):
+            out[i] = out[0] + i
+    elif column == COLUMN_TIME:
+        for i in range(batch.count):
+            out[i] = (<const RecordHead *>(batch.map + batch.offsets[i])).time
+    else:
+        for i in range(batch.count):
+            out[i] = field_of(batch, batch.map + batch.offsets[i], column)
+
+
+cdef int64_t field_of(RecordBatch batch, const uint8_t *p, int column) noexcept nogil:
+    cdef const RecordHead *head = <const RecordHead *>p
+    cdef bint is_long = head.form & FORM_LONG
+    if column == COLUMN_ENTRY:
+        if is_long:
+            return (<const LongHeader *>p).entry
+        return batch.first_entry + (<const ShortHeader *>p).entry_delta
+    if column == COLUMN_KEY_SIZE:
+        return head.key_length if head.form & FORM_KEY else -1
+    if column == COLUMN_EVENT_TIME:
+        return event_time_of(p)
+    if column == COLUMN_KIND:
+        return head.kind
+    if column == COLUMN_LEDGER:
+        return (<const LongHeader *>p).ledger if is_long else 0
+    return stride_of(head.length)
 
 
 cdef int64_t pack(const uint8_t *map, const uint32_t *offsets, Py_ssize_t count, bint keys, int64_t *starts,
@@ -295,14 +306,16 @@ cdef int64_t pack(const uint8_t *map, const uint32_t *offsets, Py_ssize_t count,
 
 
 cdef RecordBatch make_batch(object owner, const uint8_t *map, int64_t base, int64_t first_entry,
-                            uint32_t *offsets, Py_ssize_t count, int64_t next_position):
+                            uint32_t *offsets, uint32_t *sizes, Py_ssize_t count, bint consecutive,
+                            int64_t next_position):
     cdef RecordBatch made = RecordBatch.__new__(RecordBatch)
     made.owner = owner
     made.map = map
     made.base = base
     made.first_entry = first_entry
-    made.offsets = offsets
+    made.offsets, made.sizes = offsets, sizes
     made.count = count
+    made.consecutive = consecutive
     made.next_position = next_position
     return made
 
@@ -351,7 +364,7 @@ cdef class RecordBatch:
             made = numpy.empty(self.count, numpy.int64)
             if self.count:
                 PyObject_GetBuffer(made, &buffer, PyBUF_WRITABLE)
-                gather(self.map, self.offsets, self.count, self.base, self.first_entry, which, <int64_t *>buffer.buf)
+                gather(self, which, <int64_t *>buffer.buf)
                 PyBuffer_Release(&buffer)
             made.flags.writeable = False
             self.columns[which] = made

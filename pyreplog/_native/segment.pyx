@@ -9,7 +9,7 @@ import os
 cimport cython
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memmove, memset
 
 from pyreplog._native.layout cimport (
     FORMAT_VERSION, KIND_BATCH, RecordHead, SEGMENT_HEADER, SEGMENT_MAGIC, SEGMENT_MAX, SEGMENT_MIN, SHORT_HEADER,
@@ -225,8 +225,9 @@ cdef class Segment:
         (-1: all). all_kinds: control records and markers too. The batch ends before a bad record, and its
         next_position tells where to go on; CorruptionError when the bad record is the first. The GIL is released.
         """
-        cdef int64_t count, next_offset, fault, delta = -1, room
+        cdef int64_t count, next_offset, fault, room
         cdef uint32_t *offsets
+        cdef bint consecutive = self.first_entry >= 0 and not all_kinds
         cdef Pin held
         if until < 0 or until > stop:
             until = stop
@@ -236,19 +237,20 @@ cdef class Segment:
         room = (until - offset) // SHORT_HEADER + 1
         if 0 <= limit < room:
             room = limit
-        offsets = <uint32_t *>malloc((room + 1) * sizeof(uint32_t))
+        offsets = <uint32_t *>malloc(2 * (room + 1) * sizeof(uint32_t))
         if offsets == NULL:
             raise MemoryError
         with nogil:
-            count = rec.scan_records(self.map, offset, until, stop, self.stamp, offsets, room, not all_kinds, &delta,
-                                     &next_offset, &fault)
+            count = rec.scan_records(self.map, offset, until, stop, self.stamp, offsets, offsets + room, room,
+                                     not all_kinds, &next_offset, &fault)
+            offsets = trim_columns(offsets, room, count)
         if fault and fault != rec.RECORD_BLANK and next_offset == offset:
             free(offsets)
             raise self.fault(next_offset, fault)
-        offsets = <uint32_t *>realloc(offsets, (count + 1) * sizeof(uint32_t))
         if fault == rec.RECORD_BLANK:
             next_offset = self.size
-        return rec.make_batch(held, self.map, self.base, self.first_entry, offsets, count, self.base + next_offset)
+        return rec.make_batch(held, self.map, self.base, self.first_entry, offsets, offsets + count, count, consecutive,
+                              self.base + next_offset)
 
     def read(self, int64_t offset, int64_t stop):
         """The verified Record at `offset`. Errors: CorruptionError."""
@@ -298,6 +300,14 @@ cdef class Segment:
                 offset += status
                 status = 0
         return offset, status
+
+
+cdef uint32_t *trim_columns(uint32_t *offsets, int64_t room, int64_t count) noexcept nogil:
+    """Move the sizes up to the offsets and give back what is not needed of both."""
+    cdef uint32_t *trimmed
+    memmove(offsets + count, offsets + room, count * sizeof(uint32_t))
+    trimmed = <uint32_t *>realloc(offsets, 2 * (count + 1) * sizeof(uint32_t))
+    return trimmed if trimmed != NULL else offsets
 
 
 cdef int64_t find_record(const uint8_t *map, int64_t offset, int64_t stop, uint32_t stamp) noexcept nogil:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from pyreplog._native.checksum import crc32c
-from pyreplog.errors import ReplogError
+from pyreplog.errors import InvalidArgumentError, ReplogError
 
 _BLOCK_BYTES = 1 << 20
+_STANDARD_INPUT = 0
 
 
 class MalformedRowError(ReplogError):
@@ -59,8 +59,11 @@ class Source:
     def __init__(self, path: str, name: str | None) -> None:
         self.label = "standard input" if path == "-" else path
         self.name = name if name is not None or path == "-" else str(Path(path).resolve())
-        self._fd = os.dup(sys.stdin.fileno()) if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = os.dup(_STANDARD_INPUT) if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         status = os.fstat(self._fd)
+        if stat.S_ISDIR(status.st_mode):
+            os.close(self._fd)
+            raise InvalidArgumentError(f"{path} is a directory; a source is a file or a pipe")
         self.size = status.st_size if stat.S_ISREG(status.st_mode) else None
         self.place = Place()
         self.at_end = False

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from pyreplog._native.segment import Segment, encode_header
-from pyreplog.errors import DiskError
+from pyreplog.errors import DiskError, ReplogError
 from pyreplog.log import names
 from pyreplog.log.files import Files, lock_range, unlock
 
@@ -73,7 +73,7 @@ class SegmentPool:
             path = names.segment_path(self._directory, base)
             try:
                 self._prepared.append(self._prepare(base, path))
-            except DiskError:
+            except ReplogError:  # a full disk, or a file system that lacks something
                 raise
             except OSError as error:
                 raise DiskError(error.errno, f"{path} cannot be prepared: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import pyreplog
 from pyreplog.cli import bookmark
 from pyreplog.cli.bookmark import Bookmark
-from tests.cli.support import SEGMENT_BYTES, Run, process, rows, values
+from tests.cli.support import COMMAND, SEGMENT_BYTES, Run, process, rows, values
 
 LINES = [b"line %d" % i for i in range(100)]
 DATA = b"\n".join(LINES) + b"\n"
@@ -307,6 +308,12 @@ def test_a_source_that_is_not_there(run: Run, log: Path, tmp_path: Path) -> None
     done = run("ingest", log, tmp_path / "none")
     assert done.code == 1
     assert "No such file" in done.error
+    assert run("ingest", log, tmp_path).code == 2
+    closed = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "ingest", str(log)], capture_output=True, check=False
+    )
+    assert (closed.returncode, closed.stdout) == (1, b"")
+    assert closed.stderr.startswith(b"pyreplog: ")
 
 
 def test_a_row_too_large_for_the_log(run: Run, log: Path, source: Path) -> None:

@@ -1,4 +1,4 @@
-"""Backup of a live log and restore: the same entries under another identity, or a clear error and nothing left behind."""
+"""Backup of a live log, and restore: the same entries under another identity, or a clear error and nothing left."""
 
 from __future__ import annotations
 
@@ -20,22 +20,16 @@ from tests import samples
 from tests.samples import ENTRIES, SEGMENT_BYTES, flip
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("template") / "log"
-    samples.make_log(path)
-    return path
-
-
 @pytest.fixture
-def log(template: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(template, tmp_path / "log"))
+def log(sample_log: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sample_log, tmp_path / "log"))
 
 
 @pytest.fixture(scope="module")
-def copy_template(template: Path) -> Path:
-    backup(template, template.with_name("copy"))
-    return template.with_name("copy")
+def copy_template(sample_log: Path, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("backup") / "copy"
+    backup(sample_log, path)
+    return path
 
 
 @pytest.fixture

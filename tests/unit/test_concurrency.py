@@ -31,7 +31,7 @@ def run_threads(count: int, work) -> None:
     def guarded(number: int) -> None:
         try:
             work(number)
-        except BaseException as error:  # noqa: BLE001 - handed to the test
+        except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=guarded, args=(n,)) for n in range(count)]
@@ -126,7 +126,8 @@ def test_views_and_batches_outlive_trim_recycling_and_close(tmp_path: Path):
 
 def test_unpinned_segments_are_recycled_and_pinned_ones_are_not(tmp_path: Path):
     def files() -> dict[int, str]:
-        return {path.stat().st_ino: path.name for path in (tmp_path / "log").glob("*.*") if path.suffix in (".log", ".seg")}
+        paths = [*(tmp_path / "log").glob("*.log"), *(tmp_path / "log").glob("*.seg")]
+        return {path.stat().st_ino: path.name for path in paths}
 
     with pyreplog.open(tmp_path / "log", segment_bytes=1 << 16, spare_segments=4) as log:
         log.append_batch([bytes(1000)] * 150)

@@ -1,0 +1,75 @@
+"""The demo of examples/flights, on a small file of the same columns."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+ROWS = 40_000
+COLUMNS = (
+    "year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,flight,tailnum,origin,"
+    "dest,air_time,distance,hour,minute,time_hour"
+)
+DEMO = Path(__file__).parents[2] / "examples" / "flights" / "demo.py"
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    draw = random.Random(1)
+    path = tmp_path_factory.mktemp("table") / "flights.csv"
+    lines = [COLUMNS]
+    for i in range(ROWS):
+        time = datetime(2013, 1, 1, 5, tzinfo=UTC) + timedelta(minutes=i // 2)
+        delay = draw.choice(["NA", "-3", "11", "120"])
+        lines.append(
+            f"2013,{time.month},{time.day},1,1,{delay},1,1,1,{draw.choice(['UA', 'B6'])},{i},N{i % 400},EWR,IAH,1,1400,"
+            f"{time.hour},{time.minute},{time:%Y-%m-%dT%H:00:00Z}"
+        )
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_demo(table: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", str(DEMO), "--csv", str(table), "--directory", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Killed it (SIGKILL) when the follower had seen half of them" in done.stdout
+    assert "The follower has seen every byte" in done.stdout
+    assert f"{ROWS:,} entries, all as in the file" in done.stdout
+    assert f"│ all     │  {ROWS:,} │" in done.stdout
+
+
+def test_verification_notices_what_differs(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DEMO.parent))
+    from verification import Mismatch, rows, verify
+
+    import pyreplog
+
+    expected = list(rows(table))[:100]
+    small = tmp_path / "small.csv"
+    small.write_bytes(b"\n".join(table.read_bytes().split(b"\n")[:101]) + b"\n")
+
+    def entries(name: str, found: list[tuple[bytes, bytes, int]]) -> pyreplog.LogReader:
+        with pyreplog.open(tmp_path / name, segment_bytes=64 << 10) as log:
+            log.append_batch(*(list(column) for column in zip(*found, strict=True)))
+        return pyreplog.open(tmp_path / name, "r")
+
+    value, key, time = expected[50]
+    wrong = {
+        "bytes": [*expected[:50], (value + b" ", key, time), *expected[51:]],
+        "key": [*expected[:50], (value, b"N0", time), *expected[51:]],
+        "event time": [*expected[:50], (value, key, time + 1), *expected[51:]],
+        "order": [*expected[:50], expected[51], expected[50], *expected[52:]],
+        "twice": [*expected, expected[-1]],
+        "missing": expected[:-1],
+    }
+    with entries("right", expected) as log:
+        assert verify(log, small) == 100
+    for name, found in wrong.items():
+        with entries(name, found) as log, pytest.raises(Mismatch):
+            verify(log, small)

@@ -1,0 +1,267 @@
+"""Wrong settings, places that hold no log or may not hold one, and file systems that lack something."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+from pyreplog import (
+    ConfigError,
+    FormatVersionError,
+    InvalidArgumentError,
+    NotALogError,
+    UnsupportedFilesystemError,
+    WrongTypeError,
+)
+from pyreplog._native.checksum import crc32c
+from pyreplog.log import checkpoint as checkpoints
+from pyreplog.log import names
+from tests import samples
+
+SIZE = 1 << 16
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[pyreplog.CommitLog]:
+    with pyreplog.open(tmp_path / "log", segment_bytes=SIZE) as log:
+        log.append_batch([b"zero", b"one", b"two"])
+        yield log
+
+
+# ---- configuration -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"durability": "maybe"},
+        {"durability": None},
+        {"durability": 5},
+        {"segment_bytes": 0},
+        {"segment_bytes": SIZE + 1},
+        {"segment_bytes": 4096},
+        {"segment_bytes": 1 << 31},
+        {"segment_bytes": float(SIZE)},
+        {"segment_bytes": True},
+        {"segment_bytes": "65536"},
+        {"segment_bytes": None},
+        {"spare_segments": 0},
+        {"spare_segments": 65},
+        {"sync_interval_ms": 0},
+        {"sync_interval_ms": None},
+        {"retention_bytes": -1},
+        {"retention_bytes": 1 << 70},
+        {"retention_ms": -5},
+        {"retention_ms": 1.5},
+        {"retention_ms": "1"},
+    ],
+)
+def test_settings_outside_of_their_bounds(tmp_path, settings):
+    (name,) = settings
+    for make in (pyreplog.LogConfig, lambda **given: pyreplog.open(tmp_path / "log", **given)):
+        with pytest.raises(ConfigError, match=f"{name}: expected"):
+            make(**settings)
+    assert not (tmp_path / "log").exists()
+
+
+def test_unknown_settings(tmp_path):
+    with pytest.raises(ConfigError, match=r"unknown setting 'segment_byte'; there are .*segment_bytes"):
+        pyreplog.open(tmp_path / "log", segment_byte=SIZE)
+    with pytest.raises(InvalidArgumentError, match="not both"):
+        pyreplog.open(tmp_path / "log", config=pyreplog.LogConfig(), segment_bytes=SIZE)
+    with pytest.raises(WrongTypeError, match="config: expected a LogConfig, found dict"):
+        pyreplog.open(tmp_path / "log", config={"segment_bytes": SIZE})
+    with pytest.raises(InvalidArgumentError, match="takes no settings"):
+        pyreplog.open(tmp_path / "log", "r", segment_bytes=SIZE)
+    for mode in ("w", "", None, 1):
+        with pytest.raises(InvalidArgumentError, match="mode: expected 'a' or 'r'"):
+            pyreplog.open(tmp_path / "log", mode)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_are_frozen():
+    with pytest.raises(AttributeError):
+        pyreplog.LogConfig().segment_bytes = SIZE
+
+
+def test_another_segment_size_than_the_log_has(log, tmp_path):
+    log.close()
+    with pytest.raises(ConfigError, match=f"made with {SIZE}, found {2 * SIZE}"):
+        pyreplog.open(tmp_path / "log", segment_bytes=2 * SIZE)
+    pyreplog.open(tmp_path / "log").close()
+
+
+# ---- places --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_paths_that_are_no_directory(tmp_path, mode):
+    (tmp_path / "file").write_bytes(b"hello")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for path in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / "link"):
+        with pytest.raises(NotALogError, match=r"is a (file|link to nowhere); a log is a directory"):
+            pyreplog.open(path, mode)
+    assert (tmp_path / "file").read_bytes() == b"hello" and not (tmp_path / "nowhere").exists()
+    for path in (5, None, b"bytes", Path, ["x"]):
+        with pytest.raises(WrongTypeError, match="path: expected"):
+            pyreplog.open(path, mode)
+    for path in ("", "a\0b"):
+        with pytest.raises(InvalidArgumentError, match="path: expected"):
+            pyreplog.open(path, mode)
+
+
+def test_a_link_to_a_log_is_fine(log, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "log")
+    with pyreplog.open(tmp_path / "link", "r") as reader:
+        assert reader[0] == b"zero"
+
+
+def test_directories_without_a_log(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "empty", tmp_path / "missing"):
+        with pytest.raises(NotALogError):
+            pyreplog.open(path, "r")
+        with pytest.raises(NotALogError):
+            pyreplog.open(path, create=False)
+    assert not (tmp_path / "missing").exists()
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"meow")
+    for mode in ("a", "r"):
+        with pytest.raises(NotALogError):
+            pyreplog.open(tmp_path / "photos", mode)
+    assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
+
+
+def test_a_directory_of_segments_that_are_none(tmp_path):
+    (tmp_path / f"{0:020d}.log").write_bytes(b"a text log\n" * 10_000)
+    for mode in ("a", "r"):
+        with pytest.raises(pyreplog.CorruptionError, match="the magic of a segment"):
+            pyreplog.open(tmp_path, mode)
+
+
+def set_version(path: Path, at: int, crc_at: int, covered: slice) -> None:
+    """Make a file say that only a later version can read it."""
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<HH", data, at, 2, 2)
+    struct.pack_into("<I", data, crc_at, crc32c(bytes(data[covered])))
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_segments_of_a_later_version(log, tmp_path, mode):
+    log.close()
+    path = names.segment_path(tmp_path / "log", 0)
+    set_version(path, 12, 8, slice(12, 64))
+    with pytest.raises(FormatVersionError, match="format version 2, this build reads up to 1") as caught:
+        pyreplog.open(tmp_path / "log", mode)
+    assert (caught.value.path, caught.value.found, caught.value.supported) == (path, 2, 1)
+
+
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_a_checkpoint_of_a_later_version(log, tmp_path, mode):
+    """Not taken for a lost one: it says how much is proven."""
+    log.close()
+    path = tmp_path / "log" / names.CHECKPOINT
+    last = checkpoints.load(tmp_path / "log")
+    assert last is not None
+    path.write_bytes(last.encode().ljust(8192, b"\0"))
+    set_version(path, 12, 8, slice(12, checkpoints._SLOT.size))
+    before = path.read_bytes()
+    with pytest.raises(FormatVersionError, match="format version 2"):
+        pyreplog.open(tmp_path / "log", mode)
+    assert path.read_bytes() == before
+
+
+def in_child(work) -> str:
+    """Run `work` in a forked child, which tells what came of it; for what a process does to itself."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            told = str(work())
+        except BaseException as error:
+            told = f"{type(error).__name__}: {error}"
+        os.write(write, told.encode())
+        os._exit(0)
+    os.close(write)
+    with open(read, "rb") as pipe:  # noqa: PTH123
+        told = pipe.read().decode()
+    os.waitpid(pid, 0)
+    return told
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_directory_that_may_not_be_written():
+    """As a user who may read only: root is refused nothing, so the child becomes nobody."""
+    nobody = 65_534
+
+    def as_reader(work):
+        if os.getuid() == 0:
+            os.setgroups([])
+            os.setgid(nobody)
+            os.setuid(nobody)
+        return work()
+
+    top = Path(tempfile.mkdtemp())
+    try:
+        top.chmod(0o755)
+        samples.make_log(top / "log")
+        for path in (top / "log").iterdir():
+            path.chmod(0o444)
+        (top / "log").chmod(0o555)
+        (top / "bare").mkdir()
+        (top / "bare").chmod(0o555)
+        for path, error in ((top / "log", "ReadOnlyError"), (top / "bare", "ReadOnlyError")):
+            told = in_child(lambda path=path: as_reader(lambda: pyreplog.open(path)))
+            assert told.startswith(f"{error}: {path} cannot be written; open it with mode='r'"), told
+        assert in_child(lambda: as_reader(lambda: pyreplog.open(top / "log", "r")[7])) == str(samples.value_of(7))
+        told = in_child(
+            lambda: as_reader(lambda: list(pyreplog.open(top / "log", "r").follow(1198, timeout=0.01))[1].entry)
+        )
+        assert told == "1199"
+    finally:
+        for path in (top / "log", top / "bare"):
+            path.chmod(0o755)
+        shutil.rmtree(top)
+
+
+# ---- file systems --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV])
+def test_a_file_system_that_cannot_allocate(tmp_path, monkeypatch, code):
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", refuse)
+        with pytest.raises(UnsupportedFilesystemError, match="cannot allocate space ahead"):
+            pyreplog.open(tmp_path / "log", segment_bytes=SIZE)
+    with pyreplog.open(tmp_path / "log", segment_bytes=SIZE) as log:  # nothing was left half made
+        assert log.append(b"x") == 0
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_ofd_locks(tmp_path, monkeypatch, code):
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "fcntl", refuse)
+        with pytest.raises(UnsupportedFilesystemError, match="no open-file-description locks"):
+            pyreplog.open(tmp_path / "log", segment_bytes=SIZE)
+    with pyreplog.open(tmp_path / "log", segment_bytes=SIZE) as log:
+        log.append(b"x")
+        patched.setattr(fcntl, "fcntl", refuse)
+        with pyreplog.open(tmp_path / "log", "r") as reader, pytest.raises(UnsupportedFilesystemError):
+            reader.read(0)
+        patched.undo()
