@@ -374,6 +374,8 @@ cdef class Appender(Reader):
         cdef Batch batch = Batch(values, keys, event_times, control)
         cdef int64_t end, entry
         if not batch.count + batch.front:
+            if not self.open:
+                self._refuse()
             return range(self.next_entry, self.next_entry), None
         entry, end = self.put_locked(batch.block, batch.count + batch.front)
         return range(entry, entry + batch.count), end
@@ -387,6 +389,8 @@ cdef class Appender(Reader):
         """
         cdef Columns columns = Columns(values, keys, event_times)
         if not columns.count:
+            if not self.open:
+                self._refuse()
             return range(self.next_entry, self.next_entry)
         entry, end = self.put_locked(columns.parts, columns.count)
         if self.staged:

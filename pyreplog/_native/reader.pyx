@@ -105,6 +105,7 @@ cdef class Reader:
         cdef Py_ssize_t row = self.segment_of(self.bases, position)
         cdef Segment segment
         if row < 0:
+            self._check_open()
             raise TrimmedError(f"position {position} was removed; the log begins at {self.bases[0] if self.count else 0}")
         segment = self.mapped(row)
         return pin(segment), segment
@@ -114,6 +115,10 @@ cdef class Reader:
 
     def _rebuild(self):
         """The log was truncated: make the table anew."""
+        raise NotImplementedError
+
+    def _check_open(self):
+        """ClosedError or ForkedError when the handle is of no use."""
         raise NotImplementedError
 
     def _load_index(self, segment, entry):
@@ -162,6 +167,7 @@ cdef class Reader:
         while True:
             row = self.segment_of(self.firsts, entry)
             if row < 0:
+                self._check_open()
                 raise TrimmedError(f"entry {entry} was removed; the log begins at {self.firsts[0] if self.count else 0}")
             segment = self.mapped(row)
             want = entry - segment.first_entry
@@ -181,23 +187,20 @@ cdef class Reader:
         return self.walk(segment, place, want, stop)
 
     cdef const uint8_t *walk(self, Segment segment, int64_t place, int64_t want, int64_t stop) except NULL:
-        """Step from record to record up to the wanted one; only that one's CRC is checked."""
+        """Step from record to record up to the wanted one; only that one's CRC is checked, unless it is not there."""
         cdef const RecordHead *head
-        cdef int64_t status, stride
-        while place + SHORT_HEADER <= stop:
-            head = <const RecordHead *>(segment.map + place)
+        cdef int64_t at = place, stride
+        while at + SHORT_HEADER <= stop:
+            head = <const RecordHead *>(segment.map + at)
             stride = rec.stride_of(head.length)
-            if head.stamp != segment.stamp or stride < SHORT_HEADER or stride > stop - place:
+            if head.stamp != segment.stamp or stride < SHORT_HEADER or stride > stop - at:
                 break
             if head.kind <= KIND_BATCH and (<const ShortHeader *>head).entry_delta >= want:
+                if (<const ShortHeader *>head).entry_delta == want and rec.check_record(<const uint8_t *>head, stop - at, segment.stamp) > 0:
+                    return <const uint8_t *>head
                 break
-            place += stride
-        status = rec.check_record(segment.map + place, stop - place, segment.stamp)
-        if status > 0 and (<const ShortHeader *>(segment.map + place)).entry_delta != want:
-            status = rec.RECORD_ENTRY
-        if status <= 0:
-            raise segment.fault(place, status)
-        return segment.map + place
+            at += stride
+        raise first_damage(segment, place, stop)
 
     def read(self, entry):
         """The Record of an entry number; its CRC is checked. The record pins its segment while it lives.
@@ -228,6 +231,22 @@ cdef class Reader:
         """Position of an entry's record."""
         cdef const uint8_t *p = self.locate(number(entry))
         return self.found.base + (p - self.found.map)
+
+
+cdef object first_damage(Segment segment, int64_t place, int64_t stop):
+    """The CorruptionError for the first record from `place` on that is not intact, or out of order."""
+    cdef int64_t stride = 1, follows = -1
+    cdef const ShortHeader *p
+    while place < stop:
+        p = <const ShortHeader *>(segment.map + place)
+        stride = rec.check_record(segment.map + place, stop - place, segment.stamp)
+        if stride <= 0:
+            return segment.fault(place, stride)
+        if follows >= 0 and p.entry_delta != follows:
+            break
+        follows = <int64_t>p.entry_delta + (p.head.kind <= KIND_BATCH)
+        place += stride
+    return segment.fault(place, rec.RECORD_ENTRY)
 
 
 cdef int64_t number(object entry) except? -1:

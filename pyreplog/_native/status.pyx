@@ -1,7 +1,7 @@
 """Status codes of the kernels, turned into exceptions. Nothing else in _native raises CorruptionError for a record."""
 
 from pyreplog._native.layout cimport FORM_VERSION_MASK, FORMAT_VERSION, RecordHead
-from pyreplog._native cimport record as rec
+cimport pyreplog._native.record as rec
 from pyreplog._native.layout cimport CRC_FROM, KIND_BLANK, SHORT_HEADER, crc32c
 from pyreplog.errors import CorruptionError
 

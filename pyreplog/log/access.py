@@ -65,6 +65,11 @@ class Access(Reader):
         table = self._segment_table()
         return table[0][0] if table else 0
 
+    @property
+    def end_position(self) -> int:
+        """Position after the last visible record."""
+        return self._visible()
+
     def __len__(self) -> int:
         return self.end - self.start
 

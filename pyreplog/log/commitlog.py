@@ -178,6 +178,10 @@ class CommitLog(Access, Appender):
         with self._lock:
             if segment.index is None:
                 indexes.load_or_build(self.path, segment)
+            elif entry - segment.first_entry >= segment.index.entries:  # intact, and yet it says too little
+                indexes.build(segment)
+                if entry - segment.first_entry >= segment.index.entries:
+                    raise segment.fault(segment.index.end, recovery.ENTRY)
 
     def _visible(self) -> int:
         return self.tail.visible
@@ -257,11 +261,6 @@ class CommitLog(Access, Appender):
     def synced_end(self) -> int:
         """Number of the first entry not known to be on disk."""
         return self.tail.synced_entry
-
-    @property
-    def end_position(self) -> int:
-        """Position after the last visible record."""
-        return self.tail.visible
 
     # ---- waiting --------------------------------------------------------------------------------------------
 
@@ -376,6 +375,7 @@ class CommitLog(Access, Appender):
     def _forked(self) -> None:
         """In a forked child: refuse everything, and keep the child from holding the parent's lock."""
         self._set_open(False)
+        self._set_segments([])
         self._writer_lock.release()
 
     def __enter__(self) -> CommitLog:

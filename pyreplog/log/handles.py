@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyreplog.log.commitlog import CommitLog
+    from pyreplog.log.reader import LogReader
 
-_open_logs: weakref.WeakSet[CommitLog] = weakref.WeakSet()
+_open_logs: weakref.WeakSet[CommitLog | LogReader] = weakref.WeakSet()
 
 
-def opened(log: CommitLog) -> traceback.StackSummary:
+def opened(log: CommitLog | LogReader) -> traceback.StackSummary:
     """Note a log that was opened; returns where."""
     _open_logs.add(log)
     return traceback.extract_stack(limit=8)

@@ -34,11 +34,18 @@ def load_or_build(directory: Path, segment: Segment) -> None:
     """Give a sealed segment its index. CorruptionError when the segment itself is damaged."""
     index = load(directory, segment)
     if index is None:
-        index = SparseIndex(segment.size)
-        offset, status = segment.verify(index, HEADER_BYTES, segment.size)
-        if status != BLANK:
-            raise segment.fault(offset, status)
-        segment.index = index
+        build(segment)
+    else:
+        segment.advance(index.end, True)
+
+
+def build(segment: Segment) -> None:
+    """Give a sealed segment its index, made from its records. CorruptionError when they are damaged."""
+    index = SparseIndex(segment.size)
+    offset, status = segment.verify(index, HEADER_BYTES, segment.size)
+    if status != BLANK:
+        raise segment.fault(offset, status)
+    segment.index = index
     segment.advance(index.end, True)
 
 

@@ -14,7 +14,7 @@ from pyreplog._native.sparse import SparseIndex
 from pyreplog._native.tail import Tail
 from pyreplog.errors import ClosedError, ForkedError, NotALogError, ReadOnlyError, ReplogError, TrimmedError
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import indexes, names, recovery, truncation
+from pyreplog.log import handles, indexes, names, recovery, truncation
 from pyreplog.log.access import Access
 from pyreplog.log.files import RealFiles, boot_id, lock_range
 from pyreplog.log.watcher import Watcher
@@ -45,6 +45,7 @@ class LogReader(Access):
             self._rebuild()
         else:
             self._settle()
+        handles.opened(self)
         self._purgatory = Purgatory()
         self._watcher = Watcher(self.tail, self._purgatory, self._sleep) if self.tail is not None else None
 
@@ -140,20 +141,29 @@ class LogReader(Access):
         extent = self._extent(segment, self._visible())
         if extent == segment.size and segment.index is None:
             indexes.load(self.path, segment)
+        want = entry - segment.first_entry
+        if segment.index is not None and not segment.index.memory_bytes:  # mapped from its file
+            if want < segment.index.entries or self._refresh():
+                return
+            segment.index = None  # intact, and yet it says too little
         if segment.index is None:
             segment.index = SparseIndex(segment.size)
-        if entry - segment.first_entry >= segment.index.entries and segment.index.memory_bytes:
+        if want >= segment.index.entries:
             offset, status = segment.verify(segment.index, segment.index.end, extent)
-            if status not in (0, recovery.BLANK):
+            if status not in (0, recovery.BLANK) and want >= segment.index.entries:
                 raise segment.fault(offset, status)
-        if entry - segment.first_entry >= segment.index.entries and not self._refresh():
-            raise segment.fault(min(segment.index.end, segment.size - 32), -8)
+        if want >= segment.index.entries and not self._refresh():
+            raise segment.fault(min(segment.index.end, segment.size - 32), recovery.ENTRY)
 
     def _sleep(self, visible: int, timeout_us: int) -> None:
         if self._live and self.tail.writable:
             self.tail.wait_for(visible, timeout_us)
         else:  # the page cannot be slept on without the right to write it
             time.sleep(min(timeout_us / 1e6, _POLL_S))
+
+    def _forked(self) -> None:
+        """In a forked child: refuse everything."""
+        self._set_segments([])
 
     # ---- state ----------------------------------------------------------------------------------------------
 
@@ -171,11 +181,6 @@ class LogReader(Access):
     def end(self) -> int:
         """Number of the first entry that may not be read: one more than the last visible one."""
         return self.tail.visible_entry if self._live else self._own_visible_entry
-
-    @property
-    def end_position(self) -> int:
-        """Position after the last visible record."""
-        return self._visible()
 
     @property
     def live(self) -> bool:

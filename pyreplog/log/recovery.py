@@ -25,7 +25,7 @@ from pyreplog.log.truncation import Truncation
 
 logger = logging.getLogger(__name__)
 
-BLANK = -9  # status of the end-of-segment record, see _native/record.pxd
+ENTRY, BLANK = -8, -9  # statuses of a record with a wrong number and of the end of a segment, see _native/record.pxd
 _COPY_BYTES = 1 << 20
 
 

@@ -145,7 +145,7 @@ def test_two_sources_in_turn(run: Run, log: Path, tmp_path: Path) -> None:
             path.write_bytes(b"".join(line + b"\n" for line in content[name][:count]))
             assert run("ingest", log, path, "--batch", 4).code == 0
         with pyreplog.open(log) as writer:
-            writer.append_batch([b"foreign"], control=b"foreign")
+            writer.append_batch([b"foreign"], control=b"foreign" if count == 20 else None)
     for name in files:
         assert [value for value in values(log) if value.startswith(name.encode())] == content[name]
     assert values(log).count(b"foreign") == 3

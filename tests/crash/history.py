@@ -43,6 +43,10 @@ class History:
                 self.numbered.append(len(self.items))
             self.items.append(item)
 
+    def refused_append(self, count: int) -> None:
+        """The last `count` items were not appended after all."""
+        self._keep(len(self.items) - count)
+
     def reported_synced(self, count: int) -> None:
         self.synced = max(self.synced, count)
 
@@ -72,9 +76,12 @@ class History:
 
     def now_holds(self, count: int) -> None:
         """The log was opened, or cut, and holds so many items, all on disk."""
+        self._keep(count)
+        self.synced, self.cutting_to = count, None
+
+    def _keep(self, count: int) -> None:
         self.items = self.items[:count]
         self.numbered = [index for index in self.numbered if index < count]
-        self.synced, self.cutting_to = count, None
 
     # ---- the verdict ---------------------------------------------------------------------------------------------
 

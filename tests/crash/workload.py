@@ -8,7 +8,7 @@ from itertools import accumulate
 from random import Random
 
 from pyreplog.ack import Ack
-from pyreplog.errors import PoisonedError, TrimmedError
+from pyreplog.errors import DiskError, PoisonedError, TrimmedError
 from pyreplog.log.commitlog import CommitLog
 
 from .history import CONTROL, History, Item, Recorder
@@ -62,41 +62,48 @@ class Workload:
             return b""
         return b" " * (-(len(head) + 32) % 8) + old.raw[:room]
 
+    def _put(self, items: list[Item], call: Callable[[], object]) -> None:
+        """An append in one of its forms: it puts down all items, or says that it did none."""
+        self._record("append", items)
+        try:
+            call()
+        except DiskError:
+            self._record("refused_append", len(items))
+        else:
+            self._synced_if_waited()
+
     def append(self) -> None:
         item = self._item()
-        self._record("append", [item])
-        self._log.append(item[2], item[1])
-        self._synced_if_waited()
+        self._put([item], lambda: self._log.append(item[2], item[1]))
 
     def append_big(self) -> None:
         """As long as a segment takes, or half of it."""
         room = self._log.stats().segment_bytes - 4096 - 64
         item = self._item(size=self._rng.choice((room // 2, room - 40, room)), keyed=False)
-        self._record("append", [item])
-        self._log.append(item[2])
-        self._synced_if_waited()
+        self._put([item], lambda: self._log.append(item[2]))
 
     def append_batch(self) -> None:
         control = self._rng.random() < 0.4
         first = [self._item(kind=CONTROL, size=self._rng.randint(0, 300), keyed=False)] if control else []
         items = [self._item(i + control) for i in range(self._rng.randint(1 - control, 30))]
-        self._record("append", first + items)
-        self._log.append_batch(
-            [value for _, _, value in items], [key for _, key, _ in items], control=first[0][2] if control else None
-        )
-        self._synced_if_waited()
+        values, keys = [value for _, _, value in items], [key for _, key, _ in items]
+        self._put(first + items, lambda: self._log.append_batch(values, keys, control=first[0][2] if control else None))
 
     def append_columns(self) -> None:
         items = [self._item(i, size=40, keyed=False) for i in range(self._rng.randint(1, 200))]
         offsets = array("q", [0, *accumulate(len(value) for _, _, value in items)])
-        self._record("append", items)
-        self._log.append_columns((offsets, b"".join(value for _, _, value in items)))
-        self._synced_if_waited()
+        packed = b"".join(value for _, _, value in items)
+        self._put(items, lambda: self._log.append_columns((offsets, packed)))
 
     def submit(self) -> None:
         item = self._item()
         self._record("append", [item])
-        self._acks.append((self._log.submit(item[2], item[1]), len(self._history.items)))
+        try:
+            ack = self._log.submit(item[2], item[1])
+        except DiskError:
+            self._record("refused_append", 1)
+            return
+        self._acks.append((ack, len(self._history.items)))
         if not self._threads:
             self.await_acks()
 
