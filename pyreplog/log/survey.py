@@ -82,11 +82,16 @@ def take(directory: Path, *, writer: int | None) -> Survey:
         marker = truncation.pending(directory)
     except CorruptionError as error:
         marker = error
+    # The end before the headers: what lies before it has its header. The start behind them: what was not there any more
+    # when they were read lies before it.
+    tail = _live_tail(directory, checkpoint) if writer is not None else None
+    end = tail.visible if tail is not None else None
     headers = {base: found for base in names.segment_bases(directory) if (found := _header(directory, base))}
     if not headers and checkpoint is None:
         raise NotALogError(f"{directory} holds no segment of a pyreplog log")
-    extent = _live_extent(directory, checkpoint) if writer is not None else None
-    if extent is None:
+    if tail is not None:
+        extent = Extent(tail.start, end)
+    else:
         extent = _settled_extent(directory, checkpoint, min(headers, default=0))
         if isinstance(marker, Truncation):
             extent = Extent(extent.start, marker.position)
@@ -126,8 +131,8 @@ def _header(directory: Path, base: int) -> Header | CorruptionError | None:
         return None  # trimmed while we looked
 
 
-def _live_extent(directory: Path, checkpoint: Checkpoint | None) -> Extent | None:
-    """What a live writer shows to readers."""
+def _live_tail(directory: Path, checkpoint: Checkpoint | None) -> Tail | None:
+    """The page by which a live writer tells readers where the log begins and ends."""
     try:
         with (directory / names.TAIL).open("rb") as file:
             tail = Tail(file, writable=False)
@@ -135,7 +140,7 @@ def _live_extent(directory: Path, checkpoint: Checkpoint | None) -> Extent | Non
         return None
     if checkpoint is None or not tail.open or not tail.belongs_to(boot_id(), checkpoint.uuid):
         return None
-    return Extent(tail.start, tail.visible)
+    return tail
 
 
 def _settled_extent(directory: Path, checkpoint: Checkpoint | None, first_base: int) -> Extent:
