@@ -5,6 +5,7 @@ from pyreplog._native.reader cimport Reader
 from pyreplog._native.record cimport Part
 from pyreplog._native.segment cimport Segment
 from pyreplog._native.sparse cimport SparseIndex
+from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_type_lock
 
 
@@ -45,6 +46,7 @@ cdef class Appender(Reader):
     cdef int64_t measure(self, const Part *parts, Py_ssize_t count) except -1
     cdef object _append(self, value, key, event_time, properties, bint wait)
     cdef object put_list(self, list values)
+    cdef void encode_list(self, PyObject *values, Py_ssize_t count, int64_t time) noexcept
     cdef tuple put_locked(self, const Part *parts, Py_ssize_t count)
     cdef int begin_stage(self) except -1
     cdef int resize_stage(self, int which, int64_t size) except -1

@@ -345,9 +345,8 @@ cdef class Appender(Reader):
     cdef object put_list(self, list values):
         """The batch of plain bytes that fits where the log stands: no copies of references. None: take the long way."""
         cdef Py_ssize_t i, count = len(values)
-        cdef int64_t total = 0, time, entry = self.next_entry
+        cdef int64_t total = 0, entry = self.next_entry
         cdef PyObject *item
-        cdef Part part
         for i in range(count):
             item = PyList_GET_ITEM(values, i)
             if not PyBytes_CheckExact(<object>item):
@@ -355,19 +354,43 @@ cdef class Appender(Reader):
             total += rec.stride_of(SHORT_HEADER + PyBytes_GET_SIZE(<object>item))
         if self.pos + total > self.limit or total >= RELEASE_GIL_FROM:
             return None
-        part.key, part.key_length = NULL, -1
-        part.attributes, part.attributes_length = NULL, 0
-        part.event_time = INT64_MIN
-        part.kind = KIND_DATA
-        time = self.now()
-        for i in range(count):  # nothing here runs Python code: the list stays as it was checked
-            item = PyList_GET_ITEM(values, i)
-            part.value = <const uint8_t *>PyBytes_AS_STRING(<object>item)
-            part.value_length = PyBytes_GET_SIZE(<object>item)
-            total = SHORT_HEADER + part.value_length
-            self.encode_one(&part, total, rec.stride_of(total), time)
+        self.encode_list(<PyObject *>values, count, self.now())
         self.publish()
         return range(entry, entry + count)
+
+    cdef void encode_list(self, PyObject *values, Py_ssize_t count, int64_t time) noexcept:
+        """Encode a list of bytes that was found to fit. Runs no Python code: the list stays as it was checked.
+
+        What every record needs is kept in locals: a store into the log might alias any field, for all the compiler knows.
+        """
+        cdef SparseIndex index = self.index
+        cdef uintptr_t dest = self.dest
+        cdef int64_t pos = self.pos, stride, length, delta = self.next_entry - self.first_entry
+        cdef int64_t boundary = index.boundary, run_stride = index.run_stride
+        cdef uint32_t stamp = self.stamp, lag = self.synced_lag()
+        cdef PyObject *item
+        cdef Part part
+        cdef Py_ssize_t i
+        part.key, part.key_length = NULL, -1
+        part.attributes, part.attributes_length = NULL, 0
+        for i in range(count):
+            item = PyList_GET_ITEM(<object>values, i)
+            part.value = <const uint8_t *>PyBytes_AS_STRING(<object>item)
+            part.value_length = PyBytes_GET_SIZE(<object>item)
+            length = SHORT_HEADER + part.value_length
+            stride = rec.stride_of(length)
+            rec.encode_short(<uint8_t *>(dest + <uintptr_t>pos), <uint32_t>length, stamp, KIND_DATA, time, <uint32_t>delta,
+                             lag, &part)
+            if pos + stride > boundary or stride != run_stride:
+                index.entries = delta
+                index.note(pos, stride, True, INT64_MIN)
+                boundary, run_stride = index.boundary, index.run_stride
+            pos += stride
+            delta += 1
+            lag += lag != LAG_NONE
+        index.entries, index.end = delta, pos
+        self.pos = pos
+        self.next_entry = self.first_entry + delta
 
     def _batch(self, values, keys, event_times, control):
         """As append_batch, without waiting; (range, position after the last record or None)."""

@@ -13,6 +13,7 @@ enum {
     AVX2_MIN = 1024, /* from here to the end: bytes, by measurement */
     VECTORS_MIN = 25,
     VECTORS_MAX = 256,
+    STREAM_MIN = 32768,
 };
 _Static_assert(VECTORS_MAX + 7 <= MOVES && FOLD_MAX + 8 <= MOVES, "every distance has its multiplier");
 
@@ -123,11 +124,15 @@ AVX2 static uint32_t copy_avx2(uint32_t crc, uint8_t *dst, const uint8_t *src, s
 
 AVX512 INLINE __m512i load512(const void *p) { return _mm512_loadu_si512(p); }
 
-AVX512 INLINE __m512i take512(bool copy, uint8_t *dst, const uint8_t *src, size_t at)
+enum store { NONE, CACHED, STREAMED };
+
+AVX512 INLINE __m512i take512(enum store store, uint8_t *dst, const uint8_t *src, size_t at)
 {
     __m512i x = load512(src + at);
-    if (copy)
+    if (store == CACHED)
         _mm512_storeu_si512(dst + at, x);
+    else if (store == STREAMED)
+        _mm512_stream_si512((__m512i *)(dst + at), x);
     return x;
 }
 
@@ -171,7 +176,7 @@ AVX512 INLINE uint32_t vectors(bool copy, uint32_t crc, uint8_t *dst, const uint
     if (length > 64) {
         size_t at = 64 - before;
         for (; at < length - 64; at += 64)
-            x = fold512(x, by, take512(copy, dst, src, at));
+            x = fold512(x, by, take512(copy ? CACHED : NONE, dst, src, at));
         __m512i there = _mm512_maskz_loadu_epi8(last, src + at);
         if (copy)
             _mm512_storeu_si512(dst + at, there);
@@ -187,35 +192,47 @@ AVX512 INLINE uint32_t short_message(bool copy, uint32_t crc, uint8_t *dst, cons
     return words(step, half_step, copy, crc, dst, src, n, pad);
 }
 
-AVX512 INLINE uint32_t long_message(bool copy, uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n, size_t pad)
+AVX512 INLINE uint32_t long_message(enum store store, uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n, size_t pad)
 {
     const __m512i by = _mm512_broadcast_i32x4(_mm_loadu_si128(multipliers(256)));
-    __m512i a = take512(copy, dst, src, 0), b = take512(copy, dst, src, 64);
-    __m512i c = take512(copy, dst, src, 128), d = take512(copy, dst, src, 192);
+    __m512i a = take512(store, dst, src, 0), b = take512(store, dst, src, 64);
+    __m512i c = take512(store, dst, src, 128), d = take512(store, dst, src, 192);
     a ^= _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc));
-    while (advance(copy, &dst, &src, &n, 256), n >= 256) {
-        a = fold512(a, by, take512(copy, dst, src, 0));
-        b = fold512(b, by, take512(copy, dst, src, 64));
-        c = fold512(c, by, take512(copy, dst, src, 128));
-        d = fold512(d, by, take512(copy, dst, src, 192));
+    while (advance(store != NONE, &dst, &src, &n, 256), n >= 256) {
+        a = fold512(a, by, take512(store, dst, src, 0));
+        b = fold512(b, by, take512(store, dst, src, 64));
+        c = fold512(c, by, take512(store, dst, src, 128));
+        d = fold512(d, by, take512(store, dst, src, 192));
     }
     __m512i sum = fold512(a, load512(multipliers(240)), _mm512_setzero_si512());
     sum = fold512(b, load512(multipliers(176)), sum);
     sum = fold512(c, load512(multipliers(112)), sum);
     crc = state_of(last_lane(d, sum), 0);
-    return n + pad ? short_message(copy, crc, dst, src, n, pad) : crc;
+    return n + pad ? short_message(store != NONE, crc, dst, src, n, pad) : crc;
 }
 
 /* Not inlined, because the short path would pay for the registers that the long one saves. */
 AVX512 __attribute__((noinline)) static uint32_t crc_long(uint32_t crc, const uint8_t *p, size_t n)
 {
-    return ~long_message(false, ~crc, NULL, p, n, 0);
+    return ~long_message(NONE, ~crc, NULL, p, n, 0);
 }
 
 AVX512 __attribute__((noinline)) static uint32_t copy_long(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n,
                                                            size_t pad)
 {
-    return ~long_message(true, ~crc, dst, src, n, pad);
+    return ~long_message(CACHED, ~crc, dst, src, n, pad);
+}
+
+/* Past the cache: a log goes to memory that nobody has read yet, and a line that is written whole need not be fetched
+ * first. Pays from STREAM_MIN bytes on; what is read back at once comes from memory. */
+AVX512 __attribute__((noinline)) static uint32_t copy_streamed(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n,
+                                                               size_t pad)
+{
+    const size_t head = -(uintptr_t)dst % 64;
+    crc = short_message(true, ~crc, dst, src, head, 0);
+    crc = ~long_message(STREAMED, crc, dst + head, src + head, n - head, pad);
+    _mm_sfence();
+    return crc;
 }
 
 AVX512 static uint32_t crc_avx512(uint32_t crc, const uint8_t *p, size_t n)
@@ -225,5 +242,7 @@ AVX512 static uint32_t crc_avx512(uint32_t crc, const uint8_t *p, size_t n)
 
 AVX512 static uint32_t copy_avx512(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n, size_t pad)
 {
-    return n > VECTORS_MAX ? copy_long(crc, dst, src, n, pad) : ~short_message(true, ~crc, dst, src, n, pad);
+    if (n <= VECTORS_MAX)
+        return ~short_message(true, ~crc, dst, src, n, pad);
+    return n < STREAM_MIN ? copy_long(crc, dst, src, n, pad) : copy_streamed(crc, dst, src, n, pad);
 }

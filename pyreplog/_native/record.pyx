@@ -140,6 +140,7 @@ cdef Record make_record(object owner, const uint8_t *p, int64_t first_entry, int
 
 @cython.final
 @cython.freelist(64)
+@cython.no_gc  # its owner never leads back to it
 cdef class Record:
     """One verified record of a log; its bytes stay where they are until an attribute is asked for.
 

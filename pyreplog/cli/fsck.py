@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repair",
         action="store_true",
-        help="make headers again where the records prove them, and move damaged index files and checkpoints to aside/; "
-        "they are made again when needed. Nothing is deleted, no entry is dropped. Needs the log not to be open. "
-        "Exit code 0 when nothing is damaged any more",
+        help="move damaged index files and checkpoints to aside/ (they are made again), and make headers again where "
+        "the records prove them. Nothing is deleted, no entry is dropped. Needs the log not to be open. Exit code 0 "
+        "when nothing is damaged any more",
     )
     parser.add_argument(
         "--truncate-at-damage",
@@ -58,9 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _size(path: Path) -> int | None:
-    if not path.is_dir():
-        return None
-    return sum(names.segment_path(path, base).stat().st_size for base in names.segment_bases(path))
+    with suppress(OSError):  # no such log, or its front was removed just now
+        return sum(names.segment_path(path, base).stat().st_size for base in names.segment_bases(path))
+    return None
 
 
 def _print(report: Report) -> None:
@@ -76,7 +77,7 @@ def _print(report: Report) -> None:
         ),
     ]
     if report.lost:
-        fields.append(("lost", f"{report.lost:,} entries"))
+        fields.append(("unreadable", f"{report.lost:,} entries"))
     if report.torn_bytes:
         torn = f"{report.torn_bytes:,} bytes behind position {report.end_position:,}"
         fields.append(("torn tail", f"{torn}; the next writer cuts them and keeps them in {names.ASIDE}/"))

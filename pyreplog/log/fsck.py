@@ -48,7 +48,6 @@ def verify(seen: Survey, progress: Progress | None = None) -> Report:
         if progress is not None:
             progress(walk.verified, walk.intact)
     walk.check_log()
-    first = seen.headers[walk.bases[0]] if walk.bases else None
     return Report(
         path=str(seen.directory),
         uuid=str(UUID(bytes=walk.uuid)),
@@ -57,7 +56,7 @@ def verify(seen: Survey, progress: Progress | None = None) -> Report:
         segments=len(walk.bases),
         indexes=walk.indexes,
         verified_bytes=walk.verified,
-        start=first.first_entry if isinstance(first, Header) else None,
+        start=walk.start,
         end=walk.entry,
         start_position=seen.extent.start,
         end_position=walk.end,
@@ -83,7 +82,7 @@ class _Walk:
         self.damages: list[Damage] = []
         self.notes: list[str] = []
         self.intact = self.lost = self.torn = self.indexes = self.verified = self.end = 0
-        self.entry: int | None = 0 if seen.extent.start == 0 else None
+        self.start = self.entry = self._first_entry()
         self._due_base = seen.extent.start
         self._broke_at: int | None = None  # number that was due where the damage at hand began
         self._unresolved: list[int] = []  # damages behind which nothing intact was met yet
@@ -98,13 +97,21 @@ class _Walk:
             bases.pop()
         return bases
 
+    def _first_entry(self) -> int | None:
+        """Number of the log's first entry, if that is known."""
+        first = self.seen.headers.get(self.seen.extent.start)
+        if isinstance(first, Header) and first.first_entry >= 0:
+            return first.first_entry
+        return 0 if self.seen.extent.start == 0 else None
+
     def _is_spare(self, base: int) -> bool:
         header = self.seen.headers[base]
         return isinstance(header, Header) and (header.base != base or header.first_entry == PREPARED)
 
     @property
     def _proven(self) -> int:
-        return self.seen.checkpoint.position if self.seen.checkpoint is not None else 0
+        checkpoint = self.seen.own_checkpoint
+        return checkpoint.position if checkpoint is not None else 0
 
     # ---- damage ---------------------------------------------------------------------------------------------
 
@@ -292,8 +299,8 @@ class _Walk:
             self._report(INDEX, fault)
 
     def _check_boundary(self, segment: Segment, index: SparseIndex, end: int) -> None:
-        checkpoint = self.seen.checkpoint
-        if checkpoint is None or checkpoint.uuid != self.uuid:
+        checkpoint = self.seen.own_checkpoint
+        if checkpoint is None:
             return
         fault = sidefiles.checkpoint_fault(self.seen.directory, checkpoint, segment, index, end)
         if fault is not None:
@@ -307,11 +314,10 @@ class _Walk:
         if checkpoint is None:
             found = "none that is" if path.exists() else "no file"
             self._report(CHECKPOINT, CorruptionError(path, 0, "an intact checkpoint slot", found))
-        elif (checkpoint.uuid, checkpoint.segment_bytes) != (self.uuid, self.size):
+        elif self.seen.own_checkpoint is None:
             expected = f"the checkpoint of log {self.uuid.hex()} with segments of {self.size} bytes"
             found = f"that of log {checkpoint.uuid.hex()} with {checkpoint.segment_bytes}"
             self._report(CHECKPOINT, CorruptionError(path, 0, expected, found))
-            return  # recovery stumbled over this
         if isinstance(self.seen.marker, CorruptionError):
             self._report(MARKER, self.seen.marker)
         fault = self.seen.extent.fault

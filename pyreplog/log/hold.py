@@ -25,6 +25,15 @@ def hold(directory: Path, base: int) -> Segment:
         os.close(fd)
         raise TrimmedError(f"{path} is being removed")
     segment = Segment(fd, str(path), writable=False)
-    if segment.base != base:
-        raise CorruptionError(path, base, f"the segment at {base}", f"that at {segment.base}")
-    return segment
+    if segment.base == base:
+        return segment
+    if not _is_at(path, segment):
+        raise TrimmedError(f"{path} was removed")  # and its file recycled, between our opening it and our lock
+    raise CorruptionError(path, base, f"the segment at {base}", f"that at {segment.base}")
+
+
+def _is_at(path: Path, segment: Segment) -> bool:
+    try:
+        return path.stat().st_ino == os.fstat(segment.fileno()).st_ino
+    except FileNotFoundError:
+        return False

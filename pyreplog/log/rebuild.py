@@ -50,8 +50,8 @@ def _epoch_of(seen: Survey, base: int, stamp: int) -> int | None:
     headers = {at: header for at, header in seen.headers.items() if isinstance(header, Header)}
     lowest = max((header.epoch for at, header in headers.items() if at < base), default=0)
     highest = max((header.epoch for header in headers.values()), default=lowest)
-    if seen.checkpoint is not None:
-        highest = max(highest, seen.checkpoint.epoch)
+    if seen.own_checkpoint is not None:
+        highest = max(highest, seen.own_checkpoint.epoch)
     uuid, size = seen.identity
     scratch = _scratch(uuid, base, size)
     for epoch in range(lowest, highest + 1):

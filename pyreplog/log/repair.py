@@ -3,7 +3,7 @@
 | damage | repair |
 |---|---|
 | index file | moved to `aside/`; made again from its segment when it is next needed |
-| checkpoint | moved to `aside/`; the next opening verifies the whole log and makes one |
+| checkpoint | moved to `aside/`; a new one claims nothing, so that the next opening verifies the whole log |
 | marker of a truncation | moved to `aside/`: its caller was never told that the cut had happened |
 | segment header | made again when the log's other files tell all of its fields and the records then verify |
 | record, or a segment missing, foreign or of a wrong size | nothing, unless told to truncate |
@@ -86,6 +86,8 @@ class _Work:
                 self._move_aside(path)
             elif damage.part == HEADER:
                 self._mend_header(path, damage, due=damage.entry if damage is report.first_loss else None)
+        if any(damage.part == CHECKPOINT for damage in report.damages) and report.start is not None:
+            self._make_checkpoint(report.start_position, report.start)
         return self.look(progress) if self.actions else report
 
     # ---- moving aside ---------------------------------------------------------------------------------------
@@ -108,6 +110,13 @@ class _Work:
     @property
     def _shown(self) -> str:
         return str(self.folder.relative_to(self.directory))
+
+    def _make_checkpoint(self, start: int, entry: int) -> None:
+        """One that claims nothing: the next opening then verifies all of the log."""
+        seen = survey.take(self.directory, writer=None)
+        made = _claim(seen, start=start, position=start, entry=entry, epoch=1 + _highest_epoch(seen))
+        CheckpointFile(self.directory, self.files, made).close()
+        self.actions.append("made a checkpoint by which nothing is proven: the next opening verifies the whole log")
 
     # ---- headers --------------------------------------------------------------------------------------------
 
@@ -156,8 +165,7 @@ class _Work:
     def _place(self, seen: Survey, loss: Damage) -> Truncation | None:
         """Where the log ends from now on: at the bad record, or behind the last one of the segment before."""
         size, base = seen.identity[1], int(Path(loss.path).stem)
-        epochs = [header.epoch for header in seen.headers.values() if isinstance(header, Header)]
-        epoch = 1 + max(*epochs, seen.checkpoint.epoch if seen.checkpoint is not None else 0, 0)
+        epoch = 1 + _highest_epoch(seen)
         if loss.part == RECORD and loss.position - base <= size - BLANK_BYTES:
             return Truncation(loss.position, loss.entry or 0, epoch)
         if not isinstance(seen.headers.get(base - size), Header):
@@ -169,7 +177,7 @@ class _Work:
 
     def _sync_kept(self, seen: Survey, base: int) -> None:
         """The new checkpoint will say that all before the cut is on disk."""
-        proven = seen.checkpoint.position if seen.checkpoint is not None else 0
+        proven = seen.own_checkpoint.position if seen.own_checkpoint is not None else 0
         for kept in sorted(seen.headers):
             if proven < kept + seen.identity[1] and kept < base:
                 fd = self.files.open(names.segment_path(self.directory, kept), writable=True)
@@ -189,20 +197,13 @@ class _Work:
 
     def _cut(self, seen: Survey, cut: Truncation) -> None:
         """As CommitLog.truncate; a crash on the way is finished by the next opening."""
-        uuid, size = seen.identity
-        last = seen.checkpoint or Checkpoint(
-            uuid=uuid,
-            segment_bytes=size,
-            start=min(seen.headers),
-            position=cut.position,
-            entry=cut.entry,
-            epoch=cut.epoch,
-            clean=False,
+        last = seen.own_checkpoint or _claim(
+            seen, start=seen.extent.start, position=cut.position, entry=cut.entry, epoch=cut.epoch
         )
         checkpoint = CheckpointFile(self.directory, self.files, last)
         try:
             truncation.announce(self.directory, self.files, cut)
-            self._tell_readers(cut, uuid)
+            self._tell_readers(cut, seen.identity[0])
             truncation.apply(self.directory, self.files, cut, checkpoint)
         finally:
             checkpoint.close()
@@ -220,3 +221,15 @@ class _Work:
                 start=tail.start, end=cut.position, end_entry=cut.entry, synced_end=cut.position,
                 synced_entry=cut.entry, visible=cut.position, visible_entry=cut.entry, is_open=False,
             )  # fmt: skip
+
+
+def _highest_epoch(seen: Survey) -> int:
+    epochs = [header.epoch for header in seen.headers.values() if isinstance(header, Header)]
+    return max([*epochs, seen.own_checkpoint.epoch if seen.own_checkpoint is not None else 0])
+
+
+def _claim(seen: Survey, *, start: int, position: int, entry: int, epoch: int) -> Checkpoint:
+    uuid, size = seen.identity
+    return Checkpoint(
+        uuid=uuid, segment_bytes=size, start=start, position=position, entry=entry, epoch=epoch, clean=False
+    )

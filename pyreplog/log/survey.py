@@ -48,10 +48,12 @@ class Extent:
 
 @dataclass(frozen=True)
 class Survey:
-    """headers: what each segment file has as its header, by the base in its name. writer: process that has the log
-    open for writing (0 when its id cannot be read), None when there is none."""
+    """identity: the log's uuid and segment size, by the vote of all who name one; the checkpoint's counts in a draw.
+    headers: what each segment file has as its header, by the base in its name. checkpoint: as found; `own_checkpoint`:
+    if it is this log's. writer: process that has the log open for writing (0 when its id cannot be read), or None."""
 
     directory: Path
+    identity: tuple[bytes, int]
     headers: dict[int, Header | CorruptionError]
     checkpoint: Checkpoint | None
     marker: Truncation | CorruptionError | None
@@ -59,13 +61,8 @@ class Survey:
     extent: Extent
 
     @property
-    def identity(self) -> tuple[bytes, int]:
-        """The log's uuid and segment size, by the vote of all who name one; the checkpoint's counts in a draw."""
-        votes = Counter[tuple[bytes, int]]()
-        if self.checkpoint is not None:
-            votes[self.checkpoint.uuid, self.checkpoint.segment_bytes] += 1
-        votes.update((header.uuid, header.size) for header in self.headers.values() if isinstance(header, Header))
-        return votes.most_common(1)[0][0] if votes else (bytes(16), 0)
+    def own_checkpoint(self) -> Checkpoint | None:
+        return _own(self.checkpoint, self.identity)
 
 
 def take(directory: Path, *, writer: int | None) -> Survey:
@@ -89,13 +86,14 @@ def take(directory: Path, *, writer: int | None) -> Survey:
     headers = {base: found for base in names.segment_bases(directory) if (found := _header(directory, base))}
     if not headers and checkpoint is None:
         raise NotALogError(f"{directory} holds no segment of a pyreplog log")
+    identity = _identity(headers, checkpoint)
     if tail is not None:
         extent = Extent(tail.start, end)
     else:
-        extent = _settled_extent(directory, checkpoint, min(headers, default=0))
+        extent = _settled_extent(directory, _own(checkpoint, identity), min(headers, default=0))
         if isinstance(marker, Truncation):
             extent = Extent(extent.start, marker.position)
-    return Survey(directory, headers, checkpoint, marker, writer, extent)
+    return Survey(directory, identity, headers, checkpoint, marker, writer, extent)
 
 
 def generation(directory: Path) -> tuple[int, bool]:
@@ -119,6 +117,20 @@ def writer_of(directory: Path) -> int | None:
     if kind == fcntl.F_UNLCK:
         return None
     return int(text) if text.isdigit() else 0
+
+
+def _identity(headers: dict[int, Header | CorruptionError], checkpoint: Checkpoint | None) -> tuple[bytes, int]:
+    votes = Counter[tuple[bytes, int]]()
+    if checkpoint is not None:
+        votes[checkpoint.uuid, checkpoint.segment_bytes] += 1
+    votes.update((header.uuid, header.size) for header in headers.values() if isinstance(header, Header))
+    return votes.most_common(1)[0][0] if votes else (bytes(16), 0)
+
+
+def _own(checkpoint: Checkpoint | None, identity: tuple[bytes, int]) -> Checkpoint | None:
+    if checkpoint is not None and (checkpoint.uuid, checkpoint.segment_bytes) == identity:
+        return checkpoint
+    return None
 
 
 def _header(directory: Path, base: int) -> Header | CorruptionError | None:

@@ -63,13 +63,13 @@ class Image:
         for page in range(0, len(now), PAGE):
             self._write_page(now, page)
 
-    def fail_sync(self, rng: Random) -> None:
+    def fail_sync(self, rng: Random, share: float) -> None:
         """Some dirty pages reach the disk, the others are lost and marked clean."""
         now = self.current()
         self.durable.extend(bytes(max(len(now) - len(self.durable), 0)))
         for page in range(0, len(now), PAGE):
             if now[page : page + PAGE] != self.durable[page : page + PAGE]:
-                if rng.random() < 0.5:
+                if rng.random() < share:
                     self._write_page(now, page)
                 else:
                     self._clean[page // PAGE] = now[page : page + PAGE]
@@ -182,6 +182,7 @@ class Disk:
         self._root = Directory(root, durable=True)
         self.ticks, self.cut_at = 0, cut_at
         self.syncs, self.failing_sync = 0, 0
+        self.allocations, self.full = 0, range(0)  # numbers of the allocations for which there is no room
         self.write_back_chance = rng.choice((0.0, 0.0, 0.05))
         self.share: float | None = None
         """Chance that something unsynced is on disk; None: drawn for each file."""
@@ -250,10 +251,16 @@ class Disk:
         item = self.of_descriptor(fd)
         if self.syncs == self.failing_sync:
             if isinstance(item, Image):
-                item.fail_sync(self._rng)
+                item.fail_sync(self._rng, 0.0 if self.share == 0.0 else 0.5)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         if item is not None:
             item.sync()
+
+
+    def allocate(self) -> None:
+        self.allocations += 1
+        if self.allocations in self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _spoil(tail: Path, rng: Random) -> None:
@@ -299,6 +306,7 @@ class DiskCalls:
 
     def posix_fallocate(self, fd: int, offset: int, length: int) -> None:
         with self._disk.call():
+            self._disk.allocate()
             os.posix_fallocate(fd, offset, length)
 
     def fsync(self, fd: int) -> None:

@@ -11,6 +11,7 @@ import os
 import signal
 import struct
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -78,17 +79,23 @@ def _one_round(directory: Path, settings: dict[str, Any], threads: int, rng: Ran
     acks, child_end = os.pipe()
     seed, report = rng.randbytes(8), directory.with_suffix(".report")
     wanted = _ACK.size * int(10 ** rng.uniform(0, 2.3 if settings["durability"] == "synced" else 3.7))
+    early = rng.uniform(0, 0.02) if rng.random() < 0.3 else None  # in the middle of opening, or soon after
     with in_background(lambda: _append_for_ever(directory, settings, seed, threads, child_end), report) as pid:
         os.close(child_end)
         with open(acks, "rb") as pipe:
-            data = pipe.read(wanted)
-            if len(data) == wanted:
+            data = pipe.read(wanted) if early is None else _nothing_for(early)
+            if early is not None or len(data) == wanted:
                 os.kill(pid, signal.SIGKILL)
             data += pipe.read()
     counts: Counts = {}
     for thread, number in _ACK.iter_unpack(data):
         counts[thread] = max(counts.get(thread, 0), number)
     return counts
+
+
+def _nothing_for(seconds: float) -> bytes:
+    time.sleep(seconds)
+    return b""
 
 
 def _append_for_ever(directory: Path, settings: dict[str, Any], seed: bytes, threads: int, acks: int) -> None:

@@ -27,7 +27,7 @@ class Life:
     """One process: opens what the last cut left, judges it, works on, and loses power at tick `cut_at` or at the end.
 
     share: chance that something unsynced is on disk then, None: drawn for each file. failing_sync: number of the sync
-    that fails. reads: a reader looks first. threads: the log's housekeeper runs in its thread; such a run may take
+    that fails. full: numbers of the allocations for which there is no room. reads: a reader looks first. threads: the log's housekeeper runs in its thread; such a run may take
     another turn when it is repeated.
     """
 
@@ -37,6 +37,7 @@ class Life:
     cut_at: int = 0
     share: float | None = None
     failing_sync: int = 0
+    full: range = range(0)
     closes: bool = False
     reads: bool = False
     threads: bool = False
@@ -49,7 +50,7 @@ class Life:
         else:
             housekeeper._run = lambda *_: None
         disk = Disk(home, target, rng, cut_at=self.cut_at)
-        disk.failing_sync, disk.share = self.failing_sync, self.share
+        disk.failing_sync, disk.full, disk.share = self.failing_sync, self.full, self.share
         record = Recorder(history, events_of(target))
         if self.reads and history.items:
             with pyreplog.open(home / "log", "r") as reader:
@@ -58,15 +59,15 @@ class Life:
             record("trim", 1 << 62)
         steps, files = self.steps, PowerCutFiles(disk)
         while not self._work(home / "log", files, rng, record, steps):
-            steps //= 2  # a sync failed: what is there must have survived, and must be on disk once it is opened again
+            steps //= 2  # the disk failed: what is there must have survived, and must be on disk once it is opened again
         disk.power_cut(0)
 
     def _work(self, path: Path, files: PowerCutFiles, rng: Random, record: Recorder, steps: int) -> bool:
-        """Open, judge, work; False when a sync failed."""
+        """Open, judge, work; False when the disk failed."""
         try:
             log = pyreplog.open(path, files=files, **self.settings)
         except (PoisonedError, OSError):
-            if not self.failing_sync:
+            if self._disk_is_fine:
                 raise
             return False
         with log._lock:  # retention waits for the verdict
@@ -77,17 +78,21 @@ class Life:
         return True
 
     def act(self, log: CommitLog, rng: Random, record: Recorder, steps: int) -> bool:
-        """What is done with the open log; False when a sync failed."""
+        """What is done with the open log; False when the disk failed."""
         return run_until_poisoned(log, rng, record, steps, threads=self.threads)
 
     def _close(self, log: CommitLog) -> bool:
         try:
             log.close()
         except PoisonedError:
-            if not self.failing_sync:
+            if self._disk_is_fine:
                 raise
             return False
         return True
+
+    @property
+    def _disk_is_fine(self) -> bool:
+        return not self.failing_sync and not self.full
 
 
 def events_of(target: Path) -> Path:
@@ -109,6 +114,7 @@ def draw_life(rng: Random, seed: str, segment_bytes: int) -> Life:
         cut_at=rng.randint(1, 80) if rng.random() < 0.3 else int(10 ** rng.uniform(1.5, 3.3)),
         failing_sync=rng.randint(1, 40) if rng.random() < 0.1 else 0,
         steps=rng.choice((3, 10, 40, 120)),
+        full=range(full, full + rng.randint(1, 4)) if (full := rng.randint(-9, 6)) >= 0 else range(0),
         closes=rng.random() < 0.3,
         reads=rng.random() < 0.3,
         threads=rng.random() < 0.4,

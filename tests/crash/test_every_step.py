@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from pyreplog.errors import DiskError, PoisonedError
 from pyreplog.log.commitlog import CommitLog
 
 from .history import History, Recorder
@@ -84,7 +85,12 @@ class Scripted(Life):
     script: Script = nothing
 
     def act(self, log: CommitLog, rng: Random, record: Recorder, steps: int) -> bool:
-        self.script(log, record, Workload(log, rng, record, threads=False))
+        try:
+            self.script(log, record, Workload(log, rng, record, threads=False))
+        except (PoisonedError, DiskError):
+            if not self.failing_sync:
+                raise
+            return False
         return True
 
 
@@ -119,6 +125,25 @@ def test_crash_at_every_step(operation: str, durability: str, tmp_path: Path, se
         except AssertionError as error:
             raise AssertionError(f"cut at tick {tick}: {error}") from None
     assert tick > 5
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_sync_fails_once(operation: str, durability: str, tmp_path: Path, seed: int) -> None:
+    """The pages of a sync that failed count as clean. The log is opened again on the same machine, goes on, reports its
+    syncs, and then loses power: nothing reported may rest on those pages."""
+    before, _, script, closes = OPERATIONS[operation]
+    settings = {"durability": durability, "segment_bytes": SEGMENT_BYTES, "spare_segments": 1}
+    for number in range(1, 12):
+        history, folder = History(), tmp_path / str(number)
+        (folder / "0").mkdir(parents=True)
+        ready = Scripted(seed=f"{seed}", settings=settings, share=1.0, script=before or nothing)
+        troubled = Scripted(
+            seed=f"{seed}", settings=settings, failing_sync=number, share=0.0, script=script, closes=closes
+        )
+        after = Scripted(seed=f"{seed}", settings=settings)
+        for i, life in enumerate((ready, troubled, after)):
+            pass_through(life, folder / str(i), folder / str(i + 1), history)
 
 
 def _survives(life: Scripted, home: Path, folder: Path, history: History, *, again: bool) -> bool:

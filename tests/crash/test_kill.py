@@ -13,6 +13,6 @@ from .runner import repeat_command
 @pytest.mark.parametrize("part", range(3))
 def test_what_was_appended_survives_kill_9(part: int, tmp_path: Path, seed: int) -> None:
     try:
-        kill.run(seed + part, tmp_path / "log", rounds=6)
+        kill.run(seed + part, tmp_path / "log", rounds=20)
     except AssertionError as error:
         raise AssertionError(f"{repeat_command('kill', seed + part)}\n{error}") from None

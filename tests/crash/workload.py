@@ -161,7 +161,7 @@ class Workload:
 
 
 def run_until_poisoned(log: CommitLog, rng: Random, record: Recorder, steps: int, *, threads: bool) -> bool:
-    """Run a workload; False when a failed sync ended it. What the log then still says is on disk must be."""
+    """Run a workload; False when the disk ended it. What the log then still says is on disk must be."""
     try:
         Workload(log, rng, record, threads=threads).run(steps)
     except PoisonedError:

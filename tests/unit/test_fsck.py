@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import pyreplog
 from pyreplog._native.segment import encode_header
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import fsck, names, survey, truncation
+from pyreplog.log import fsck, names, recovery, survey, truncation
+from pyreplog.log import hold as holding
 from pyreplog.log.damage import CHECKPOINT, HEADER, INDEX, MARKER, RECORD, SEGMENT
 from pyreplog.log.files import RealFiles
 from pyreplog.log.repair import repair
@@ -110,6 +111,75 @@ def test_beside_a_writer_damage_shows(tmp_path):
         flip(names.segment_path(path, 0), writer.position_of(5) + 40)
         damage = only(fsck.check(path))
         assert (damage.part, damage.entry, damage.resumes) == (RECORD, 5, 6)
+
+
+def test_a_segment_taken_while_headers_are_read(tmp_path, monkeypatch):
+    """Its header said "prepared" when it was read, and by now there are entries in it."""
+    path, identity = tmp_path / "log", survey._identity
+    with pyreplog.open(path, segment_bytes=SEGMENT_BYTES) as writer:
+        writer.append(b"x")
+        while not writer.stats().ready_segments:
+            writer._pool.prepare()
+
+        def roll_first(*args):
+            writer.append_batch([b"x" * 1000] * 64)
+            return identity(*args)
+
+        monkeypatch.setattr(survey, "_identity", roll_first)
+        report = fsck.check(path)
+        assert report.clean and report.end == 1
+
+
+def test_segments_removed_while_the_log_is_checked(tmp_path, monkeypatch):
+    path, hold = tmp_path / "log", fsck.hold
+    with pyreplog.open(path, segment_bytes=SEGMENT_BYTES) as writer:
+        writer.append_batch([b"x" * 1000] * 400)
+
+        def trim_first(directory: Path, base: int):
+            if base == SEGMENT_BYTES:
+                writer.trim(200)
+            return hold(directory, base)
+
+        monkeypatch.setattr(fsck, "hold", trim_first)
+        report = fsck.check(path)
+        assert report.clean and report.end == 400 and "was removed" in report.notes[0]
+
+
+@pytest.mark.parametrize("change", ["truncate", "open"])
+def test_a_log_that_changes_while_it_is_checked_is_checked_again(log, monkeypatch, change):
+    seen, verify = [], fsck.verify
+
+    def verify_and_change(*args):
+        report = verify(*args)
+        if not seen:
+            writer = pyreplog.open(log)
+            if change == "truncate":
+                writer.truncate(1000)
+                writer.close()
+            seen.append(writer)
+        seen.append(report)
+        return report
+
+    monkeypatch.setattr(fsck, "verify", verify_and_change)
+    report = fsck.check(log)
+    assert report.clean and len(seen) == 3 and report.end == (1000 if change == "truncate" else ENTRIES)
+    seen[0].close()
+
+
+def test_a_recycled_file_is_not_taken_for_its_earlier_life(log, monkeypatch):
+    """Opened by its old name, and locked only when it had become another segment."""
+    path, lock_range = names.segment_path(log, 0), holding.lock_range
+
+    def recycle_first(fd: int, *, exclusive: bool) -> bool:
+        uuid, _, size, _, epoch = recovery.read_header(path)
+        path.rename(log / "spare-1.seg")
+        with (log / "spare-1.seg").open("r+b") as file:
+            file.write(encode_header(uuid, 8 * size, size, -2, epoch))
+        return lock_range(fd, exclusive=exclusive)
+
+    monkeypatch.setattr(holding, "lock_range", recycle_first)
+    with pytest.raises(pyreplog.TrimmedError):
+        holding.hold(log, 0)
 
 
 def test_a_torn_tail_is_no_damage(log):
@@ -244,7 +314,7 @@ def test_a_segment_that_is_an_older_copy_with_other_numbers(log):
     """A header that is intact and does not follow on the segment before it."""
     path = samples.segments(log)[2]
     data = path.read_bytes()
-    uuid, base, size, first, epoch = pyreplog.log.recovery.read_header(path)
+    uuid, base, size, first, epoch = recovery.read_header(path)
     path.write_bytes(encode_header(uuid, base, size, first + 5, epoch) + data[4096:])
     damages = fsck.check(log).damages
     assert damages[0].part == HEADER and damages[0].found == str(first + 5)

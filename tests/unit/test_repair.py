@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog.log import fsck, names
-from pyreplog.log.damage import CHECKPOINT, HEADER
+from pyreplog.log import fsck, names, truncation
+from pyreplog.log.damage import HEADER
 from pyreplog.log.repair import repair
 from tests import samples
 from tests.samples import SEGMENT_BYTES, first_entries, flip, position_of
@@ -43,8 +43,7 @@ def test_indexes_and_checkpoint_go_aside_and_are_made_again(log):
     flip(log / names.CHECKPOINT, 4096 + 20)
     (log / names.TRUNCATION).write_bytes(b"00000000 {}\n")
     done = repair(log)
-    assert len(done.before.damages) == 3 and len(done.actions) == 3
-    assert [d.part for d in done.after.damages] == [CHECKPOINT]  # none: the next opening makes one
+    assert len(done.before.damages) == 3 and len(done.actions) == 4 and done.after.clean
     folder = next((log / names.ASIDE).iterdir())
     assert {path.name for path in folder.iterdir()} == {samples.indexes(folder)[0].name, "checkpoint", "truncation"}
     pyreplog.open(log).close()
@@ -155,3 +154,32 @@ def test_a_reader_without_a_writer_stops_where_repair_cut(log):
         repair(log, truncate_at_damage=True)
         assert reader.end == 700
     samples.assert_intact(log, range(700))
+
+
+def test_a_checkpoint_of_another_log_goes_aside(log, tmp_path):
+    with pyreplog.open(tmp_path / "other", segment_bytes=SEGMENT_BYTES) as other:
+        other.append_batch([b"x" * 1000] * 300)
+        other.trim(200)
+    shutil.copy(tmp_path / "other" / names.CHECKPOINT, log / names.CHECKPOINT)
+    assert repair(log).after.clean
+    with pyreplog.open(log) as writer:
+        assert writer.append(b"on") == samples.ENTRIES
+    assert fsck.check(log).clean
+
+
+def test_a_repair_that_was_interrupted_is_finished_by_the_next_opening(log, monkeypatch):
+    position = position_of(log, 700)
+    flip(samples.segments(log)[position // SEGMENT_BYTES], position % SEGMENT_BYTES + 60)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(truncation, "apply", killed)
+        with pytest.raises(KeyboardInterrupt):
+            repair(log, truncate_at_damage=True)
+    report = fsck.check(log)
+    assert report.clean and report.end == 700
+    with pyreplog.open(log) as writer:
+        assert writer.append(b"on") == 700
+    assert len(list((log / names.ASIDE).glob("*/*.log"))) == 4 - position // SEGMENT_BYTES

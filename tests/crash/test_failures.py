@@ -1,0 +1,245 @@
+"""Syncs that fail and disks that are full."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+from pyreplog._native.pump import write_sync
+from pyreplog.errors import DiskFullError, PoisonedError, ReplogError
+from pyreplog.log import checkpoint, housekeeper
+from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.files import RealFiles
+
+from .faults import FaultyFiles
+from .process import in_process
+
+SEGMENT_BYTES = 64 << 10
+KILOBYTE = bytes(1000)
+
+
+@pytest.fixture
+def files() -> FaultyFiles:
+    return FaultyFiles()
+
+
+def open_log(path: Path, files: FaultyFiles, durability: str) -> CommitLog:
+    return pyreplog.open(path, files=files, durability=durability, segment_bytes=SEGMENT_BYTES, spare_segments=1)
+
+
+# ---- a sync fails ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sync", [RealFiles().sync, lambda fd: write_sync(fd, b"x", 0)])
+def test_a_sync_reaches_the_kernel(sync) -> None:  # type: ignore[no-untyped-def]
+    """The null device takes any write and cannot be synced."""
+    with Path(os.devnull).open("wb") as null, pytest.raises(OSError) as caught:
+        sync(null.fileno())
+    assert caught.value.errno == errno.EINVAL
+
+
+def test_failed_group_commit_poisons_the_log(tmp_path: Path, files: FaultyFiles) -> None:
+    log = open_log(tmp_path / "log", files, "synced")
+    assert [log.append(b"fine %d" % i) for i in range(3)] == [0, 1, 2]
+    files.failing.add("sync")
+    with pytest.raises(PoisonedError):
+        log.append(b"lost")
+    files.failing.clear()  # a later sync would succeed, and prove nothing
+    for refused in (lambda: log.append(b"x"), lambda: log.append_batch([b"x"]), log.sync, lambda: log.truncate(1)):
+        with pytest.raises(PoisonedError):
+            refused()
+    assert log.synced_end == log.end == 3 and log[:] == [b"fine 0", b"fine 1", b"fine 2"]
+    log.close()
+    with pyreplog.open(tmp_path / "log") as log:
+        assert log[:3] == [b"fine 0", b"fine 1", b"fine 2"] and log.end in (3, 4)
+        assert log.append(b"on") == log.end - 1
+
+
+def test_failed_group_commit_fails_every_waiter(tmp_path: Path, files: FaultyFiles) -> None:
+    with open_log(tmp_path / "log", files, "synced") as log:
+        files.failing.add("sync")
+        outcomes: list[BaseException | None] = []
+
+        def append() -> None:
+            try:
+                log.append(b"x")
+            except ReplogError as error:
+                outcomes.append(error)
+
+        acks = []
+        threads = [threading.Thread(target=append) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for _ in range(8):
+            try:
+                acks.append(log.submit(b"y"))
+            except PoisonedError as error:
+                outcomes.append(error)
+        for thread in threads:
+            thread.join()
+        outcomes += [ack.exception(30.0) for ack in acks]
+        assert len(outcomes) == 16 and all(isinstance(outcome, PoisonedError) for outcome in outcomes)
+        assert log.synced_end == 0
+
+
+@pytest.mark.parametrize("durability", ["appended", "interval"])
+def test_failed_sync_call_poisons_the_log(durability: str, tmp_path: Path, files: FaultyFiles) -> None:
+    log = open_log(tmp_path / "log", files, durability)
+    log.append_batch([KILOBYTE] * 10)
+    synced = log.sync()
+    log.append_batch([KILOBYTE] * 10)
+    files.failing.add("sync")
+    with pytest.raises(PoisonedError):
+        log.sync()
+    files.failing.clear()
+    for refused in (log.sync, lambda: log.append(b"x")):
+        with pytest.raises(PoisonedError):
+            refused()
+    assert synced == log.synced_end == 10
+    log.close()
+    with pyreplog.open(tmp_path / "log") as log:
+        assert log.end == log.synced_end == 20
+
+
+def test_housekeeping_after_a_failed_sync_proves_nothing(
+    tmp_path: Path, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pages that a failed sync lost count as clean: syncing the same segment again succeeds at once."""
+    monkeypatch.setattr(housekeeper, "LAZY_SYNC_S", 1e9)
+    log = open_log(tmp_path / "log", files, "appended")
+    log.append_batch([KILOBYTE] * 100)
+    was = checkpoint.load(log.path)
+    files.failing.add("sync")
+    with pytest.raises(PoisonedError):
+        log.sync()
+    files.failing.clear()
+    monkeypatch.setattr(housekeeper, "LAZY_SYNC_S", -1.0)
+    log._housekeeper.step(log)  # as its thread would that waited for the lock meanwhile
+    assert log.synced_end == 0 and checkpoint.load(log.path) == was
+    log.close()
+    assert checkpoint.load(log.path) == was
+
+
+@pytest.mark.parametrize("call", ["sync", "sync_directory", "create"])
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+def test_truncation_that_fails_half_way_poisons_the_log(
+    call: str, durability: str, tmp_path: Path, files: FaultyFiles
+) -> None:
+    log = open_log(tmp_path / "log", files, durability)
+    values = [b"%d," % i + KILOBYTE for i in range(100)]
+    log.append_batch(values)
+    log.sync()
+    files.failing.add(call)
+    with pytest.raises(PoisonedError):
+        log.truncate(20)
+    files.failing.clear()
+    with pytest.raises(PoisonedError):
+        log.append(b"x")
+    log.close()
+    with pyreplog.open(tmp_path / "log") as log:
+        assert log.end in (20, 100) and log[:] == values[: log.end]
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+def test_close_says_that_its_sync_failed_and_lets_go(durability: str, tmp_path: Path, files: FaultyFiles) -> None:
+    log = open_log(tmp_path / "log", files, durability)
+    ack = log.submit(b"x")
+    if durability == "synced":
+        ack.result(30.0)
+    files.failing.add("sync")
+    with pytest.raises(PoisonedError):
+        log.close()
+    with pyreplog.open(tmp_path / "log") as log:
+        assert log[:] == [b"x"]
+
+
+# ---- a disk is full --------------------------------------------------------------------------------------------------
+
+
+def fill_up(log: CommitLog) -> int:
+    """Append until there is no room; the number of entries. Nothing of what is refused may be there."""
+    for _ in range(10_000):
+        end = log._state[2]
+        try:
+            log.append(KILOBYTE)
+        except DiskFullError:
+            assert log._state[2] == end
+            return end
+    raise AssertionError("never full")
+
+
+@pytest.mark.parametrize("durability", ["appended", "interval", "synced"])
+def test_full_disk_refuses_whole_calls_and_is_written_again_later(
+    durability: str, tmp_path: Path, files: FaultyFiles
+) -> None:
+    with open_log(tmp_path / "log", files, durability) as log:
+        log._housekeeper.stop()  # or it would be in the middle of preparing one
+        files.full = True
+        end = fill_up(log)
+        with pytest.raises(DiskFullError):
+            log.append_batch([KILOBYTE] * 200, control=b"none of this")
+        with pytest.raises(DiskFullError):
+            log.submit(KILOBYTE)
+        assert log._state[2] == end and not list(log.control_records())
+        log.sync()
+        assert log.synced_end == log.end == end and log[:] == [KILOBYTE] * end
+        files.full = False
+        assert log.append_batch([KILOBYTE] * 200) == range(end, end + 200)
+    with pyreplog.open(tmp_path / "log") as log:
+        assert log.end == end + 200
+
+
+def mount_small(folder: Path, size: int) -> None:
+    """In this process alone: a file system of `size` bytes in `folder`. PermissionError where the kernel forbids it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    new_user, new_mounts = 0x10000000, 0x00020000
+    if libc.unshare(new_mounts) and libc.unshare(new_user | new_mounts):
+        raise PermissionError(ctypes.get_errno(), "unshare")
+    recursive_private = 0x4000 | (1 << 18)
+    libc.mount(b"none", b"/", None, recursive_private, None)
+    if libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, b"size=%d" % size):
+        raise PermissionError(ctypes.get_errno(), "mount")
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+def test_full_file_system(durability: str, tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+
+    def work() -> None:
+        try:
+            mount_small(folder, 16 * SEGMENT_BYTES)
+        except PermissionError:
+            os._exit(0)  # the same is tried on a disk that only says it is full, above
+        ballast = folder / "ballast"
+        ballast.write_bytes(bytes(8 * SEGMENT_BYTES))
+        log = pyreplog.open(folder / "log", segment_bytes=SEGMENT_BYTES, durability=durability)
+        end = fill_up(log)
+        with pytest.raises(DiskFullError):
+            log.append_batch([KILOBYTE] * 500)
+        assert log[:] == [KILOBYTE] * end
+        ballast.unlink()
+        assert log.append_batch([b"more" * 250] * 100) == range(end, end + 100)
+        log.close()
+        with pyreplog.open(folder / "log") as log:
+            assert log[end:] == [b"more" * 250] * 100
+            fill_up(log)
+            log.trim(log.end)
+            fill_up(log)
+        ballast.touch()
+        with pytest.raises(OSError) as caught, ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        assert caught.value.errno == errno.ENOSPC
+        with pytest.raises(DiskFullError):
+            pyreplog.open(folder / "another", segment_bytes=SEGMENT_BYTES)
+        ballast.unlink()
+        pyreplog.open(folder / "another", segment_bytes=SEGMENT_BYTES).close()
+
+    in_process(work, tmp_path / "report")
