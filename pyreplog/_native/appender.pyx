@@ -21,7 +21,7 @@ from pyreplog._native.layout cimport (
 from pyreplog._native.parts cimport Batch, Columns, check_time, fill_part, get_buffer
 from pyreplog._native.attributes import encode_attributes
 from pyreplog._native.sparse cimport SparseIndex, is_plain
-from pyreplog._native.tail cimport load32, store, swap, wake_sleepers
+from pyreplog._native.tail cimport fence, load32, order, store, wake_sleepers
 from pyreplog.errors import RecordTooLargeError
 
 cdef extern from "Python.h":
@@ -166,7 +166,10 @@ cdef class Appender(Reader):
     cdef inline void show(self, int64_t position, int64_t entry) noexcept nogil:
         """Let readers see all before `position`, and wake those who sleep."""
         store(&self.tail.page.visible_entry, entry)
-        swap(&self.tail.page.visible, position)
+        store(&self.tail.page.visible, position)
+        if self.tail.fenced:
+            fence()
+        order()
         if load32(&self.tail.page.sleepers):
             wake_sleepers(self.tail.page)
 

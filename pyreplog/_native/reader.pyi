@@ -2,7 +2,7 @@ from typing import SupportsIndex, overload
 
 from typing_extensions import disjoint_base
 
-from pyreplog._native.record import Record
+from pyreplog._native.record import Record, RecordBatch
 from pyreplog._native.segment import Pin, Segment
 from pyreplog._native.tail import Tail
 
@@ -31,4 +31,7 @@ class Reader:
     def _open_segment(self, base: int) -> Segment: ...
     def _load_index(self, segment: Segment, entry: int) -> None: ...
     def _values(self, item: slice) -> list[bytes]: ...
+    def _follow(
+        self, segment: Segment, position: int, batch_bytes: int, truncations: int, timeout_us: int
+    ) -> RecordBatch | None: ...
     def _position_of(self, entry: SupportsIndex) -> int: ...

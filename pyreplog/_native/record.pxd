@@ -90,6 +90,14 @@ cdef inline void encode_blank(uint8_t *dst, uint32_t length, uint32_t stamp, uin
     (<RecordHead *>dst).crc = crc32c(length, dst + CRC_FROM, SHORT_HEADER - CRC_FROM)
 
 
+# kind, form and key length of a data record of the short form without key and attributes: most records.
+cdef enum:
+    PLAIN = 0x00000101  # KIND_DATA | FORMAT_VERSION << 8
+
+cdef inline bint is_plain_record(const uint8_t *p) noexcept nogil:
+    return (<const uint32_t *>(p + CRC_FROM))[0] == PLAIN
+
+
 cdef inline int64_t header_of(const uint8_t *p) noexcept nogil:
     return LONG_HEADER if (<const RecordHead *>p).form & FORM_LONG else SHORT_HEADER
 
@@ -113,6 +121,8 @@ cdef inline const uint8_t *key_of(const uint8_t *p) noexcept nogil:
 
 
 cdef inline const uint8_t *value_of(const uint8_t *p) noexcept nogil:
+    if is_plain_record(p):
+        return p + SHORT_HEADER
     return key_of(p) + (<const RecordHead *>p).key_length
 
 

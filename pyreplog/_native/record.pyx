@@ -17,6 +17,9 @@ from pyreplog._native.layout cimport FORM_VERSION_MASK, KIND_BATCH, KIND_DATA, K
 
 NO_EVENT_TIME = INT64_MIN
 
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(object o)
+
 
 cdef inline bint parts_fit(const uint8_t *p, int64_t header) noexcept nogil:
     cdef const RecordHead *head = <const RecordHead *>p
@@ -67,6 +70,18 @@ cdef int64_t check_record(const uint8_t *p, int64_t space, uint32_t stamp) noexc
     return stride
 
 
+cdef inline int64_t check_plain(const uint8_t *p, int64_t space, uint32_t stamp) noexcept nogil:
+    """check_record for most records; 0 when it takes a closer look."""
+    cdef const RecordHead *head = <const RecordHead *>p
+    cdef int64_t stride
+    if space < SHORT_HEADER or not is_plain_record(p):
+        return 0
+    stride = stride_of(head.length)
+    if head.length < SHORT_HEADER or stride > space or head.stamp != stamp:
+        return 0
+    return stride if crc32c(head.length, p + CRC_FROM, stride - CRC_FROM) == head.crc else 0
+
+
 cdef int64_t scan_records(const uint8_t *map, int64_t start, int64_t until, int64_t stop, uint32_t stamp,
                           uint32_t *offsets, uint32_t *sizes, int64_t limit, bint numbered_only, int64_t *next_offset,
                           int64_t *fault) noexcept nogil:
@@ -76,6 +91,14 @@ cdef int64_t scan_records(const uint8_t *map, int64_t start, int64_t until, int6
     fault[0] = 0
     while count < limit and at < until:
         p = map + at
+        stride = check_plain(p, stop - at, stamp)
+        if stride > 0 and (follows < 0 or follows == (<const ShortHeader *>p).entry_delta):
+            follows = <int64_t>(<const ShortHeader *>p).entry_delta + 1
+            offsets[count] = <uint32_t>at
+            sizes[count] = (<const RecordHead *>p).length - SHORT_HEADER
+            count += 1
+            at += stride
+            continue
         stride = check_record(p, stop - at, stamp)
         if stride < 0:
             fault[0] = stride
@@ -465,8 +488,12 @@ cdef class RecordBatch:
 
 @cython.final
 cdef class RecordIterator:
+    """Gives the records of a batch in turn. A record that nobody has kept is used again for the one after the next:
+    most loops look at one record at a time."""
+
     cdef RecordBatch batch
     cdef Py_ssize_t at
+    cdef Record last, older
 
     def __init__(self, RecordBatch batch not None):
         self.batch = batch
@@ -475,7 +502,21 @@ cdef class RecordIterator:
         return self
 
     def __next__(self):
-        if self.at >= self.batch.count:
+        cdef RecordBatch batch = self.batch
+        cdef uint32_t offset
+        cdef Record record
+        if self.at >= batch.count:
+            self.last = self.older = None
             raise StopIteration
+        offset = batch.offsets[self.at]
         self.at += 1
-        return self.batch.record_at(self.at - 1)
+        if self.older is not None and Py_REFCNT(self.older) == 1:
+            record = self.older
+            record.p = batch.map + offset
+            record.position = batch.base + offset
+            record.entry = field_of(batch, record.p, COLUMN_ENTRY)
+        else:
+            record = make_record(batch.owner, batch.map + offset, batch.first_entry, batch.base + offset)
+        self.older = self.last
+        self.last = record
+        return record

@@ -156,11 +156,17 @@ cdef class Segment:
             os.close(self.fd)
             self.fd = -1
 
-    def populate(self):
-        """Fault all pages in for writing, the GIL released, so that no append pays for it. DiskFullError if it can't."""
+    def populate(self, int64_t offset, int64_t length):
+        """Fault pages in for writing, the GIL released, so that no append pays for it. DiskFullError if it can't.
+
+        Harmless on pages that are there, and while records are appended.
+        """
         cdef int failed
+        cdef Pin held = pin(self)
+        if offset < 0 or length < 0 or offset + length > self.size or offset % 4096:
+            raise InvalidArgumentError(f"{length} bytes at {offset}: outside of the segment's {self.size} bytes")
         with nogil:
-            failed = c_madvise(self.map, self.size, MADV_POPULATE_WRITE)
+            failed = c_madvise(self.map + offset, length, MADV_POPULATE_WRITE)
         if failed and get_errno() != 22:  # EINVAL: a kernel before 5.14; then appends take the faults
             raise DiskFullError(get_errno(), f"cannot populate {self.path}: {os.strerror(get_errno())}")
 

@@ -9,15 +9,16 @@ cdef extern from * nogil:
     #include <stdint.h>
     static inline int64_t replog_load(const int64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
     static inline void replog_store(int64_t *p, int64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
-    /* A full barrier: the store is seen before the load of `sleepers` that follows it. */
-    static inline void replog_swap(int64_t *p, int64_t v) { (void)__atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); }
+    static inline void replog_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+    static inline void replog_order(void) { __atomic_signal_fence(__ATOMIC_SEQ_CST); } /* for the compiler alone */
     static inline uint32_t replog_load32(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
     static inline void replog_store32(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }
     static inline uint32_t replog_add32(uint32_t *p, uint32_t v) { return __atomic_add_fetch(p, v, __ATOMIC_SEQ_CST); }
     """
     int64_t load "replog_load"(const int64_t *p) noexcept
     void store "replog_store"(int64_t *p, int64_t v) noexcept
-    void swap "replog_swap"(int64_t *p, int64_t v) noexcept
+    void fence "replog_fence"() noexcept
+    void order "replog_order"() noexcept
     uint32_t load32 "replog_load32"(const uint32_t *p) noexcept
     void store32 "replog_store32"(uint32_t *p, uint32_t v) noexcept
     uint32_t add32 "replog_add32"(uint32_t *p, uint32_t v) noexcept
@@ -31,4 +32,5 @@ cdef class Tail:
     cdef object mapping
     cdef readonly object path
     cdef readonly bint writable
+    cdef bint fenced              # the writer has to fence between its store and its look for sleepers
     cdef int64_t wait(self, int64_t seen, int64_t timeout_us, bint visible) noexcept nogil

@@ -12,14 +12,13 @@ from pyreplog._native.reader import Reader
 from pyreplog._native.record import Record, RecordBatch
 from pyreplog._native.segment import HEADER_BYTES
 from pyreplog.errors import CorruptionError, InvalidArgumentError, OutOfRangeError, WrongTypeError
-from pyreplog.log.follow import Cursor, Follower
+from pyreplog.log.follow import SLICE_US, Cursor, Follower
 
 if TYPE_CHECKING:
     from pyreplog._native.segment import Segment
 
-SCAN_BYTES = 1 << 20
+SCAN_BYTES = 1 << 22
 _ENTRY_MAX = (1 << 63) - 1
-_SLICE_US = 200_000  # a sleeping follower looks up this often, for Ctrl-C and a killed writer
 
 
 class Access(Reader):
@@ -199,10 +198,8 @@ class Access(Reader):
         return self._follow_batches(self._cursor(start, batch_bytes), _as_seconds(timeout))
 
     def _follow_batches(self, cursor: Cursor, timeout: float | None) -> Iterator[RecordBatch]:
-        while self._wait_for(cursor, timeout):
-            batch = cursor.take()
-            if batch is not None:
-                yield batch
+        while (batch := cursor.wait(timeout)) is not None:
+            yield batch
 
     def follow(self, start: int | None = None, *, timeout: float | None = None) -> Follower:
         """Records from entry `start` on (None: those appended from now on), waiting for more at the end.
@@ -219,15 +216,14 @@ class Access(Reader):
             raise OutOfRangeError(f"entry {first}: numbers are not negative and fit into 64 bits")
         return Cursor(self, first, _as_batch_bytes(batch_bytes))
 
-    def _wait_for(self, cursor: Cursor, timeout: float | None) -> bool:
-        """Sleep until there is something for a follower; False when `timeout` seconds have passed."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+    def _wait_for(self, cursor: Cursor, deadline: float | None) -> bool:
+        """Sleep until there is something for a follower; False when `deadline` (of time.monotonic) has passed."""
         while True:
             self._check_open()
             visible = self._visible()
             if cursor.is_due():
                 return True
-            left = _SLICE_US
+            left = SLICE_US
             if deadline is not None:
                 left = min(left, int((deadline - time.monotonic()) * 1e6))
                 if left <= 0:

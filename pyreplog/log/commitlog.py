@@ -237,6 +237,8 @@ class CommitLog(Access, Appender):
             self._commits.wait(self._staged_end)
             return self.synced_end
         with self._lock:
+            if self._error is not None:  # poisoned while this thread waited
+                raise self._error
             segment, position, entry, _ = self._state
             try:
                 self._housekeeper.sync_sealed()

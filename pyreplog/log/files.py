@@ -95,14 +95,22 @@ class RealFiles:
 
     def replace_small(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(path.name + ".new")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            self._write_new(temporary, data)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise DiskFullError(error.errno, f"{path}: no room for {len(data)} bytes") from error
+            raise
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+    def _write_new(self, path: Path, data: bytes) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             self.write(fd, data, 0)
             os.fsync(fd)
         finally:
             os.close(fd)
-        self.rename(temporary, path)
-        self.sync_directory(path.parent)
 
 
 def lock_range(fd: int, *, exclusive: bool) -> bool:

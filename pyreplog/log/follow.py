@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 from pyreplog._native.record import Record, RecordBatch
+from pyreplog._native.segment import Pin, Segment
 from pyreplog.errors import TruncatedError
 
 if TYPE_CHECKING:
     from pyreplog.log.access import Access
 
+SLICE_US = 200_000  # a sleeping follower looks up this often, for Ctrl-C and a killed writer
 _HEADER = 24  # length, CRC, stamp, time: what tells one record from another in its place
 
 
@@ -21,21 +24,41 @@ class Cursor:
         self.entry = entry
         self._log, self._batch_bytes = log, batch_bytes
         self._position: int | None = None
+        self._held: tuple[Pin, Segment] | None = None  # the segment that the last entries came from
         self._truncations = log._truncations
-        self._last: bytes | None = None  # header of the last record given out
+        self._last: Record | None = None  # the last one given out
 
     def is_due(self) -> bool:
         """Whether `take` has something to give, or to raise."""
         return self._log.end > self.entry or self._log._truncations != self._truncations
 
-    def take(self) -> RecordBatch | None:
-        """The entries from here on that are visible now, about `batch_bytes` of them; None when there are none.
+    def wait(self, timeout: float | None) -> RecordBatch | None:
+        """The next entries, waited for; None when `timeout` seconds have passed without any.
 
         Errors: as scan; TruncatedError when entries that were given out have been cut since.
         """
         log = self._log
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            if self._held is not None and self._position is not None:
+                left = SLICE_US if deadline is None else min(SLICE_US, max(0, int((deadline - time.monotonic()) * 1e6)))
+                batch = log._follow(self._held[1], self._position, self._batch_bytes, self._truncations, left)
+                if batch is not None and len(batch):
+                    return self._given(batch)
+            if not log._wait_for(self, deadline):
+                return None
+            batch = self.take()
+            if batch is not None:
+                return batch
+
+    def take(self) -> RecordBatch | None:
+        """The entries from here on that are visible now, about `batch_bytes` of them; None when there are none.
+
+        Errors: as `wait`.
+        """
+        log = self._log
         if log._truncations != self._truncations:
-            self._truncations, self._position = log._truncations, None
+            self._truncations, self._position, self._held = log._truncations, None, None
             self._check_not_cut()
         if self.entry >= log.end:
             return None
@@ -47,8 +70,13 @@ class Cursor:
         self._position = batch.next_position
         if not len(batch):
             return None
-        self.entry = batch[-1].entry + 1
-        self._last = bytes(batch[-1].raw[:_HEADER])
+        self._held = log._hold(batch[-1].position)
+        return self._given(batch)
+
+    def _given(self, batch: RecordBatch) -> RecordBatch:
+        self._position = batch.next_position
+        self._last = batch[-1]
+        self.entry = self._last.entry + 1
         return batch
 
     def _check_not_cut(self) -> None:
@@ -56,7 +84,7 @@ class Cursor:
         if self._last is None:
             return
         end = self._log.end
-        if end < self.entry or bytes(self._log.read(self.entry - 1).raw[:_HEADER]) != self._last:
+        if end < self.entry or self._log.read(self.entry - 1).raw[:_HEADER] != self._last.raw[:_HEADER]:
             raise TruncatedError(f"entries before {self.entry}, where this follower was, have been cut")
 
 
@@ -67,8 +95,8 @@ class Follower:
         self._log, self._cursor, self._timeout = log, cursor, timeout
 
     def __iter__(self) -> Iterator[Record]:
-        while self._log._wait_for(self._cursor, self._timeout):
-            yield from self._cursor.take() or ()
+        while (batch := self._cursor.wait(self._timeout)) is not None:
+            yield from batch
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         while await self._log._reached(self._cursor.entry, self._timeout):

@@ -83,7 +83,7 @@ class Housekeeper:
         try:
             self._retain(log)
             while log._pool.wanting() and not self._stopping:
-                log._pool.prepare()
+                log._pool.populate(log._pool.prepare())
                 self._retain(log)  # before the next one: what it frees need not be made
         except DiskError as error:
             logger.warning("%s: cannot prepare a segment: %s", log.path, error)
@@ -106,16 +106,19 @@ class Housekeeper:
     def _seal(self, log: CommitLog) -> None:
         """Write the index of segments that are full, and sync those that are due, oldest first."""
         due = time.monotonic() - (LAZY_SYNC_S if self._config.durability == "appended" else 0.0)
-        while self._sealed and self._sealed[0][0] <= due and not self._stopping:
+        while self._sealed and self._sealed[0][0] <= due and not self._stopping and log._error is None:
             with log._lock:
                 self.sync_sealed(1)
         with log._lock:
             self._unmap_surplus(log)
 
     def sync_sealed(self, limit: int = 1 << 30) -> None:
-        """Sync sealed segments, the oldest first, and move the checkpoint behind them. Under the log's lock."""
+        """Sync sealed segments, the oldest first, and move the checkpoint behind them. Under the log's lock.
+
+        Not once the log is poisoned: the pages that a failed sync lost count as clean, so the next sync succeeds.
+        """
         log = self._log()
-        while log is not None and self._sealed and limit > 0:
+        while log is not None and log._error is None and self._sealed and limit > 0:
             segment = self._sealed[0][1]
             index = segment.index
             assert index is not None, "a sealed segment has its index until it is written here"

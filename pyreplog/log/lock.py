@@ -23,8 +23,8 @@ class WriterLock:
         except BaseException:
             os.close(self._fd)
             raise
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+        with contextlib.suppress(OSError):  # on a full disk whoever comes second does not learn who was first
+            os.pwrite(self._fd, b"%-20d" % os.getpid(), 0)
 
     def release(self) -> None:
         """Give the lock up. In a forked child this drops the child's share only: the parent keeps the lock."""

@@ -20,6 +20,8 @@ from pyreplog.log.files import Files, lock_range, unlock
 PREPARED = -2
 """First entry number in the header of a file that has its place but no record yet."""
 
+_POPULATE_BYTES = 4 << 20
+
 UNNUMBERED = -1
 """First entry number in the header of a log whose records carry their own numbers."""
 
@@ -62,8 +64,8 @@ class SegmentPool:
         """Whether `prepare` has something to do."""
         return len(self._prepared) < self._spares
 
-    def prepare(self) -> None:
-        """Make one more segment ready. DiskFullError when there is no room, DiskError when the disk fails.
+    def prepare(self) -> Segment:
+        """Make one more segment ready, and return it. DiskFullError: no room; DiskError: the disk fails.
 
         Slow; never on the append path if it can be helped. `take` does not wait for it while another one is ready.
         """
@@ -72,18 +74,31 @@ class SegmentPool:
                 base = self.next_base + len(self._prepared) * self._size
             path = names.segment_path(self._directory, base)
             try:
-                self._prepared.append(self._prepare(base, path))
+                segment = self._prepare(base, path)
             except ReplogError:  # a full disk, or a file system that lacks something
                 raise
             except OSError as error:
                 raise DiskError(error.errno, f"{path} cannot be prepared: {error}") from error
+            self._prepared.append(segment)
+        return segment
+
+    def populate(self, segment: Segment) -> None:
+        """Fault the pages of a prepared segment in, ahead of the appends, which may have begun already.
+
+        Not for a log that syncs: populating marks every page dirty, and the first sync would write the whole file.
+        """
+        if self._zeroed:
+            return
+        for offset in range(0, self._size, _POPULATE_BYTES):
+            start = max(offset, segment.end & -4096)
+            stop = min(offset + _POPULATE_BYTES, self._size)
+            if start < stop:
+                segment.populate(start, stop - start)
 
     def _prepare(self, base: int, path: Path) -> Segment:
         segment = self._reuse(base, path) if self._recycled else self._make(base, path)
         try:
             self._files.sync_directory(self._directory)
-            if not self._zeroed:  # populating marks every page dirty: the next sync would write the whole file
-                segment.populate()
         except BaseException:
             self._files.remove(path)
             raise
@@ -156,10 +171,9 @@ class SegmentPool:
         self._recycled.append(segment)
 
     def close(self) -> None:
-        """Remove what has no place in the log."""
+        """Remove what has no place in the log. What a power cut brings back, the next opening removes."""
         with self._making:
             for segment in (*self._prepared, *self._recycled):
                 self._files.remove(Path(segment.path))
             self._prepared.clear()
             self._recycled.clear()
-            self._files.sync_directory(self._directory)

@@ -74,20 +74,23 @@ class Life:
             record("now_holds", record.history.check(log))
         fine = self.act(log, rng, record, steps)
         if self.closes or not fine:
-            return self._close(log) and fine
+            return self._close(log, record) and fine
         return True
 
     def act(self, log: CommitLog, rng: Random, record: Recorder, steps: int) -> bool:
         """What is done with the open log; False when the disk failed."""
         return run_until_poisoned(log, rng, record, steps, threads=self.threads)
 
-    def _close(self, log: CommitLog) -> bool:
+    def _close(self, log: CommitLog, record: Recorder) -> bool:
+        poisoned = log._error is not None
         try:
             log.close()
         except PoisonedError:
             if self._disk_is_fine:
                 raise
             return False
+        if not poisoned:
+            record("reported_synced", len(record.history.items))
         return True
 
     @property

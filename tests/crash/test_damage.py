@@ -172,3 +172,15 @@ def test_segments_behind_a_torn_one_are_cut_and_kept_aside(tmp_path: Path) -> No
     assert values[199] in b"".join(kept.values())
     with pyreplog.open(path) as log:
         assert log.append(b"next") == 50 and log[:] == [*values[:50], b"next"]
+
+
+def test_a_place_has_another_stamp_after_a_truncation(tmp_path: Path) -> None:
+    """So that what lay there before never counts as a record."""
+    with pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT_BYTES) as log:
+        stamps = []
+        for _ in range(2):
+            log.append_batch([bytes(1000)] * 80)
+            stamps.append((log._state[0].base, log._state[0].stamp))
+            log.truncate(10)
+        (base, first), (again, second) = stamps
+        assert base == again == SEGMENT_BYTES and first != second

@@ -25,13 +25,26 @@ PER_SEGMENT = 40  # appends of `fill` that one segment takes
 Script = Callable[[CommitLog, Recorder, Workload], None]
 
 
-def fill(log: CommitLog, record: Recorder, count: int) -> None:
-    """One batch, synced."""
+def put(log: CommitLog, record: Recorder, count: int) -> None:
+    """One batch."""
     items = [(DATA, None, b"%d,".ljust(1400, b".") % (record.history.made + i)) for i in range(count)]
     record("append", items)
-    log.append_batch([value for _, _, value in items])
+    try:
+        log.append_batch([value for _, _, value in items])
+    except DiskError:
+        record("refused_append", count)
+        raise
+
+
+def fill(log: CommitLog, record: Recorder, count: int) -> None:
+    """One batch, synced."""
+    put(log, record, count)
     log.sync()
     record("reported_synced", len(record.history.items))
+
+
+def put_two(log: CommitLog, record: Recorder, work: Workload) -> None:
+    put(log, record, 2)
 
 
 def nothing(log: CommitLog, record: Recorder, work: Workload) -> None:
@@ -54,12 +67,19 @@ def roll(log: CommitLog, record: Recorder, work: Workload) -> None:
 
 def truncate_to(entry: int) -> Script:
     def script(log: CommitLog, record: Recorder, work: Workload) -> None:
-        record("truncate", record.history.numbered[entry])
-        log.truncate(entry)
-        record("truncated")
+        if entry < log.end:
+            record("truncate", record.history.numbered[entry])
+            log.truncate(entry)
+            record("truncated")
         fill(log, record, 2)
 
     return script
+
+
+def truncate_unsynced(log: CommitLog, record: Recorder, work: Workload) -> None:
+    """What stays becomes durable by it."""
+    put(log, record, 2 * PER_SEGMENT + 20)
+    truncate_to(2 * PER_SEGMENT + 10)(log, record, work)
 
 
 def trim_and_recycle(log: CommitLog, record: Recorder, work: Workload) -> None:
@@ -97,10 +117,11 @@ class Scripted(Life):
 OPERATIONS: dict[str, tuple[Script | None, float, Script, bool]] = {
     # what comes before (None: no log), what of it is on disk, the operation, whether it ends with close()
     "create": (None, 1.0, nothing, False),
-    "open and close": (two_segments, 1.0, nothing, True),
+    "append and close": (two_segments, 1.0, put_two, True),
     "roll": (two_segments, 1.0, roll, False),
     "truncate within the last segment": (two_segments, 1.0, truncate_to(2 * PER_SEGMENT - 3), False),
     "truncate to the first segment": (two_segments, 1.0, truncate_to(PER_SEGMENT - 10), False),
+    "truncate what was not synced": (None, 1.0, truncate_unsynced, False),
     "trim and recycle": (two_segments, 1.0, trim_and_recycle, False),
     "recover a torn tail": (torn, 0.5, nothing, True),
 }

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog._native.pump import write_sync
 from pyreplog.errors import DiskFullError, PoisonedError, ReplogError
 from pyreplog.log import checkpoint, housekeeper
 from pyreplog.log.commitlog import CommitLog
@@ -36,12 +35,38 @@ def open_log(path: Path, files: FaultyFiles, durability: str) -> CommitLog:
 # ---- a sync fails ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sync", [RealFiles().sync, lambda fd: write_sync(fd, b"x", 0)])
-def test_a_sync_reaches_the_kernel(sync) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("call", ["sync", "write_sync"])
+def test_a_sync_reaches_the_kernel(call: str) -> None:
     """The null device takes any write and cannot be synced."""
+    arguments = (b"x", 0) if call == "write_sync" else ()
     with Path(os.devnull).open("wb") as null, pytest.raises(OSError) as caught:
-        sync(null.fileno())
+        getattr(RealFiles(), call)(null.fileno(), *arguments)
     assert caught.value.errno == errno.EINVAL
+
+
+def test_no_synced_append_returns_before_its_sync(tmp_path: Path) -> None:
+    synced = [0]  # positions after what was synced
+
+    class Watched(RealFiles):
+        def write_sync(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+            super().write_sync(fd, data, offset)
+            synced.append(max(offset + len(data), synced[-1]))
+
+    with pyreplog.open(tmp_path / "log", files=Watched(), durability="synced", segment_bytes=1 << 20) as log:
+        early: list[int] = []
+
+        def append() -> None:
+            for _ in range(50):
+                entry = log.append(b"x" * 64)
+                if log.position_of(entry) + 96 > synced[-1]:
+                    early.append(entry)
+
+        threads = [threading.Thread(target=append) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert log.end == 400 and not early
 
 
 def test_failed_group_commit_poisons_the_log(tmp_path: Path, files: FaultyFiles) -> None:
