@@ -48,6 +48,7 @@ setup(
             extension("status", "crc32c.c"),
             extension("attributes"),
             extension("record", "crc32c.c"),
+            extension("batch", "crc32c.c"),
             extension("sparse", "crc32c.c"),
             extension("segment", "crc32c.c"),
             extension("tail"),

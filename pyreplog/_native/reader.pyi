@@ -2,7 +2,8 @@ from typing import SupportsIndex, overload
 
 from typing_extensions import disjoint_base
 
-from pyreplog._native.record import Record, RecordBatch
+from pyreplog._native.batch import RecordBatch
+from pyreplog._native.record import Record
 from pyreplog._native.segment import Pin, Segment
 from pyreplog._native.tail import Tail
 

@@ -1,7 +1,8 @@
 from pathlib import Path
 from typing import Final, Self, final
 
-from pyreplog._native.record import Record, RecordBatch
+from pyreplog._native.batch import RecordBatch
+from pyreplog._native.record import Record
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.errors import CorruptionError
 

@@ -16,6 +16,7 @@ from pyreplog._native.layout cimport (
     SegmentHeader, ShortHeader, crc32c,
 )
 from pyreplog._native cimport record as rec
+from pyreplog._native.batch cimport make_batch
 from pyreplog._native.status cimport corruption
 from pyreplog.errors import CorruptionError, DiskFullError, FormatVersionError, InvalidArgumentError, UnsupportedFilesystemError
 
@@ -255,7 +256,7 @@ cdef class Segment:
             raise self.fault(next_offset, fault)
         if fault == rec.RECORD_BLANK:
             next_offset = self.size
-        return rec.make_batch(held, self.map, self.base, self.first_entry, offsets, offsets + count, count, consecutive,
+        return make_batch(held, self.map, self.base, self.first_entry, offsets, offsets + count, count, consecutive,
                               self.base + next_offset)
 
     def read(self, int64_t offset, int64_t stop):

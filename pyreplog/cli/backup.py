@@ -9,7 +9,7 @@ from pathlib import Path
 import pyreplog
 from pyreplog.cli.output import amount, print_json
 from pyreplog.cli.progress import progress
-from pyreplog.log.backup import backup
+from pyreplog.log.backup.copying import backup
 
 NAME = "backup"
 HELP = "copy a log, live or not, into a directory that `restore` makes a log of"

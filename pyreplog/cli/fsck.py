@@ -10,9 +10,10 @@ from pathlib import Path
 from pyreplog.cli.output import amount, print_fields, print_json
 from pyreplog.cli.progress import progress
 from pyreplog.errors import CorruptionError, InvalidArgumentError
-from pyreplog.log import fsck, names
-from pyreplog.log.damage import Damage, Report
-from pyreplog.log.repair import repair
+from pyreplog.log import names
+from pyreplog.log.fsck import check as fsck
+from pyreplog.log.fsck.damage import Damage, Report
+from pyreplog.log.fsck.repair import repair
 
 NAME = "fsck"
 HELP = "verify every byte of a log and report each damage; exit code 4 when something is damaged"

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from pyreplog._native.record import NO_EVENT_TIME, RecordBatch
+from pyreplog._native.batch import RecordBatch
+from pyreplog._native.record import NO_EVENT_TIME
 
 
 def print_json(value: Any) -> None:

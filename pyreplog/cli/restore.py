@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 from pyreplog.cli.output import print_json
 from pyreplog.cli.progress import progress
-from pyreplog.log import manifest
-from pyreplog.log.restore import restore
+from pyreplog.log.backup import manifest
+from pyreplog.log.backup.restoring import restore
 
 NAME = "restore"
 HELP = "make a log from a backup; it gets an identity of its own, entries, numbers and positions stay"

@@ -10,8 +10,9 @@ from typing import Any
 import pyreplog
 from pyreplog.cli.output import amount, moment, print_fields, print_json
 from pyreplog.errors import NotALogError
-from pyreplog.log import LogReader, names, survey
+from pyreplog.log import LogReader, names
 from pyreplog.log import checkpoint as checkpoints
+from pyreplog.log.fsck import survey
 
 NAME = "stat"
 HELP = "show what a log holds, who writes it, and how far it is on disk"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyreplog
 from pyreplog import LogReader
-from pyreplog._native.record import RecordBatch
+from pyreplog._native.batch import RecordBatch
 from pyreplog.cli.cat import add_printing, printer
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.log import names

@@ -22,8 +22,8 @@
 | housekeeper | the background thread: prepare, seal, sync, retain |
 | retention | which segments may go, and removing them |
 | truncation | cutting the end, crash-safe |
-| backup | consistent copy of a live log, and restore |
-| fsck | verify every byte, explain and repair damage |
+| backup/ | consistent copy of a live log, and restore |
+| fsck/ | verify every byte, explain and repair damage |
 """
 
 from pyreplog.log.commitlog import CommitLog

@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, SupportsIndex
 
+from pyreplog._native.batch import RecordBatch
 from pyreplog._native.reader import Reader
-from pyreplog._native.record import Record, RecordBatch
+from pyreplog._native.record import Record
 from pyreplog._native.segment import HEADER_BYTES
 from pyreplog.errors import CorruptionError, InvalidArgumentError, OutOfRangeError, WrongTypeError
 from pyreplog.log.follow import SLICE_US, Cursor, Follower

@@ -137,8 +137,7 @@ class CommitLog(Access, Appender):
 
     def _reserve(self, segments: int) -> None:
         """Have so many segments ready, so that a batch never stops half way for lack of space."""
-        while self._pool.ready < segments:
-            self._pool.prepare()
+        self._pool.prepare(segments)
 
     def _rebuild(self) -> None:
         """The table of the writer is always right."""
@@ -156,8 +155,7 @@ class CommitLog(Access, Appender):
 
     def _roll(self, segment: Segment, entry: int, last_time: int) -> None:
         """Seal the active segment and go on in the next one. The caller is inside the append path."""
-        if not self._pool.ready:
-            self._pool.prepare()  # DiskFullError leaves the log as it was
+        self._pool.prepare(1)  # DiskFullError leaves the log as it was
         self._seal()
         if self.config.durability == "synced":
             self._commits.write_blank(segment, self._take_blank())

@@ -6,7 +6,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
-from pyreplog._native.record import Record, RecordBatch
+from pyreplog._native.batch import RecordBatch
+from pyreplog._native.record import Record
 from pyreplog._native.segment import Pin, Segment
 from pyreplog.errors import TruncatedError
 
@@ -40,6 +41,7 @@ class Cursor:
         log = self._log
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
+            log._check_open()
             if self._held is not None and self._position is not None:
                 left = SLICE_US if deadline is None else min(SLICE_US, max(0, int((deadline - time.monotonic()) * 1e6)))
                 batch = log._follow(self._held[1], self._position, self._batch_bytes, self._truncations, left)

@@ -83,7 +83,8 @@ class Housekeeper:
         try:
             self._retain(log)
             while log._pool.wanting() and not self._stopping:
-                log._pool.populate(log._pool.prepare())
+                for segment in log._pool.prepare(log._pool.ready + 1):
+                    log._pool.populate(segment)
                 self._retain(log)  # before the next one: what it frees need not be made
         except DiskError as error:
             logger.warning("%s: cannot prepare a segment: %s", log.path, error)

@@ -64,23 +64,28 @@ class SegmentPool:
         """Whether `prepare` has something to do."""
         return len(self._prepared) < self._spares
 
-    def prepare(self) -> Segment:
-        """Make one more segment ready, and return it. DiskFullError: no room; DiskError: the disk fails.
+    def prepare(self, at_least: int) -> list[Segment]:
+        """Make segments until `at_least` are ready, and return those that were made.
 
         Slow; never on the append path if it can be helped. `take` does not wait for it while another one is ready.
+        Errors: DiskFullError, no room; DiskError, the disk fails.
         """
-        with self._making:
-            with self._lock:
-                base = self.next_base + len(self._prepared) * self._size
-            path = names.segment_path(self._directory, base)
-            try:
-                segment = self._prepare(base, path)
-            except ReplogError:  # a full disk, or a file system that lacks something
-                raise
-            except OSError as error:
-                raise DiskError(error.errno, f"{path} cannot be prepared: {error}") from error
-            self._prepared.append(segment)
-        return segment
+        made: list[Segment] = []
+        if len(self._prepared) >= at_least:
+            return made
+        with self._making:  # whoever was making one may have made enough
+            while len(self._prepared) < at_least:
+                with self._lock:
+                    base = self.next_base + len(self._prepared) * self._size
+                path = names.segment_path(self._directory, base)
+                try:
+                    made.append(self._prepare(base, path))
+                except ReplogError:  # a full disk, or a file system that lacks something
+                    raise
+                except OSError as error:
+                    raise DiskError(error.errno, f"{path} cannot be prepared: {error}") from error
+                self._prepared.append(made[-1])
+        return made
 
     def populate(self, segment: Segment) -> None:
         """Fault the pages of a prepared segment in, ahead of the appends, which may have begun already.
@@ -132,8 +137,7 @@ class SegmentPool:
 
     def take(self, first_entry: int) -> Segment:
         """The next segment, now beginning with entry `first_entry`. Prepares one first if none is ready."""
-        while not self._prepared:
-            self.prepare()
+        self.prepare(1)
         with self._lock:
             segment = self._prepared.popleft()
             self.next_base = segment.base + self._size

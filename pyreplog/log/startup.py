@@ -33,8 +33,10 @@ def prepare_directory(path: Path, files: Files, *, create: bool) -> None:
     if not path.exists():
         if not create:
             raise NotALogError(f"{path} does not exist")
+        missing = [parent for parent in path.parents if not parent.exists()]
         path.mkdir(parents=True, mode=0o700)
-        files.sync_directory(path.parent)
+        for made in (path, *missing):
+            files.sync_directory(made.parent)
     if not os.access(path, os.W_OK):
         raise ReadOnlyError(f"{path} cannot be written; open it with mode='r'")
     present = {entry.name for entry in path.iterdir()}
@@ -50,6 +52,7 @@ def start(path: Path, files: Files, config: LogConfig, *, create: bool) -> Start
     """Bring the directory into a state that can be appended to; the caller holds the writer's lock."""
     for stray in (*names.spare_paths(path), *path.glob("fresh-*.seg"), *path.glob("*.new")):
         files.remove(stray)
+    files.sync_directory(path)  # a finished truncation's marker that was removed, but not durably, would come back
     _finish_truncation(path, files)
     checkpoint = checkpoints.load(path)
     if checkpoint is None and not names.segment_bases(path):
@@ -75,6 +78,7 @@ def _first(path: Path, files: Files, config: LogConfig) -> Started:
         epoch=0,
         clean=False,
     )
+    files.sync_directory(path.parent)  # whoever made the directory may have been killed before it was durable
     CheckpointFile(path, files, checkpoint).close()
     return Started(checkpoint, recovery.recover(path, files, checkpoint, writable=True))
 

@@ -256,7 +256,6 @@ class Disk:
         if item is not None:
             item.sync()
 
-
     def allocate(self) -> None:
         self.allocations += 1
         if self.allocations in self.full:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from pyreplog._native.record import RecordBatch
+from pyreplog._native.batch import RecordBatch
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.reader import LogReader
 

@@ -67,12 +67,15 @@ def counted(log: CommitLog | LogReader) -> Counts:
         for record in batch:
             thread, number, _ = record.value.split(b",", 2)
             expected = counts.get(int(thread), int(number))  # the first ones may have been trimmed
-            assert int(number) == expected, f"entry {record.entry}: expected number {expected}, found {record.value!r:.40}"
+            assert int(number) == expected, (
+                f"entry {record.entry}: expected number {expected}, found {record.value!r:.40}"
+            )
             counts[int(thread)] = expected + 1
     return counts
 
 
 # ---- one process's life ----------------------------------------------------------------------------------------------
+
 
 def _one_round(directory: Path, settings: dict[str, Any], threads: int, rng: Random) -> Counts:
     """Start a process that appends, kill it after some acknowledgements; what it had acknowledged until then."""

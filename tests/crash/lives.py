@@ -59,7 +59,9 @@ class Life:
             record("trim", 1 << 62)
         steps, files = self.steps, PowerCutFiles(disk)
         while not self._work(home / "log", files, rng, record, steps):
-            steps //= 2  # the disk failed: what is there must have survived, and must be on disk once it is opened again
+            steps //= (
+                2  # the disk failed: what is there must have survived, and must be on disk once it is opened again
+            )
         disk.power_cut(0)
 
     def _work(self, path: Path, files: PowerCutFiles, rng: Random, record: Recorder, steps: int) -> bool:

@@ -29,14 +29,20 @@ def repeat_command(kind: str, seed: int) -> str:
 
 def main() -> int:
     options = _arguments()
-    seeds = [options.seed] * options.times if options.seed is not None else range(options.first, options.first + options.seeds)
+    seeds = (
+        [options.seed] * options.times
+        if options.seed is not None
+        else range(options.first, options.first + options.seeds)
+    )
     runs = [(kind, seed) for seed in seeds for kind in ([options.only] if options.only else KINDS)]
     folder = Path(tempfile.mkdtemp(prefix="pyreplog-crash-"))
     print(f"{len(runs)} runs, seeds {seeds[0]} to {seeds[-1]}, {options.jobs} at a time, in {folder}")
     failures, done, began = 0, 0, time.monotonic()
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
-        started = {pool.submit(_run, kind, seed, folder / f"{kind}-{i}"): (kind, seed) for i, (kind, seed) in enumerate(runs)}
+        started = {
+            pool.submit(_run, kind, seed, folder / f"{kind}-{i}"): (kind, seed) for i, (kind, seed) in enumerate(runs)
+        }
         for future in as_completed(started):
             done += 1
             if message := future.result():
@@ -44,7 +50,11 @@ def main() -> int:
                 kind, seed = started[future]
                 print(f"\nFAILED {kind} {seed}; {repeat_command(kind, seed)}\n{message}")
             if sys.stdout.isatty() or done % 100 == 0 or done == len(runs):
-                print(f"\r{done} of {len(runs)} runs, {failures} failed, {time.monotonic() - began:.0f} s", end="", flush=True)
+                print(
+                    f"\r{done} of {len(runs)} runs, {failures} failed, {time.monotonic() - began:.0f} s",
+                    end="",
+                    flush=True,
+                )
     print()
     if not failures:
         shutil.rmtree(folder)

@@ -68,9 +68,7 @@ class WaitingRoom(RuleBasedStateMachine):
 
     @rule(key=keys, threshold=numbers, delay=delays)
     def watch(self, key: str, threshold: int, delay: int | None) -> None:
-        waiter = Waiter(
-            len(self.watches), key, threshold, None if delay is None else max(0, self.now_us + delay)
-        )
+        waiter = Waiter(len(self.watches), key, threshold, None if delay is None else max(0, self.now_us + delay))
         ack = Ack(waiter.name)
         ack.add_done_callback(self.note)
         self.watches.append(self.room.watch(key, threshold, ack, waiter.deadline_us))

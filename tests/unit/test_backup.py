@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog.log import backup as backups
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import fsck, manifest, names, survey, truncation
-from pyreplog.log.backup import backup
+from pyreplog.log import names, truncation
+from pyreplog.log.backup import copying as backups
+from pyreplog.log.backup import manifest
+from pyreplog.log.backup.copying import backup
+from pyreplog.log.backup.restoring import restore
 from pyreplog.log.files import RealFiles
-from pyreplog.log.restore import restore
+from pyreplog.log.fsck import check as fsck
+from pyreplog.log.fsck import survey
 from tests import samples
 from tests.samples import ENTRIES, SEGMENT_BYTES, flip
 

@@ -193,7 +193,7 @@ def in_child(work) -> str:
         os.write(write, told.encode())
         os._exit(0)
     os.close(write)
-    with open(read, "rb") as pipe:  # noqa: PTH123
+    with open(read, "rb") as pipe:
         told = pipe.read().decode()
     os.waitpid(pid, 0)
     return told

@@ -14,7 +14,7 @@ import pyreplog
 from pyreplog import CorruptionError, NotALogError, ReplogError
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.log import names
-from pyreplog.log.hold import hold
+from pyreplog.log.fsck.hold import hold
 from tests import samples
 from tests.samples import ENTRIES, SEGMENT_BYTES, first_entries, flip, position_of, value_of
 

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 import pyreplog
 from pyreplog._native.segment import encode_header
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import fsck, names, recovery, survey, truncation
-from pyreplog.log import hold as holding
-from pyreplog.log.damage import CHECKPOINT, HEADER, INDEX, MARKER, RECORD, SEGMENT
+from pyreplog.log import names, recovery, truncation
 from pyreplog.log.files import RealFiles
-from pyreplog.log.repair import repair
+from pyreplog.log.fsck import check as fsck
+from pyreplog.log.fsck import hold as holding
+from pyreplog.log.fsck import survey
+from pyreplog.log.fsck.damage import CHECKPOINT, HEADER, INDEX, MARKER, RECORD, SEGMENT
+from pyreplog.log.fsck.repair import repair
 from tests import samples
 from tests.samples import ENTRIES, SEGMENT_BYTES, first_entries, flip, position_of
 
@@ -119,7 +121,7 @@ def test_a_segment_taken_while_headers_are_read(tmp_path, monkeypatch):
     with pyreplog.open(path, segment_bytes=SEGMENT_BYTES) as writer:
         writer.append(b"x")
         while not writer.stats().ready_segments:
-            writer._pool.prepare()
+            writer._pool.prepare(writer._pool.ready + 1)
 
         def roll_first(*args):
             writer.append_batch([b"x" * 1000] * 64)
@@ -341,7 +343,7 @@ def test_index_files(log):
 def test_an_intact_index_that_says_something_else(log):
     """Right CRC, right segment, and yet not what the segment holds."""
     from pyreplog._native.sparse import SparseIndex
-    from pyreplog.log.hold import hold
+    from pyreplog.log.fsck.hold import hold
 
     segment, path = hold(log, 0), samples.indexes(log)[0]
     index = SparseIndex(segment.size)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog.log import fsck, names, truncation
-from pyreplog.log.damage import HEADER
-from pyreplog.log.repair import repair
+from pyreplog.log import names, truncation
+from pyreplog.log.fsck import check as fsck
+from pyreplog.log.fsck.damage import HEADER
+from pyreplog.log.fsck.repair import repair
 from tests import samples
 from tests.samples import SEGMENT_BYTES, first_entries, flip, position_of
 

@@ -17,7 +17,7 @@ def test_no_segment_is_prepared_while_files_are_removed(tmp_path: Path, monkeypa
 
         def announce_beside_the_housekeeper(*args) -> None:
             announce(*args)
-            thread = threading.Thread(target=log._pool.prepare)
+            thread = threading.Thread(target=log._pool.prepare, args=(log._pool.ready + 1,))
             thread.start()
             thread.join(0.2)  # comes to an end only if it may go on beside the truncation
 

@@ -16,10 +16,11 @@ from pyreplog._native.checksum import crc32c
 from pyreplog._native.segment import HEADER_BYTES, Segment
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.errors import CorruptionError, InvalidArgumentError, TrimmedError, TruncatedError
-from pyreplog.log import names, recovery, survey
+from pyreplog.log import names, recovery
+from pyreplog.log.backup.manifest import Manifest, Piece
 from pyreplog.log.files import Files, RealFiles
-from pyreplog.log.hold import hold
-from pyreplog.log.manifest import Manifest, Piece
+from pyreplog.log.fsck import survey
+from pyreplog.log.fsck.hold import hold
 from pyreplog.log.reader import LogReader
 
 Progress = Callable[[int, int], object]

@@ -16,12 +16,12 @@ from pyreplog._native.checksum import crc32c
 from pyreplog._native.segment import HEADER_BYTES, Segment, encode_header
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.errors import CorruptionError
-from pyreplog.log import manifest as manifests
 from pyreplog.log import names, recovery
-from pyreplog.log.backup import check_target
+from pyreplog.log.backup import manifest as manifests
+from pyreplog.log.backup.copying import check_target
+from pyreplog.log.backup.manifest import Manifest, Piece
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
 from pyreplog.log.files import Files, RealFiles
-from pyreplog.log.manifest import Manifest, Piece
 
 Progress = Callable[[int, int], object]
 """Called with (bytes restored, entries restored) in all."""

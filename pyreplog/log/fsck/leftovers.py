@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyreplog.log import names
-from pyreplog.log.survey import Survey
+from pyreplog.log.fsck.survey import Survey
 from pyreplog.log.truncation import Truncation
 
 _KNOWN = {names.LOCK, names.TAIL, names.CHECKPOINT, names.TRUNCATION, names.ASIDE}

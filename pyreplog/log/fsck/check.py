@@ -14,11 +14,12 @@ from uuid import UUID
 from pyreplog._native.segment import HEADER_BYTES, Segment
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.errors import CorruptionError, TrimmedError
-from pyreplog.log import leftovers, names, recovery, sidefiles, survey
-from pyreplog.log.damage import CHECKPOINT, HEADER, INDEX, MARKER, RECORD, SEGMENT, Damage, Report
-from pyreplog.log.hold import hold
+from pyreplog.log import names, recovery
+from pyreplog.log.fsck import leftovers, sidefiles, survey
+from pyreplog.log.fsck.damage import CHECKPOINT, HEADER, INDEX, MARKER, RECORD, SEGMENT, Damage, Report
+from pyreplog.log.fsck.hold import hold
+from pyreplog.log.fsck.survey import Header, Survey
 from pyreplog.log.segments import PREPARED
-from pyreplog.log.survey import Header, Survey
 
 Progress = Callable[[int, int], object]
 """Called with (bytes verified, entries found intact) so far, after each segment."""

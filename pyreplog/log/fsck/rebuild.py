@@ -13,8 +13,8 @@ from pyreplog._native.segment import HEADER_BYTES, Segment, encode_header
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.log import names, recovery
 from pyreplog.log.files import Files
+from pyreplog.log.fsck.survey import Header, Survey
 from pyreplog.log.segments import UNNUMBERED
-from pyreplog.log.survey import Header, Survey
 
 _STAMP_AT = 8  # in a record's header
 

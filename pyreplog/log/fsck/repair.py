@@ -22,16 +22,18 @@ from pathlib import Path
 from pyreplog._native.segment import HEADER_BYTES
 from pyreplog._native.sparse import SparseIndex
 from pyreplog._native.tail import Tail
-from pyreplog.log import fsck, names, survey, truncation
+from pyreplog.log import names, truncation
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
-from pyreplog.log.damage import CHECKPOINT, HEADER, INDEX, MARKER, RECORD, Damage, Report
 from pyreplog.log.files import RealFiles, boot_id
-from pyreplog.log.fsck import HEADER_USED
-from pyreplog.log.hold import hold
+from pyreplog.log.fsck import check as fsck
+from pyreplog.log.fsck import survey
+from pyreplog.log.fsck.check import HEADER_USED
+from pyreplog.log.fsck.damage import CHECKPOINT, HEADER, INDEX, MARKER, RECORD, Damage, Report
+from pyreplog.log.fsck.hold import hold
+from pyreplog.log.fsck.rebuild import rebuild_header
+from pyreplog.log.fsck.survey import Header, Survey
 from pyreplog.log.lock import WriterLock
-from pyreplog.log.rebuild import rebuild_header
 from pyreplog.log.segments import PREPARED
-from pyreplog.log.survey import Header, Survey
 from pyreplog.log.truncation import Truncation
 
 BLANK_BYTES = 32  # a segment's records leave room for its blank

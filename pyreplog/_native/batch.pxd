@@ -1,0 +1,24 @@
+# Batches of records as columns.
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from pyreplog._native.record cimport Record
+
+
+cdef class RecordBatch:
+    cdef object owner             # keeps the mapping alive
+    cdef const uint8_t *map       # address of offset 0
+    cdef int64_t base             # position of offset 0
+    cdef int64_t first_entry      # entry number of delta 0, -1: not numbered
+    cdef uint32_t *offsets
+    cdef uint32_t *sizes          # of the values; behind the offsets in one allocation
+    cdef Py_ssize_t count
+    cdef bint consecutive         # entry numbers follow each other
+    cdef readonly int64_t next_position
+    cdef dict columns
+    cdef Record record_at(self, Py_ssize_t i)
+    cdef object column(self, int which)
+
+
+cdef RecordBatch make_batch(object owner, const uint8_t *map, int64_t base, int64_t first_entry,
+                            uint32_t *offsets, uint32_t *sizes, Py_ssize_t count, bint consecutive,
+                            int64_t next_position)

@@ -1,0 +1,275 @@
+"""Batches: the verified records of one scan, as numpy columns over the mapping.
+
+Threads: a batch is immutable; any thread may use it. It holds its segment mapped for as long as it lives.
+"""
+
+cimport cython
+from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyBUF_WRITABLE
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.ref cimport Py_INCREF
+from libc.stdlib cimport free
+from libc.string cimport memcpy
+
+from pyreplog._native.layout cimport FORM_KEY, FORM_LONG, LongHeader, RecordHead, ShortHeader
+from pyreplog._native.record cimport (
+    event_time_of, key_of, make_record, span, stride_of, value_length_of, value_of,
+)
+
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(object o)
+
+
+cdef enum Column:
+    COLUMN_POSITION, COLUMN_ENTRY, COLUMN_TIME, COLUMN_SIZE, COLUMN_KEY_SIZE, COLUMN_EVENT_TIME, COLUMN_KIND
+    COLUMN_LEDGER, COLUMN_STRIDE
+
+
+cdef void gather(RecordBatch batch, int column, int64_t *out) noexcept nogil:
+    """Fill one int64 column; those that need no look at a record first."""
+    cdef Py_ssize_t i
+    if column == COLUMN_POSITION:
+        for i in range(batch.count):
+            out[i] = batch.base + batch.offsets[i]
+    elif column == COLUMN_SIZE:
+        for i in range(batch.count):
+            out[i] = batch.sizes[i]
+    elif column == COLUMN_ENTRY and batch.consecutive and batch.count:
+        out[0] = batch.first_entry + (<const ShortHeader *>(batch.map + batch.offsets[0])).entry_delta
+        for i in range(1, batch.count):
+            out[i] = out[0] + i
+    elif column == COLUMN_TIME:
+        for i in range(batch.count):
+            out[i] = (<const RecordHead *>(batch.map + batch.offsets[i])).time
+    else:
+        for i in range(batch.count):
+            out[i] = field_of(batch, batch.map + batch.offsets[i], column)
+
+
+cdef int64_t field_of(RecordBatch batch, const uint8_t *p, int column) noexcept nogil:
+    cdef const RecordHead *head = <const RecordHead *>p
+    cdef bint is_long = head.form & FORM_LONG
+    if column == COLUMN_ENTRY:
+        if is_long:
+            return (<const LongHeader *>p).entry
+        return batch.first_entry + (<const ShortHeader *>p).entry_delta
+    if column == COLUMN_KEY_SIZE:
+        return head.key_length if head.form & FORM_KEY else -1
+    if column == COLUMN_EVENT_TIME:
+        return event_time_of(p)
+    if column == COLUMN_KIND:
+        return head.kind
+    if column == COLUMN_LEDGER:
+        return (<const LongHeader *>p).ledger if is_long else 0
+    return stride_of(head.length)
+
+
+cdef int64_t pack(const uint8_t *map, const uint32_t *offsets, Py_ssize_t count, bint keys, int64_t *starts,
+                  uint8_t *out) noexcept nogil:
+    """Lay values (or keys) end to end; with out NULL only fill `starts`. Returns the bytes in all."""
+    cdef Py_ssize_t i
+    cdef int64_t at = 0, length
+    cdef const uint8_t *p
+    for i in range(count):
+        p = map + offsets[i]
+        length = (<const RecordHead *>p).key_length if keys else value_length_of(p)
+        starts[i] = at
+        if out != NULL:
+            memcpy(out + at, key_of(p) if keys else value_of(p), length)
+        at += length
+    starts[count] = at
+    return at
+
+
+cdef RecordBatch make_batch(object owner, const uint8_t *map, int64_t base, int64_t first_entry,
+                            uint32_t *offsets, uint32_t *sizes, Py_ssize_t count, bint consecutive,
+                            int64_t next_position):
+    cdef RecordBatch made = RecordBatch.__new__(RecordBatch)
+    made.owner = owner
+    made.map = map
+    made.base = base
+    made.first_entry = first_entry
+    made.offsets, made.sizes = offsets, sizes
+    made.count = count
+    made.consecutive = consecutive
+    made.next_position = next_position
+    return made
+
+
+@cython.final
+cdef class RecordBatch:
+    """Verified records of one segment, as numpy columns over the mapping; made by `scan` and `follow_batches`.
+
+    Columns are computed when first asked for and are of dtype int64 and length len(batch). Iterating gives `Record`s,
+    `values()` and `keys()` lists of bytes, `packed()` one buffer with offsets. The batch holds its segment mapped.
+    """
+
+    def __cinit__(self):
+        self.columns = {}
+
+    def __init__(self):
+        raise TypeError("batches are made by a log's scans")
+
+    def __dealloc__(self):
+        free(self.offsets)
+
+    def __len__(self):
+        return self.count
+
+    cdef Record record_at(self, Py_ssize_t i):
+        return make_record(self.owner, self.map + self.offsets[i], self.first_entry, self.base + self.offsets[i])
+
+    def __getitem__(self, Py_ssize_t i):
+        if i < 0:
+            i += self.count
+        if not 0 <= i < self.count:
+            raise IndexError(f"batch index {i} out of range({self.count})")
+        return self.record_at(i)
+
+    def __iter__(self):
+        return RecordIterator(self)
+
+    def __reduce__(self):
+        raise TypeError("a RecordBatch views a mapped segment and cannot be pickled; take its columns or values")
+
+    cdef object column(self, int which):
+        cdef Py_buffer buffer
+        made = self.columns.get(which)
+        if made is None:
+            import numpy
+            made = numpy.empty(self.count, numpy.int64)
+            if self.count:
+                PyObject_GetBuffer(made, &buffer, PyBUF_WRITABLE)
+                gather(self, which, <int64_t *>buffer.buf)
+                PyBuffer_Release(&buffer)
+            made.flags.writeable = False
+            self.columns[which] = made
+        return made
+
+    @property
+    def position(self):
+        """Position of each record in the log, bytes."""
+        return self.column(COLUMN_POSITION)
+
+    @property
+    def entry(self):
+        """Entry number of each record."""
+        return self.column(COLUMN_ENTRY)
+
+    @property
+    def timestamp(self):
+        """Append time, microseconds since the epoch."""
+        return self.column(COLUMN_TIME)
+
+    @property
+    def event_time(self):
+        """The producer's time, microseconds since the epoch; NO_EVENT_TIME (the smallest int64) where none was given."""
+        return self.column(COLUMN_EVENT_TIME)
+
+    @property
+    def size(self):
+        """Bytes of each value."""
+        return self.column(COLUMN_SIZE)
+
+    @property
+    def key_size(self):
+        """Bytes of each key, -1 where there is none."""
+        return self.column(COLUMN_KEY_SIZE)
+
+    @property
+    def stride(self):
+        """Bytes each record takes in the log, header and padding included."""
+        return self.column(COLUMN_STRIDE)
+
+    @property
+    def kind(self):
+        """Record kind: 1 data, 2 batch, 3 control, 4 marker."""
+        return self.column(COLUMN_KIND)
+
+    @property
+    def ledger(self):
+        """Ledger id; 0 in a bare log."""
+        return self.column(COLUMN_LEDGER)
+
+    def values(self):
+        """The values as a list of bytes (copies)."""
+        cdef list out = PyList_New(self.count)
+        cdef Py_ssize_t i
+        cdef const uint8_t *p
+        for i in range(self.count):
+            p = self.map + self.offsets[i]
+            value = PyBytes_FromStringAndSize(<const char *>value_of(p), value_length_of(p))
+            Py_INCREF(value)
+            PyList_SET_ITEM(out, i, value)
+        return out
+
+    def views(self):
+        """The values as a list of read-only memoryviews of the segment; each keeps it mapped."""
+        cdef Py_ssize_t i
+        cdef const uint8_t *p
+        out = []
+        for i in range(self.count):
+            p = self.map + self.offsets[i]
+            out.append(span(self.owner, value_of(p), value_length_of(p)))
+        return out
+
+    def keys(self):
+        """The keys as a list of bytes, None where a record has none."""
+        return [self.record_at(i).key for i in range(self.count)]
+
+    def packed(self, *, bint keys=False):
+        """(offsets, data): the values (or keys) end to end in a numpy uint8 array; offsets is int64 of len + 1."""
+        cdef Py_buffer starts, data
+        cdef int64_t total
+        import numpy
+        offsets = numpy.empty(self.count + 1, numpy.int64)
+        PyObject_GetBuffer(offsets, &starts, PyBUF_WRITABLE)
+        total = pack(self.map, self.offsets, self.count, keys, <int64_t *>starts.buf, NULL)
+        out = numpy.empty(total, numpy.uint8)
+        if total:
+            PyObject_GetBuffer(out, &data, PyBUF_WRITABLE)
+            with nogil:
+                pack(self.map, self.offsets, self.count, keys, <int64_t *>starts.buf, <uint8_t *>data.buf)
+            PyBuffer_Release(&data)
+        PyBuffer_Release(&starts)
+        return offsets, out
+
+    def __repr__(self):
+        return f"RecordBatch({self.count} records up to position {self.next_position})"
+
+
+@cython.final
+cdef class RecordIterator:
+    """Gives the records of a batch in turn. A record that nobody has kept is used again for the one after the next:
+    most loops look at one record at a time."""
+
+    cdef RecordBatch batch
+    cdef Py_ssize_t at
+    cdef Record last, older
+
+    def __init__(self, RecordBatch batch not None):
+        self.batch = batch
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef RecordBatch batch = self.batch
+        cdef uint32_t offset
+        cdef Record record
+        if self.at >= batch.count:
+            self.last = self.older = None
+            raise StopIteration
+        offset = batch.offsets[self.at]
+        self.at += 1
+        if self.older is not None and Py_REFCNT(self.older) == 1:
+            record = self.older
+            record.p = batch.map + offset
+            record.position = batch.base + offset
+            record.entry = field_of(batch, record.p, COLUMN_ENTRY)
+        else:
+            record = make_record(batch.owner, batch.map + offset, batch.first_entry, batch.base + offset)
+        self.older = self.last
+        self.last = record
+        return record
