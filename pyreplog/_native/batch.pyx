@@ -4,11 +4,11 @@ Threads: a batch is immutable; any thread may use it. It holds its segment mappe
 """
 
 cimport cython
-from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyBUF_WRITABLE
+from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyBUF_SIMPLE, PyBUF_WRITABLE
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_INCREF
-from libc.stdlib cimport free
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from pyreplog._native.layout cimport FORM_KEY, FORM_LONG, LongHeader, RecordHead, ShortHeader
@@ -191,6 +191,30 @@ cdef class RecordBatch:
     def ledger(self):
         """Ledger id; 0 in a bare log."""
         return self.column(COLUMN_LEDGER)
+
+    def select(self, indices):
+        """A batch of only some of the records. indices: int64, ascending, each from 0 to len - 1 (numpy array)."""
+        cdef Py_buffer buffer
+        cdef const int64_t *wanted
+        cdef uint32_t *offsets
+        cdef Py_ssize_t i, count = len(indices)
+        import numpy
+        PyObject_GetBuffer(numpy.ascontiguousarray(indices, numpy.int64), &buffer, PyBUF_SIMPLE)
+        try:
+            wanted = <const int64_t *>buffer.buf
+            for i in range(count):
+                if not 0 <= wanted[i] < self.count:
+                    raise IndexError(f"batch index {wanted[i]} out of range({self.count})")
+            offsets = <uint32_t *>malloc(2 * (count + 1) * sizeof(uint32_t))
+            if offsets == NULL:
+                raise MemoryError
+            for i in range(count):
+                offsets[i] = self.offsets[wanted[i]]
+                offsets[count + i] = self.sizes[wanted[i]]
+        finally:
+            PyBuffer_Release(&buffer)
+        return make_batch(self.owner, self.map, self.base, self.first_entry, offsets, offsets + count, count, False,
+                          self.next_position)
 
     def values(self):
         """The values as a list of bytes (copies)."""

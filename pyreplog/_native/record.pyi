@@ -9,6 +9,7 @@ class Span: ...  # what value_view and the like are memoryviews of
 
 @final
 class Record:
+    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises: made by scans and reads
     @property
     def entry(self) -> int: ...
     @property

@@ -141,10 +141,21 @@ cdef class SparseIndex:
                 high = middle
         return self.place_of(low - 1) if low else SEGMENT_HEADER
 
-    def event_time_ranges(self):
-        """List of (offset where a time block begins, lowest, highest event time), blocks without any left out."""
-        return [(i * TIME_BLOCK, self.ranges[i].low, self.ranges[i].high)
-                for i in range(self.range_count) if self.ranges[i].low <= self.ranges[i].high]
+    def event_time_blocks(self, int64_t low, int64_t high):
+        """Stretches [start, stop) of offsets in which records with an event time in [low, high] may begin."""
+        cdef int64_t i, start = 0, stop = 0
+        cdef list stretches = []
+        for i in range(self.range_count):
+            if self.ranges[i].low >= high or self.ranges[i].high < low:
+                continue
+            if stop != i * TIME_BLOCK:
+                if stop:
+                    stretches.append((start, stop))
+                start = i * TIME_BLOCK
+            stop = (i + 1) * TIME_BLOCK
+        if stop:
+            stretches.append((start, stop))
+        return stretches
 
     def to_bytes(self, bytes uuid not None, int64_t base, int64_t first_entry, uint32_t stamp,
                  int64_t time_low, int64_t time_high):

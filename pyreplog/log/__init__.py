@@ -17,6 +17,7 @@
 | stats | what a log tells of itself |
 | handles | open logs at fork, and forgotten ones |
 | follow | where a follower stands |
+| eventtimes | entries by the producers' times |
 | opening | `pyreplog.open` |
 | commit | group commit of a synced log |
 | housekeeper | the background thread: prepare, seal, sync, retain |

@@ -13,6 +13,7 @@ from pyreplog._native.reader import Reader
 from pyreplog._native.record import Record
 from pyreplog._native.segment import HEADER_BYTES
 from pyreplog.errors import CorruptionError, InvalidArgumentError, OutOfRangeError, WrongTypeError
+from pyreplog.log import eventtimes
 from pyreplog.log.follow import SLICE_US, Cursor, Follower
 
 if TYPE_CHECKING:
@@ -137,6 +138,15 @@ class Access(Reader):
             if len(batch):
                 entry = batch[-1].entry + 1
                 yield batch
+
+    def scan_event_times(self, low_us: int, high_us: int) -> Iterator[RecordBatch]:
+        """The entries whose event time lies in [low_us, high_us), in the order of their numbers.
+
+        Event times are the producers' and need not ascend; stretches of the log that hold none of the range are skipped
+        by the index. Errors as scan.
+        """
+        self._check_open()
+        return eventtimes.scan(self, as_int("low_us", low_us), as_int("high_us", high_us))
 
     def scan_positions(
         self, start: int, stop: int | None = None, *, batch_bytes: int = SCAN_BYTES, all_kinds: bool = False

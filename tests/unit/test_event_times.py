@@ -1,0 +1,74 @@
+"""Entries by the producers' times: the same as a filter over a full scan, and blocks without any are skipped."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+from pyreplog._native.segment import Segment
+
+
+@pytest.fixture(params=["appended", "synced"])
+def log(tmp_path: Path, request: pytest.FixtureRequest):
+    rng = random.Random(7)
+    with pyreplog.open(tmp_path / "log", segment_bytes=1 << 18, durability=request.param) as log:
+        for number in range(120):  # rising with some noise, with entries that have none, over several segments
+            values = [b"%d" % n + b"x" * rng.randrange(120) for n in range(60)]
+            times = [rng.choice([None, number * 1000 + rng.randrange(-3000, 3000)]) for _ in values]
+            log.append_batch(values, event_times=times, control=b"c" if number % 7 == 0 else None)
+        log.sync()
+        yield log
+
+
+@pytest.mark.parametrize("reading", ["a", "r", "reopened"])
+def test_same_as_a_filter_over_all(log, reading):
+    expected = {r.entry: r.event_time for batch in log.scan() for r in batch if r.event_time is not None}
+    path = log.path
+    if reading == "reopened":
+        log.close()
+    handle = log if reading == "a" else pyreplog.open(path, mode="r")
+    for low, high in [
+        (0, 1000),
+        (50_000, 52_000),
+        (-(1 << 62), 1 << 62),
+        (119_000, 1 << 40),
+        (7, 7),
+        (1 << 50, 1 << 51),
+    ]:
+        found = [(r.entry, r.event_time) for batch in handle.scan_event_times(low, high) for r in batch]
+        assert found == [(entry, time) for entry, time in expected.items() if low <= time < high]
+    handle.close()
+
+
+def test_blocks_out_of_the_range_are_not_scanned(log):
+    log.sync()
+    log._housekeeper.sync_sealed()
+    whole = sum(1 for _ in log.scan(batch_bytes=1 << 16))
+    narrow = sum(1 for _ in log.scan_event_times(60_000, 60_500))
+    assert 0 < narrow < whole / 3
+
+
+def test_a_wrong_index_is_not_believed(log):
+    """An index file with one bit flipped is made again, and finds the same."""
+    expected = [r.entry for batch in log.scan_event_times(30_000, 40_000) for r in batch]
+    log.close()
+    for path in log.path.glob("*.idx"):
+        data = bytearray(path.read_bytes())
+        data[-20] ^= 1
+        path.write_bytes(data)
+    with pyreplog.open(log.path) as again:
+        assert [r.entry for batch in again.scan_event_times(30_000, 40_000) for r in batch] == expected
+
+
+def test_selected_rows_of_a_batch(log):
+    batch = next(log.scan())
+    some = batch.select([0, 5, 6])
+    assert [r.entry for r in some] == [0, 5, 6]
+    assert some.size.tolist() == batch.size[[0, 5, 6]].tolist()
+    assert some.entry.tolist() == [0, 5, 6]
+    with pytest.raises(IndexError):
+        batch.select([len(batch)])
+    assert isinstance(log._hold(0)[1], Segment)
