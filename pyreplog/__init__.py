@@ -1,5 +1,7 @@
 """pyreplog: the replicated commit log that a Python service embeds."""
 
+from pyreplog._native.batch import RecordBatch
+from pyreplog._native.record import Record
 from pyreplog._version import VERSION as __version__
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock, ManualClock, SystemClock
@@ -52,6 +54,8 @@ __all__ = [
     "OutcomeUnknownError",
     "PoisonedError",
     "ReadOnlyError",
+    "Record",
+    "RecordBatch",
     "RecordTooLargeError",
     "ReplogError",
     "SystemClock",

@@ -1,0 +1,24 @@
+"""Coverage-guided fuzzing of record and segment parsing: `python tests/fuzz/fuzz_segment.py -max_total_time=60`.
+
+Needs atheris (dependency group "fuzz"). The first byte decides whether stamps and checksums are mended.
+"""
+
+import sys
+from pathlib import Path
+
+import atheris
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.fuzz.segments import exercise
+
+
+@atheris.instrument_func
+def target(data: bytes) -> None:
+    if data:
+        exercise(data[1:], mended=bool(data[0] & 1), first_entry=-1 if data[0] & 2 else 0)
+
+
+if __name__ == "__main__":
+    atheris.Setup(sys.argv, target)
+    atheris.Fuzz()

@@ -1,0 +1,74 @@
+"""What the segment fuzzers do with bytes: put them where records go, and read them in every way there is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import tempfile
+
+from crc32c import crc32c
+
+from pyreplog._native.record import Record
+from pyreplog._native.segment import HEADER_BYTES, SIZE_MIN, Segment, encode_header
+from pyreplog._native.sparse import SparseIndex
+from pyreplog.errors import CorruptionError
+
+UUID = bytes(range(16))
+_HEAD = struct.Struct("<IIIBBHq")
+
+
+def look_at(record: Record) -> int:
+    """Touch all that a record tells; the bytes in all."""
+    sizes = [len(record.value), len(record.value_view), len(record.key or b""), len(record.raw), record.size]
+    told = (record.entry, record.position, record.timestamp, record.event_time, record.kind, record.ledger, record.lac)
+    return sum(sizes) + len(told) + len(record.attributes) + len(record.properties)
+
+
+def mend(data: bytearray, stamp: int) -> None:
+    """Give what looks like records the right stamp and CRC, so that the fuzzer gets behind both checks."""
+    at = 0
+    while at + 32 <= len(data):
+        length = _HEAD.unpack_from(data, at)[0] % 4096
+        stride = (length + 7) & ~7
+        if length < 32 or at + stride > len(data):
+            return
+        struct.pack_into("<I", data, at, length)
+        struct.pack_into("<I", data, at + 8, stamp)
+        struct.pack_into("<I", data, at + 4, crc32c(bytes(data[at + 12 : at + stride]), length))
+        at += stride
+
+
+def exercise(data: bytes, *, mended: bool, first_entry: int = 0) -> int:
+    """Read a segment that holds `data` behind its header. Returns how many records were found; raises nothing that a
+    reader of the log may not see."""
+    with tempfile.TemporaryFile() as file:
+        os.posix_fallocate(file.fileno(), 0, SIZE_MIN)
+        os.pwrite(file.fileno(), encode_header(UUID, 0, SIZE_MIN, first_entry, 0), 0)
+        segment = Segment(os.dup(file.fileno()), "fuzzed", writable=True)
+        body = bytearray(data[: SIZE_MIN - HEADER_BYTES])
+        if mended:
+            mend(body, segment.stamp)
+        os.pwrite(file.fileno(), body, HEADER_BYTES)
+        return _read_all(segment)
+
+
+def _read_all(segment: Segment) -> int:
+    found, offset = 0, HEADER_BYTES
+    while (offset := segment.find_intact(offset, segment.size)) >= 0:
+        found += 1
+        look_at(segment.read(offset, segment.size))
+        offset += 8
+    index = SparseIndex(segment.size)
+    end, _ = segment.verify(index, HEADER_BYTES, segment.size)
+    assert HEADER_BYTES <= end <= segment.size
+    assert index.entries <= found
+    with contextlib.suppress(CorruptionError):
+        batch = segment.scan(HEADER_BYTES, segment.size, all_kinds=True)
+        assert HEADER_BYTES <= batch.next_position <= segment.size
+        assert sum(map(look_at, batch)) >= 0
+        columns = (batch.entry, batch.size, batch.key_size, batch.event_time, batch.ledger, batch.stride, batch.kind)
+        assert {len(column) for column in columns} <= {len(batch)}
+        assert [len(value) for value in batch.values()] == batch.size.tolist()
+        assert batch.packed()[0][-1] == batch.size.sum()
+    return found

@@ -1,0 +1,59 @@
+"""Log directories written by every released version of the format are read, verified, and appended to."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+from pyreplog.log.fsck import check
+from tests import twin
+
+ARCHIVES = sorted(Path(__file__).parent.glob("v*.tar.gz"))
+
+
+@pytest.fixture(params=ARCHIVES, ids=lambda path: path.name)
+def golden(request: pytest.FixtureRequest, tmp_path: Path):
+    with tarfile.open(request.param) as archive:
+        archive.extractall(tmp_path / "log", filter="data")
+    rows = json.loads((tmp_path / "log" / "rows.json").read_text())
+    (tmp_path / "log" / "rows.json").unlink()
+    return tmp_path / "log", rows
+
+
+def as_row(record: pyreplog.Record) -> dict[str, object]:
+    return {
+        "value": record.value.decode(),
+        "key": record.key.decode() if record.key is not None else None,
+        "event_time": record.event_time,
+        "properties": {name: value.decode() for name, value in record.properties.items()},
+    }
+
+
+def test_there_is_one_for_the_present_version():
+    assert "v1.tar.gz" in [path.name for path in ARCHIVES]
+
+
+def test_read_without_a_writer(golden):
+    path, rows = golden
+    with pyreplog.open(path, mode="r") as log:
+        assert [as_row(record) for batch in log.scan() for record in batch] == rows
+        assert [as_row(log.read(n)) for n in range(len(rows))] == rows
+        assert [r.value for r in log.control_records()] == [b"control 50", b"control 150", b"control 250"]
+
+
+def test_append_to_it(golden):
+    path, rows = golden
+    with pyreplog.open(path) as log:
+        assert log.append(b"new") == len(rows)
+        assert [as_row(record) for batch in log.scan(0, len(rows)) for record in batch] == rows
+        assert log.read(len(rows) - 1).timestamp == 1_750_000_000_000_000 + 1000 * len(rows)
+
+
+def test_nothing_is_wrong_with_it(golden):
+    path, rows = golden
+    assert check.check(path).clean
+    assert len([r for r in twin.read_log(path) if r.kind == 1]) == len(rows)
