@@ -103,8 +103,7 @@ class CheckpointFile:
 
     def _write(self, made: Checkpoint) -> None:
         made = replace(made, sequence=self.last.sequence + 1)
-        self._files.write(self._fd, made.encode(), (made.sequence & 1) * SLOT_BYTES)
-        self._files.sync(self._fd)
+        self._files.write_sync(self._fd, made.encode(), (made.sequence & 1) * SLOT_BYTES)
         self.last = made
 
     def close(self) -> None:

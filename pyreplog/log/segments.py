@@ -20,7 +20,7 @@ from pyreplog.log.files import Files, lock_range, unlock
 PREPARED = -2
 """First entry number in the header of a file that has its place but no record yet."""
 
-_POPULATE_BYTES = 4 << 20
+_POPULATE_BYTES = 16 << 20
 
 UNNUMBERED = -1
 """First entry number in the header of a log whose records carry their own numbers."""

@@ -40,13 +40,13 @@ def run(seed: int, directory: Path, *, rounds: int) -> None:
         durability = rng.choice(("appended", "interval", "synced"))
         settings = {**shared, "durability": durability, "spare_segments": rng.choice((1, 2))}
         least = _one_round(directory, settings, threads, rng)
+        least = _merge(counts, least)
         mode = rng.choice(("a", "r", "next round"))
-        if mode == "next round" and number + 1 < rounds:
-            counts = _merge(counts, least)
+        if number + 1 < rounds and (mode == "next round" or not least):  # killed before there was a log, perhaps
+            counts = least
             continue
         with _open(directory, mode) as log:
             found = counted(log)
-        least = _merge(counts, least)
         missing = {t: (n, found.get(t, 0)) for t, n in least.items() if found.get(t, 0) < n}
         assert not missing, f"round {number}, {settings}: (acknowledged, found) by thread: {missing}"
         counts = found

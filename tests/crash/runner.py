@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import multiprocessing
 import os
 import secrets
@@ -10,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -35,6 +37,7 @@ def main() -> int:
         else range(options.first, options.first + options.seeds)
     )
     runs = [(kind, seed) for seed in seeds for kind in ([options.only] if options.only else KINDS)]
+    logging.disable()
     folder = Path(tempfile.mkdtemp(prefix="pyreplog-crash-"))
     print(f"{len(runs)} runs, seeds {seeds[0]} to {seeds[-1]}, {options.jobs} at a time, in {folder}")
     failures, done, began = 0, 0, time.monotonic()
@@ -68,6 +71,8 @@ def _run(kind: str, seed: int, folder: Path) -> str:
         KINDS[kind](seed, folder)
     except AssertionError as error:
         return f"{error}\nits files are in {folder}"
+    except Exception:
+        return f"{traceback.format_exc()}\nits files are in {folder}"
     shutil.rmtree(folder, ignore_errors=True)
     return ""
 

@@ -145,7 +145,9 @@ def test_housekeeping_after_a_failed_sync_proves_nothing(
         log.sync()
     files.failing.clear()
     monkeypatch.setattr(housekeeper, "LAZY_SYNC_S", -1.0)
-    log._housekeeper.step(log)  # as its thread would that waited for the lock meanwhile
+    log._housekeeper.step(log)
+    with log._lock:
+        log._housekeeper.sync_sealed()  # as its thread would that waited for the lock meanwhile
     assert log.synced_end == 0 and checkpoint.load(log.path) == was
     log.close()
     assert checkpoint.load(log.path) == was
@@ -205,7 +207,11 @@ def test_full_disk_refuses_whole_calls_and_is_written_again_later(
 ) -> None:
     with open_log(tmp_path / "log", files, durability) as log:
         log._housekeeper.stop()  # or it would be in the middle of preparing one
+        log._pool.prepare(1)
         files.full = True
+        with pytest.raises(DiskFullError):
+            log.append_batch([KILOBYTE] * 200)  # there is room for some of it
+        assert log._state[2] == 0
         end = fill_up(log)
         with pytest.raises(DiskFullError):
             log.append_batch([KILOBYTE] * 200, control=b"none of this")
