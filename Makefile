@@ -16,7 +16,8 @@ $(BIN)/python:
 
 $(VENV)/built: $(BIN)/python pyproject.toml setup.py $(NATIVE)
 	$(BIN)/pip install --quiet "Cython>=3.2,<4" "setuptools>=77"
-	$(BIN)/pip install --quiet --no-build-isolation --editable ".[cli]"
+	@echo "Building the native modules (about half a minute)"
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-build-isolation --editable ".[cli]"
 	touch $@
 
 $(VENV)/test: $(VENV)/built

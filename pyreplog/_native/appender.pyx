@@ -188,8 +188,8 @@ cdef class Appender(Reader):
         rec.encode_short(<uint8_t *>(self.dest + <uintptr_t>pos), <uint32_t>length, self.stamp, part.kind, time,
                          <uint32_t>(entry - self.first_entry), self.synced_lag(), part)
         if numbered and is_plain(self.index, pos + stride, stride, part.event_time):
-            self.index.entries += 1
             self.index.end = pos + stride
+            self.index.entries += 1
         else:
             self.index.note(pos, stride, numbered, part.event_time)
         self.pos = pos + stride

@@ -16,6 +16,8 @@ from pyreplog._native.record cimport (
     event_time_of, key_of, make_record, span, stride_of, value_length_of, value_of,
 )
 
+from pyreplog.errors import WrongTypeError
+
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(object o)
@@ -199,7 +201,10 @@ cdef class RecordBatch:
         cdef uint32_t *offsets
         cdef Py_ssize_t i, count = len(indices)
         import numpy
-        PyObject_GetBuffer(numpy.ascontiguousarray(indices, numpy.int64), &buffer, PyBUF_SIMPLE)
+        array = numpy.asarray(indices)
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise WrongTypeError(f"indices: expected integers of one dimension, found {array.dtype} of {array.shape}")
+        PyObject_GetBuffer(numpy.ascontiguousarray(array, numpy.int64), &buffer, PyBUF_SIMPLE)
         try:
             wanted = <const int64_t *>buffer.buf
             for i in range(count):

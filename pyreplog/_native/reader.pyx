@@ -54,12 +54,15 @@ cdef class Reader:
         """Forget the mapping of a row; it is made again when it is asked for."""
         self.segments[row] = None
 
-    def _set_segments(self, list table not None):
-        """Replace the table: (base, first entry, Segment or None) in ascending order."""
+    def _set_segments(self, list table not None, truncations=None):
+        """Replace the table: (base, first entry, Segment or None) in ascending order.
+
+        truncations: the log's count when the table was looked up (None: now).
+        """
         cdef Py_ssize_t i, count = len(table)
         self._set_capacity(count)
         if self.live:
-            self.truncations = load32(&self.tail.page.truncations)
+            self.truncations = load32(&self.tail.page.truncations) if truncations is None else truncations
         for i in range(count):
             self.bases[i] = table[i][0]
             self.firsts[i] = table[i][1]
@@ -102,8 +105,10 @@ cdef class Reader:
 
         Nobody can recycle the segment while the pin lives. TrimmedError when the position lies before the first.
         """
-        cdef Py_ssize_t row = self.segment_of(self.bases, position)
+        cdef Py_ssize_t row
         cdef Segment segment
+        self.check_table()
+        row = self.segment_of(self.bases, position)
         if row < 0:
             self._check_open()
             raise TrimmedError(f"position {position} was removed; the log begins at {self.bases[0] if self.count else 0}")
@@ -151,6 +156,14 @@ cdef class Reader:
             segment = self.segments[i]
         return <Segment>segment
 
+    cdef int check_table(self) except -1:
+        """Before a look-up: a closed handle says so, a truncated log gets a new table."""
+        if not self.count:
+            self._check_open()
+        if self.live and load32(&self.tail.page.truncations) != self.truncations:
+            self._rebuild()
+        return 0
+
     # ---- lookup ------------------------------------------------------------------------------------------------
 
     cdef const uint8_t *locate(self, int64_t entry) except NULL:
@@ -160,8 +173,7 @@ cdef class Reader:
         cdef Segment segment
         cdef SparseIndex index
         cdef const uint8_t *p
-        if self.live and load32(&self.tail.page.truncations) != self.truncations:
-            self._rebuild()
+        self.check_table()
         if not 0 <= entry < load(self.visible_entry):
             raise OutOfRangeError(f"entry {entry}: the log's visible entries end before {load(self.visible_entry)}")
         while True:
@@ -171,6 +183,8 @@ cdef class Reader:
                 raise TrimmedError(f"entry {entry} was removed; the log begins at {self.firsts[0] if self.count else 0}")
             segment = self.mapped(row)
             want = entry - segment.first_entry
+            if want < 0:
+                raise OutOfRangeError(f"entry {entry} is before {segment.path}, which begins with {segment.first_entry}")
             if segment.index is not None and want < segment.index.entries:
                 break
             held = pin(segment)

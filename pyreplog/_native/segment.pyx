@@ -94,6 +94,7 @@ def decode_header(path, bytes block not None):
 
 
 @cython.final
+@cython.no_gc  # a collector that clears it first would lose the pin; a segment never leads back to it
 cdef class Pin:
     """Keeps a segment from being unmapped, recycled or cut while it lives."""
 

@@ -55,8 +55,8 @@ cdef class SparseIndex:
             self.mixed = not numbered
         elif stride != self.run_stride or not numbered:
             self.mixed = True
-        self.entries += numbered
         self.end = offset + stride
+        self.entries += numbered
         if event_time != INT64_MIN:
             self.widen(offset, event_time)
 
@@ -72,16 +72,17 @@ cdef class SparseIndex:
 
     cdef void widen(self, int64_t offset, int64_t event_time) noexcept nogil:
         cdef TimeRange *met
-        cdef int64_t i
+        cdef TimeRange *made
+        cdef int64_t i, count = self.size // TIME_BLOCK + 1
         if self.ranges == NULL:
-            self.range_count = self.size // TIME_BLOCK + 1
-            self.ranges = <TimeRange *>malloc(self.range_count * sizeof(TimeRange))
-            if self.ranges == NULL:
-                self.range_count = 0   # no memory: the range of event times stays unknown, lookups scan
-                return
-            for i in range(self.range_count):
-                self.ranges[i].low = INT64_MAX
-                self.ranges[i].high = INT64_MIN
+            made = <TimeRange *>malloc(count * sizeof(TimeRange))
+            if made == NULL:
+                return  # lookups by event time will not find what was not noted
+            for i in range(count):
+                made[i].low = INT64_MAX
+                made[i].high = INT64_MIN
+            self.ranges = made  # filled first: a lookup may run at this moment
+            self.range_count = count
         met = &self.ranges[offset // TIME_BLOCK]
         if event_time < met.low:
             met.low = event_time

@@ -12,7 +12,7 @@ from pyreplog._native.batch import RecordBatch
 from pyreplog._native.reader import Reader
 from pyreplog._native.record import Record
 from pyreplog._native.segment import HEADER_BYTES
-from pyreplog.errors import CorruptionError, InvalidArgumentError, OutOfRangeError, WrongTypeError
+from pyreplog.errors import CorruptionError, InvalidArgumentError, OutOfRangeError, TruncatedError, WrongTypeError
 from pyreplog.log import eventtimes
 from pyreplog.log.follow import SLICE_US, Cursor, Follower
 
@@ -129,8 +129,12 @@ class Access(Reader):
     def _scan(self, entry: int, stop: int | None, batch_bytes: int) -> Iterator[RecordBatch]:
         if entry >= self.end or (stop is not None and entry >= stop):
             return
-        position = self._position_of(entry)
+        truncations, position = self._truncations, self._position_of(entry)
         while stop is None or entry < stop:
+            if self._truncations != truncations:  # what follows may have been cut, and written anew
+                if entry >= self.end:
+                    raise TruncatedError(f"entries from {self.end} on were cut; this scan was at {entry}")
+                truncations, position = self._truncations, self._position_of(entry)
             batch = self._batch_at(position, batch_bytes, -1 if stop is None else stop - entry)
             if batch is None:
                 return

@@ -33,6 +33,7 @@ class GroupCommit:
         self.error: ReplogError | None = None
         self._io = threading.Lock()
         self._idle = threading.Lock()
+        self._starting = threading.Lock()
         self._committer: threading.Thread | None = None
         self._stopping = False
 
@@ -91,6 +92,8 @@ class GroupCommit:
     def write_blank(self, segment: Segment, blank: bytes) -> None:
         """End a segment, durably: records of the next one must not reach the disk without it."""
         with self._io:
+            if self.error is not None:
+                raise self.error
             self._sync(segment, blank, segment.end)
 
     def restart(self, position: int) -> None:
@@ -102,6 +105,8 @@ class GroupCommit:
     def _write(self, taken: Stage | None) -> None:
         if taken is None:
             return
+        if self.error is not None:  # an earlier group failed while this one waited for io: it would leave a hole
+            raise self.error
         segment, offset, view, position, entry = taken
         self._sync(segment, view, offset)
         self._log._set_synced(position, entry)
@@ -131,9 +136,11 @@ class GroupCommit:
     def request(self) -> None:
         """See that all staged so far is committed soon, by a thread of our own."""
         if self._committer is None:
-            self._idle.acquire(blocking=False)
-            self._committer = threading.Thread(target=self._run, name="pyreplog-commit", daemon=True)
-            self._committer.start()
+            with self._starting:
+                if self._committer is None:
+                    self._idle.acquire(blocking=False)
+                    self._committer = threading.Thread(target=self._run, name="pyreplog-commit", daemon=True)
+                    self._committer.start()
         if self._idle.locked():
             try:
                 self._idle.release()
@@ -157,4 +164,5 @@ class GroupCommit:
         self._stopping = True
         if self._committer is not None:
             self.request()
-            self._committer.join()
+            if self._committer is not threading.current_thread():  # close() in a callback of an Ack
+                self._committer.join()

@@ -98,7 +98,7 @@ class CommitLog(Access, Appender):
         next_base = found.files[-1].base + self._segment_bytes if found.files else last.start
         self._pool.place(next_base, epoch)
         if found.sealed:
-            self._start_segment(found.entry, found.last_time)
+            self._begin_segment(self._pool.take(found.entry), found.entry, found.last_time)
             self._files.sync(self._state[0].fileno())
         else:
             active = found.opened[-1]
@@ -108,8 +108,7 @@ class CommitLog(Access, Appender):
         self._set_synced(end, entry)
         self._publish_all(is_open=True)
 
-    def _start_segment(self, first_entry: int, last_time: int) -> None:
-        segment = self._pool.take(first_entry)
+    def _begin_segment(self, segment: Segment, first_entry: int, last_time: int) -> None:
         segment.index = SparseIndex(segment.size)
         self._push_segment(segment)
         self._activate(segment, HEADER_BYTES, first_entry, last_time)
@@ -155,12 +154,12 @@ class CommitLog(Access, Appender):
 
     def _roll(self, segment: Segment, entry: int, last_time: int) -> None:
         """Seal the active segment and go on in the next one. The caller is inside the append path."""
-        self._pool.prepare(1)  # DiskFullError leaves the log as it was
+        taken = self._pool.take(entry)  # a disk that fails, or is full, leaves the log as it was
         self._seal()
         if self.config.durability == "synced":
             self._commits.write_blank(segment, self._take_blank())
         self._housekeeper.note_sealed(segment)
-        self._start_segment(entry, last_time)
+        self._begin_segment(taken, entry, last_time)
 
     def _await_synced(self, position: int) -> None:
         self._commits.wait(position)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 def scan(log: Access, low: int, high: int) -> Iterator[RecordBatch]:
     """Batches of the entries with an event time in [low, high)."""
+    while log._refresh():  # a reader learns of new segments when it asks
+        continue
     table = log._segment_table()
     ends = [first for _, first, _ in table[1:]] + [log.end]
     for (base, first, _), end in zip(table, ends, strict=True):

@@ -101,6 +101,6 @@ class Follower:
             yield from batch
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        while await self._log._reached(self._cursor.entry, self._timeout):
+        while await self._log._reached(self._cursor.entry, self._timeout) or self._cursor.is_due():
             for record in self._cursor.take() or ():
                 yield record

@@ -96,7 +96,7 @@ class Housekeeper:
             table, end, now_us = log._segment_table(), log._state[1], log._clock.now_us()
             count = 0
             while count + 1 < len(table):
-                last_time = _first_time(log, count + 1) if self._config.retention_ms is not None else now_us
+                last_time = _first_time(log, count + 1, now_us) if self._config.retention_ms is not None else now_us
                 if not retention.may_go(
                     self._config, table[count][0], table[count + 1][0], last_time, end, now_us, log.retention_floor
                 ):
@@ -156,9 +156,12 @@ class Housekeeper:
         return min(interval, _IDLE_S)
 
 
-def _first_time(log: CommitLog, row: int) -> int:
-    """Append time of a segment's first record: not before the last one of the segment in front of it."""
+def _first_time(log: CommitLog, row: int, now_us: int) -> int:
+    """Append time of a segment's first record: not before the last one of the segment in front of it. `now_us` when it
+    has no record yet: what lies there is of an earlier life."""
     _, segment = log._hold(log._segment_table()[row][0])
+    if not segment.sealed and segment.end <= HEADER_BYTES:
+        return now_us
     return segment.head_at(HEADER_BYTES)[3]
 
 

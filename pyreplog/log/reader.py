@@ -90,9 +90,12 @@ class LogReader(Access):
     def _rebuild(self) -> None:
         """Read the table of segments anew."""
         with self._lock:
+            self._check_open()
             rows: list[tuple[int, int, Segment | None]] = []
-            visible = self._visible()
+            truncations, visible = self.tail.truncations, self._visible()
             for base in names.segment_bases(self.path):
+                if base < self.tail.start:
+                    continue  # trimmed, and on its way out: those behind it may be gone already
                 if base >= visible:
                     break
                 try:
@@ -101,7 +104,7 @@ class LogReader(Access):
                     continue  # trimmed while we looked
                 if found == base and first >= 0:
                     rows.append((base, first, None))
-            self._set_segments(rows)
+            self._set_segments(rows, truncations)
 
     def _refresh(self) -> bool:
         with self._lock:
@@ -170,7 +173,11 @@ class LogReader(Access):
     @property
     def start(self) -> int:
         """Number of the first entry there is."""
-        return super().start if self._live else self._settled_start[1]
+        if not self._live:
+            return self._settled_start[1]
+        if self.tail.start > super().start_position:  # trimmed since
+            self._rebuild()
+        return super().start
 
     @property
     def start_position(self) -> int:

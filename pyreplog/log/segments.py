@@ -138,10 +138,14 @@ class SegmentPool:
     def take(self, first_entry: int) -> Segment:
         """The next segment, now beginning with entry `first_entry`. Prepares one first if none is ready."""
         self.prepare(1)
+        segment = self._prepared[0]
+        try:
+            self._files.write(segment.fileno(), self._header(segment.base, first_entry), 0)
+        except OSError as error:  # it stays prepared
+            raise DiskError(error.errno, f"{segment.path} cannot be begun: {error}") from error
         with self._lock:
-            segment = self._prepared.popleft()
+            self._prepared.popleft()
             self.next_base = segment.base + self._size
-        self._files.write(segment.fileno(), self._header(segment.base, first_entry), 0)
         segment.reassign(segment.path, self._uuid, segment.base, first_entry, self.epoch)
         return segment
 

@@ -4,6 +4,7 @@ A marker file says what is being cut; opening a log with a marker finishes the j
 middle is replaced by a copy of what stays, so that readers who have it mapped keep reading the old bytes. Order:
 
 1. marker {position, entry}, durable            crash before: nothing happened
+   tail page: readers of this boot end there
 2. later segments removed, the last one first   crash after: repeated at open
 3. copy of the cut segment, zero from the cut on, synced, renamed into place
 4. checkpoint moved back, with a new epoch
@@ -109,6 +110,16 @@ def as_if_done(wanted: Truncation, checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, position=wanted.position, entry=wanted.entry, epoch=wanted.epoch, clean=False)
 
 
+def _show_cut(log: CommitLog, wanted: Truncation) -> None:
+    """Readers stop at the cut from now on, whatever becomes of this process: the files behind it go one by one."""
+    end, entry = wanted.position, wanted.entry
+    log.tail.publish(
+        start=log.start_position, end=end, end_entry=entry, synced_end=end, synced_entry=entry,
+        visible=end, visible_entry=entry, is_open=True,
+    )  # fmt: skip
+    log.tail.note_truncation()
+
+
 def cut(log: CommitLog, entry: int) -> None:
     """Truncate an open log; the caller is inside its append path, holds its lock, and has synced all before `entry`."""
     position = log._position_of(entry)
@@ -119,7 +130,7 @@ def cut(log: CommitLog, entry: int) -> None:
     with log._pool.quiet():
         log._pool.place(base + log._segment_bytes, epoch)
         announce(log.path, log._files, wanted)
-        log.tail.note_truncation()
+        _show_cut(log, wanted)
         log._housekeeper.forget(1 << 62)
         apply(log.path, log._files, wanted, log._checkpoint)
     log.tail.note_truncation()  # again: a reader may have looked while files were replaced

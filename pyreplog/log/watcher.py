@@ -9,7 +9,7 @@ from typing import Any
 
 from pyreplog._native.tail import Tail
 from pyreplog.ack import Ack
-from pyreplog.purgatory import Purgatory
+from pyreplog.purgatory import Purgatory, Watch
 
 VISIBLE = "visible"
 _SLICE_US = 200_000
@@ -26,30 +26,37 @@ class Watcher:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._error: BaseException | None = None
 
-    def watch(self, entry: int) -> Ack[Any]:
-        """An Ack that completes when entry number `entry` may be read."""
+    def watch(self, entry: int) -> Watch:
+        """A watch whose Ack completes when entry number `entry` may be read."""
         ack: Ack[Any] = Ack(entry)
+        if self._error is not None:
+            ack.fail(self._error)
+            return Watch(VISIBLE, entry + 1, ack, None)
         self._purgatory.reset(VISIBLE)  # a truncation may have moved it back
         self._purgatory.advance_and_drain(VISIBLE, self._tail.visible_entry)
-        self._purgatory.watch(VISIBLE, entry + 1, ack)
+        watch = self._purgatory.watch(VISIBLE, entry + 1, ack)
         with self._lock:
             if self._thread is None and not ack.done() and not self._stopping:
                 self._thread = threading.Thread(target=self._run, name="pyreplog-watch", daemon=True)
                 self._thread.start()
-        return ack
+        return watch
 
     async def reached(self, entry: int, timeout: float | None) -> bool:
         """Whether `entry` becomes visible within `timeout` seconds (None: however long it takes)."""
-        ack = self.watch(entry)
+        watch = self.watch(entry)
 
         async def settled() -> None:
-            await ack
+            await watch.ack
 
         try:
             await asyncio.wait_for(settled(), timeout)
         except TimeoutError:
             return False
+        finally:
+            if not watch.ack.done():
+                self._purgatory.cancel(watch)
         return True
 
     def _run(self) -> None:
@@ -65,7 +72,7 @@ class Watcher:
     def stop(self, error: BaseException) -> None:
         """Fail whoever waits, and end the thread."""
         with self._lock:
-            self._stopping = True
+            self._stopping, self._error = True, error
             thread = self._thread
         self._purgatory.fail(VISIBLE, error)
         self._tail.wake()

@@ -186,20 +186,24 @@ class Disk:
         self.write_back_chance = rng.choice((0.0, 0.0, 0.05))
         self.share: float | None = None
         """Chance that something unsynced is on disk; None: drawn for each file."""
+        self.killed = False
+        """Only the process ends: its machine goes on, with all that the page cache shows."""
 
     def power_cut(self, status: int = CUT) -> NoReturn:
         """Now; the process ends with `status`."""
         with self._lock:
             harsh = self._rng.random() < 0.5
             whole = self.share if self.share is not None else self._rng.choice((None, None, None, 0.0, 1.0))
+            whole = 1.0 if self.killed else whole
 
             def draw() -> tuple[int, float]:
                 share = whole if whole is not None else self._rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
                 return (SECTOR if harsh else PAGE), share
 
             self._root.after_cut(self._target, self._rng, draw)
-            for tail in self._target.rglob(names.TAIL):
-                _spoil(tail, self._rng)
+            if not self.killed:
+                for tail in self._target.rglob(names.TAIL):
+                    _spoil(tail, self._rng)
             os._exit(status)
 
     @contextmanager
@@ -320,7 +324,7 @@ class PowerCutFiles(RealFiles):
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        files_module.os = DiskCalls(disk)  # type: ignore[attr-defined]
+        vars(files_module)["os"] = DiskCalls(disk)
 
     def write_sync(self, fd: int, data: bytes | memoryview, offset: int) -> None:
         self.write(fd, data, offset)

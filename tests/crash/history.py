@@ -10,7 +10,7 @@ import marshal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from pyreplog._native.batch import RecordBatch
 from pyreplog.log.commitlog import CommitLog
@@ -137,7 +137,7 @@ class Recorder:
         self.history = history
         self._file: BinaryIO = path.open("ab", buffering=0)
 
-    def __call__(self, event: str, *arguments: object) -> None:
+    def __call__(self, event: str, *arguments: Any) -> None:
         self._file.write(marshal.dumps((event, *arguments)))
         getattr(self.history, event)(*arguments)
 

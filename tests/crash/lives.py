@@ -15,7 +15,7 @@ from pyreplog.log import housekeeper
 from pyreplog.log.commitlog import CommitLog
 
 from .disk import Disk, PowerCutFiles
-from .history import History, Recorder, replay
+from .history import History, Item, Recorder, replay
 from .process import in_process
 from .workload import run_until_poisoned
 
@@ -26,9 +26,10 @@ SEGMENT_BYTES = (64 << 10, 64 << 10, 128 << 10, 256 << 10)
 class Life:
     """One process: opens what the last cut left, judges it, works on, and loses power at tick `cut_at` or at the end.
 
-    share: chance that something unsynced is on disk then, None: drawn for each file. failing_sync: number of the sync
-    that fails. full: numbers of the allocations for which there is no room. reads: a reader looks first. threads: the log's housekeeper runs in its thread; such a run may take
-    another turn when it is repeated.
+    share: chance that something unsynced is on disk then, None: drawn for each file. killed: the process ends then, and
+    the machine goes on. failing_sync: number of the sync
+    that fails. full: numbers of the allocations for which there is no room. reads: a reader looks first. threads: the
+    log's housekeeper runs in its thread; such a run may take another turn when it is repeated.
     """
 
     seed: str
@@ -36,6 +37,7 @@ class Life:
     steps: int = 0
     cut_at: int = 0
     share: float | None = None
+    killed: bool = False
     failing_sync: int = 0
     full: range = range(0)
     closes: bool = False
@@ -50,7 +52,8 @@ class Life:
         else:
             housekeeper._run = lambda *_: None
         disk = Disk(home, target, rng, cut_at=self.cut_at)
-        disk.failing_sync, disk.full, disk.share = self.failing_sync, self.full, self.share
+        disk.failing_sync, disk.full = self.failing_sync, self.full
+        disk.share, disk.killed = self.share, self.killed
         record = Recorder(history, events_of(target))
         if self.reads and history.items:
             with pyreplog.open(home / "log", "r") as reader:
@@ -158,7 +161,7 @@ def outlive(path: Path, history: History) -> None:
     for turn in range(2):
         with pyreplog.open(path) as log:
             history.now_holds(history.check(log))
-            items = [(1, None, b"%d after all %d" % (turn, i)) for i in range(3)]
+            items: list[Item] = [(1, None, b"%d after all %d" % (turn, i)) for i in range(3)]
             history.append(items)
             log.append_batch([value for _, _, value in items])
             history.reported_synced(len(history.items))

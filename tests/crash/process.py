@@ -15,7 +15,7 @@ from typing import NoReturn, TextIO
 
 from .disk import CUT
 
-LIMIT_S = 60.0
+LIMIT_S = 60
 """A process that runs longer hangs: its threads are printed and the run fails."""
 
 
@@ -51,7 +51,8 @@ def _start(work: Callable[[], object], report: Path) -> int:
         return pid
     with report.open("w") as file:
         faulthandler.enable(file)
-        faulthandler.dump_traceback_later(LIMIT_S, exit=True, file=file)
+        faulthandler.register(signal.SIGALRM, file, chain=True)  # without a thread of its own
+        signal.alarm(LIMIT_S)
         threading.excepthook = lambda fault: _fail(fault.exc_value, file)
         try:
             logging.disable()

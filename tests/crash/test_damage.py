@@ -184,3 +184,20 @@ def test_a_place_has_another_stamp_after_a_truncation(tmp_path: Path) -> None:
             log.truncate(10)
         (base, first), (again, second) = stamps
         assert base == again == SEGMENT_BYTES and first != second
+
+
+def test_segments_that_were_trimmed_do_not_come_back(tmp_path: Path) -> None:
+    """A power cut may undo the removal of some files of a trim: then there is a gap behind them."""
+    path, values = tmp_path / "log", [b"%d," % n + bytes(1000) for n in range(250)]
+    first = names.segment_path(path, 0)
+    with pyreplog.open(path, segment_bytes=SEGMENT_BYTES) as log:
+        log.append_batch(values)
+        was = first.read_bytes()
+        start = log.trim(200)
+        assert start > 2 * SEGMENT_BYTES // 1032
+    first.write_bytes(was)
+    with pyreplog.open(path, "r") as reader:
+        assert reader.start == start and reader[start:] == values[start:]
+    with pyreplog.open(path) as log:
+        assert log.start == start and log[start:] == values[start:]
+    assert not first.exists()

@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+import pyreplog
 from pyreplog.errors import DiskError, PoisonedError
 from pyreplog.log.commitlog import CommitLog
 
@@ -78,8 +79,8 @@ def truncate_to(entry: int) -> Script:
 
 def truncate_unsynced(log: CommitLog, record: Recorder, work: Workload) -> None:
     """What stays becomes durable by it."""
-    put(log, record, 2 * PER_SEGMENT + 20)
-    truncate_to(2 * PER_SEGMENT + 10)(log, record, work)
+    put(log, record, PER_SEGMENT + 20)
+    truncate_to(PER_SEGMENT + 10)(log, record, work)
 
 
 def trim_and_recycle(log: CommitLog, record: Recorder, work: Workload) -> None:
@@ -141,11 +142,34 @@ def test_crash_at_every_step(operation: str, durability: str, tmp_path: Path, se
     for tick in itertools.count(1):
         life = Scripted(seed=f"{seed} {tick}", settings=settings, cut_at=tick, script=script, closes=closes)
         try:
-            if not _survives(life, home, tmp_path / "run", copy.deepcopy(history), again=tick % 3 == seed % 3):
+            if not _survives(life, home, tmp_path / "run", copy.deepcopy(history), again=tick % 6 == seed % 6):
                 break
         except AssertionError as error:
             raise AssertionError(f"cut at tick {tick}: {error}") from None
     assert tick > 5
+
+
+@pytest.mark.parametrize(
+    "operation", ["truncate within the last segment", "truncate to the first segment", "trim and recycle"]
+)
+def test_a_reader_is_right_whenever_its_writer_is_killed(operation: str, tmp_path: Path, seed: int) -> None:
+    before, _, script, _ = OPERATIONS[operation]
+    settings = {"segment_bytes": SEGMENT_BYTES, "spare_segments": 1}
+    history = History()
+    (tmp_path / "start").mkdir()
+    ready = Scripted(seed=f"{seed}", settings=settings, share=1.0, script=before or nothing)
+    pass_through(ready, tmp_path / "start", tmp_path / "ready", history)
+    for tick in itertools.count(1):
+        folder, known = tmp_path / "run", copy.deepcopy(history)
+        folder.mkdir()
+        shutil.copytree(tmp_path / "ready", folder / "0")
+        life = Scripted(seed=f"{seed} {tick}", settings=settings, cut_at=tick, killed=True, script=script)
+        killed = pass_through(life, folder / "0", folder / "1", known)
+        with pyreplog.open(folder / "1" / "log", "r") as reader:
+            known.check(reader)
+        shutil.rmtree(folder)
+        if not killed:
+            break
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])

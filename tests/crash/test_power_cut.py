@@ -9,7 +9,7 @@ import pytest
 from . import lives
 from .runner import repeat_command
 
-RUNS = 40
+RUNS = 32
 
 
 @pytest.mark.parametrize("part", range(4))

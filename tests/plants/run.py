@@ -69,17 +69,13 @@ class Tree:
     def test(self, *tests: str) -> subprocess.CompletedProcess[str]:
         return self._run(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests)
 
-    def plant(self, plant: Plant) -> None:
-        self._must("git", "apply", "--whitespace=nowarn", str(plant.patch))
-        self._build(plant.native)
+    def plant(self, plant: Plant, *options: str) -> None:
+        self._must("git", "apply", "--whitespace=nowarn", "-C1", *options, str(plant.patch))
+        if plant.native:
+            self._must(sys.executable, "setup.py", "-q", "build_ext", "--inplace")
 
     def restore(self, plant: Plant) -> None:
-        self._must("git", "apply", "--whitespace=nowarn", "--reverse", str(plant.patch))
-        self._build(plant.native)
-
-    def _build(self, changed: list[str]) -> None:
-        if changed:
-            self._must(sys.executable, "setup.py", "-q", "build_ext", "--inplace")
+        self.plant(plant, "--reverse")
 
 
 def main() -> int:
@@ -97,7 +93,11 @@ def main() -> int:
 
 
 def _caught(tree: Tree, plant: Plant) -> bool:
-    tree.plant(plant)
+    try:
+        tree.plant(plant)
+    except RuntimeError as error:
+        print(f"STALE   {plant.patch.stem}: {error}")
+        return False
     done = tree.test(plant.test)
     tree.restore(plant)
     caught = done.returncode == 1  # others: the test could not be run

@@ -1,0 +1,88 @@
+"""The modelled disk loses what it should, and nothing gets past it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pyreplog.log import files as files_module
+from pyreplog.log.files import RealFiles
+
+from .disk import PAGE, Disk, PowerCutFiles
+from .process import in_process
+
+Work = Callable[[Disk, PowerCutFiles, Path], None]
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Callable[[Work, float], Path]:
+    """What is left of a directory when the power is cut after some work in it. share: of what was not synced."""
+
+    def cut(work: Work, share: float) -> Path:
+        home, target = tmp_path / f"home {share}", tmp_path / f"target {share}"
+        home.mkdir()
+
+        def run() -> None:
+            disk = Disk(home, target, Random(0))
+            disk.share = share
+            work(disk, PowerCutFiles(disk), home)
+            disk.power_cut(0)
+
+        in_process(run, tmp_path / "report")
+        return target
+
+    return cut
+
+
+def test_written_is_not_synced(left: Callable[[Work, float], Path]) -> None:
+    def work(disk: Disk, files: PowerCutFiles, home: Path) -> None:
+        fd = files.create(home / "file", 2 * PAGE, zeroed=True)
+        files.sync_directory(home)
+        files.write_sync(fd, b"synced", 0)
+        files.write(fd, b"written", PAGE)
+
+    assert (left(work, 0.0) / "file").read_bytes() == b"synced".ljust(2 * PAGE, b"\0")
+    assert (left(work, 1.0) / "file").read_bytes() == b"synced".ljust(PAGE, b"\0") + b"written".ljust(PAGE, b"\0")
+
+
+def test_a_name_is_not_durable_before_its_directory_is_synced(left: Callable[[Work, float], Path]) -> None:
+    def work(disk: Disk, files: PowerCutFiles, home: Path) -> None:
+        files.replace_small(home / "kept", b"1")
+        files.replace_small(home / "renamed", b"2")
+        files.rename(home / "renamed", home / "other")
+        files.remove(home / "kept")
+
+    assert {path.name for path in left(work, 0.0).iterdir()} == {"kept", "renamed"}
+    assert {path.name for path in left(work, 1.0).iterdir()} == {"other"}
+
+
+def test_pages_of_a_failed_sync_are_lost_until_they_are_written_again(left: Callable[[Work, float], Path]) -> None:
+    def work(disk: Disk, files: PowerCutFiles, home: Path) -> None:
+        fd = files.create(home / "file", 2 * PAGE, zeroed=True)
+        files.sync_directory(home)
+        files.write(fd, b"lost", 0)
+        files.write(fd, b"lost, written again", PAGE)
+        disk.failing_sync = disk.syncs + 1
+        with pytest.raises(OSError):
+            files.sync(fd)
+        files.write_sync(fd, b"lost, written again", PAGE)
+
+    assert (left(work, 0.0) / "file").read_bytes() == bytes(PAGE) + b"lost, written again".ljust(PAGE, b"\0")
+
+
+def test_the_whole_disk_layer_is_modelled() -> None:
+    """A call that is new there must be put on the model, too, or it would sync what nobody watches."""
+    native = {name for name, value in vars(files_module).items() if type(value).__name__ == "cython_function_or_method"}
+    native |= {
+        name
+        for name, value in vars(files_module).items()
+        if getattr(value, "__module__", "").startswith("pyreplog._native")
+    }
+    assert native == {"write_sync"}
+    calls = {name for name in vars(RealFiles) if not name.startswith("_")}
+    assert calls == {
+        "create", "open", "write", "sync", "write_sync", "sync_directory", "rename", "remove", "replace_small",
+    }  # fmt: skip

@@ -1,0 +1,123 @@
+"""What fails, or is cleared away, in the middle of something else: a header write, an earlier group's sync, a collection."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+from pyreplog.log.files import RealFiles
+
+
+class HeaderFails(RealFiles):
+    """The next write of a segment header fails, once."""
+
+    armed = False
+
+    def write(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        if self.armed and offset == 0 and len(data) == 4096:
+            self.armed = False
+            raise OSError(5, "header")
+        super().write(fd, data, offset)
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+def test_a_roll_whose_header_cannot_be_written_leaves_the_log_as_it_was(tmp_path: Path, durability: str):
+    files = HeaderFails()
+    log = pyreplog.open(tmp_path / "log", files=files, segment_bytes=1 << 16, durability=durability)
+    log._housekeeper.stop()
+    log._pool.prepare(2)
+    written, failed = 0, 0
+    files.armed = True
+    for number in range(200):
+        try:
+            assert log.append(b"%03d" % number + bytes(1000)) == written
+            written += 1
+        except pyreplog.DiskError:
+            failed += 1
+    assert failed == 1
+    assert len(log[:]) == written == log.end
+    log.close()
+    with pyreplog.open(tmp_path / "log") as again:
+        assert again.end == written
+
+
+class SyncFails(RealFiles):
+    """A group's sync waits until the test lets it fail; the ones before and after it succeed."""
+
+    def __init__(self) -> None:
+        self.armed = False
+        self.entered, self.go = threading.Event(), threading.Event()
+
+    def write_sync(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        if self.armed and offset >= 4096:
+            self.armed = False
+            self.entered.set()
+            self.go.wait(60)
+            raise OSError(5, "sync")
+        super().write_sync(fd, data, offset)
+
+
+def test_nothing_is_committed_past_a_group_whose_sync_failed(tmp_path: Path):
+    files = SyncFails()
+    log = pyreplog.open(tmp_path / "log", files=files, durability="synced")
+    log.append(b"first")
+    outcomes: list[object] = []
+
+    def append(value: bytes) -> None:
+        try:
+            outcomes.append(log.append(value))
+        except pyreplog.PoisonedError as error:
+            outcomes.append(type(error))
+
+    files.armed = True
+    leader = threading.Thread(target=append, args=(b"leader",))
+    leader.start()
+    assert files.entered.wait(60)
+    # More than a stage: it flushes from inside the append path, and has to wait for the leader's write.
+    flusher = threading.Thread(target=append, args=(bytes(9 << 20),))
+    log._append_pending(b"next")
+    flusher.start()
+    while not log._commits._io.locked():
+        continue
+    files.go.set()
+    leader.join()
+    flusher.join()
+    assert outcomes == [pyreplog.PoisonedError] * 2
+    assert (log.end, log.synced_end) == (1, 1)
+    log.close()
+
+
+def test_retention_by_age_spares_a_log_cut_to_an_empty_segment(tmp_path: Path):
+    with pyreplog.open(tmp_path / "log", segment_bytes=1 << 16, retention_ms=3_600_000) as log:
+        log.append_batch([bytes(1000)] * 80)
+        log.truncate(log._segment_table()[1][1])
+        log._housekeeper.step(log)
+        assert log.start == 0
+
+
+def test_a_batch_in_a_cycle_gives_its_pin_back(tmp_path: Path):
+    with pyreplog.open(tmp_path / "log") as log:
+        log.append_batch([b"x"] * 10)
+        held: list[object] = [next(log.scan())]
+        held.append(held)
+        del held
+        gc.collect()
+        assert log._state[0].pinned == 0
+
+
+def test_close_in_a_callback_of_an_ack(tmp_path: Path):
+    log = pyreplog.open(tmp_path / "log", durability="synced")
+    done = threading.Event()
+
+    def close(_: object) -> None:
+        log.close()
+        done.set()
+
+    log.submit(b"x").add_done_callback(close)
+    assert done.wait(60)
+    with pyreplog.open(tmp_path / "log") as again:
+        assert again[0] == b"x"
