@@ -25,6 +25,7 @@ cdef class Appender(Reader):
     cdef bint wants_quick
     cdef bint open
     cdef bint inside              # a thread is in the append path with the GIL released, or in Python code
+    cdef unsigned long inside_by  # the thread that is
     cdef PyThread_type_lock gate  # held by the thread that is inside
     # stages of a synced log: one is filled while the other is written and synced
     cdef bint staged

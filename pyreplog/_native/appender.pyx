@@ -9,7 +9,8 @@ from cpython.buffer cimport Py_buffer, PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.pythread cimport (
-    PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_release_lock, WAIT_LOCK,
+    PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_get_thread_ident, PyThread_release_lock,
+    WAIT_LOCK,
 )
 from libc.stdint cimport INT64_MIN
 from libc.stdlib cimport free, malloc
@@ -72,6 +73,7 @@ cdef class Appender(Reader):
             self._refuse()
         PyThread_acquire_lock(self.gate, WAIT_LOCK)
         self.inside = True
+        self.inside_by = PyThread_get_thread_ident()
         self.quick = False
         return 0
 
@@ -86,6 +88,11 @@ cdef class Appender(Reader):
 
     def _leave(self):
         self.leave()
+
+    def _leave_if_inside(self):
+        """After an interruption: this thread may have entered, and not come to the block that leaves."""
+        if self.inside and self.inside_by == PyThread_get_thread_ident():
+            self.leave()
 
     def _refuse(self):
         raise NotImplementedError

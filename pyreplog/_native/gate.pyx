@@ -5,6 +5,10 @@ groups sleep on two futex words: the end of a commit wakes all of its own group,
 """
 
 cimport cython
+from cpython.pythread cimport (
+    PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_get_thread_ident, PyThread_release_lock,
+    PyThread_type_lock, WAIT_LOCK,
+)
 from libc.stdint cimport int64_t, uint32_t
 
 from pyreplog._native.tail cimport load32
@@ -43,18 +47,54 @@ cdef class CommitGate:
     cdef int parked[2]
     cdef int64_t taken_end        # position after the group being committed, or committed last
     cdef uint32_t group           # its number
-    cdef bint leading
+    cdef unsigned long leader     # thread that leads; 0: nobody
+    cdef unsigned long writer     # thread that writes; 0: nobody
+    cdef PyThread_type_lock io    # held by the writer
     cdef public int64_t synced
 
     def __init__(self, int64_t synced):
         self.synced = self.taken_end = synced
 
+    def __cinit__(self):
+        self.io = PyThread_allocate_lock()
+        if self.io == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        if self.io != NULL:
+            PyThread_free_lock(self.io)
+
     def lead(self):
         """Become the one who commits; False when somebody is."""
-        if self.leading:
+        if self.leader:
             return False
-        self.leading = True
+        self.leader = PyThread_get_thread_ident()
         return True
+
+    def begin_io(self):
+        """Wait until nobody writes, and be the one who does."""
+        with nogil:
+            PyThread_acquire_lock(self.io, WAIT_LOCK)
+        self.writer = PyThread_get_thread_ident()
+
+    def end_io(self):
+        """Let the next one write."""
+        self.writer = 0
+        PyThread_release_lock(self.io)
+
+    @property
+    def writing(self):
+        """Whether somebody writes."""
+        return self.writer != 0
+
+    def abandon(self):
+        """Give up whatever this thread has of the two: an interruption may come between any two steps of Python code."""
+        cdef unsigned long me = PyThread_get_thread_ident()
+        if self.writer == me:
+            self.end_io()
+        if self.leader == me:
+            self.leader = 0
+        self.wake_all()
 
     def note_taken(self, int64_t end):
         """A group was taken, all up to position `end`: those who append from now on are of the next. Its number."""
@@ -74,7 +114,7 @@ cdef class CommitGate:
         cdef uint32_t group = self.group if position <= self.taken_end else self.group + 1
         cdef uint32_t *word = &self.words[group & 1]
         cdef uint32_t seen = load32(word)
-        if not self.leading or self.synced >= position:
+        if not self.leader or self.synced >= position:
             return
         self.parked[group & 1] += 1
         with nogil:
@@ -85,7 +125,7 @@ cdef class CommitGate:
         """Lead no more: wake the group that was committed, and one of the next."""
         cdef int own = group & 1
         cdef bint wake_own = self.parked[own] > 0, wake_next = self.parked[1 - own] > 0
-        self.leading = False
+        self.leader = 0
         if wake_own or wake_next:
             with nogil:
                 if wake_own:

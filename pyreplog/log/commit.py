@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, TypeVar
 
 from pyreplog._native.gate import CommitGate
+from pyreplog._native.segment import HEADER_BYTES
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.purgatory import Purgatory
@@ -31,7 +32,6 @@ class GroupCommit:
         self._log, self._purgatory = log, purgatory
         self._gate = CommitGate(synced)
         self.error: ReplogError | None = None
-        self._io = threading.Lock()
         self._idle = threading.Lock()
         self._starting = threading.Lock()
         self._committer: threading.Thread | None = None
@@ -55,8 +55,9 @@ class GroupCommit:
         except ClosedError:
             if gate.synced < position:
                 raise
-        except BaseException:  # this thread may have been woken to lead
-            gate.wake_all()
+        except BaseException:  # Ctrl-C, between any two steps; or this thread was woken to lead
+            self._log._leave_if_inside()
+            gate.abandon()
             raise
 
     def _lead(self) -> None:
@@ -65,7 +66,7 @@ class GroupCommit:
         try:
             log._enter()
             try:
-                self._io.acquire()  # free, or about to be: its holder is past the append path
+                gate.begin_io()  # free, or about to be: its holder is past the append path
                 taken = log._take_stage()
                 group = gate.note_taken(taken[3]) if taken is not None else 0
             finally:
@@ -73,7 +74,7 @@ class GroupCommit:
             try:
                 self._write(taken)
             finally:
-                self._io.release()
+                gate.end_io()
         finally:
             gate.resign(group)
         self._purgatory.drain()
@@ -82,19 +83,24 @@ class GroupCommit:
 
     def flush(self) -> None:
         """Commit all that is staged; for a thread that is inside the append path."""
-        with self._io:
+        try:
+            self._gate.begin_io()
             taken = self._log._take_stage()
             if taken is not None:
                 self._gate.note_taken(taken[3])
             self._write(taken)
-        self._gate.wake_all()
+        finally:
+            self._gate.abandon()
 
     def write_blank(self, segment: Segment, blank: bytes) -> None:
         """End a segment, durably: records of the next one must not reach the disk without it."""
-        with self._io:
+        try:
+            self._gate.begin_io()
             if self.error is not None:
                 raise self.error
             self._sync(segment, blank, segment.end)
+        finally:
+            self._gate.abandon()
 
     def restart(self, position: int) -> None:
         """The log was truncated to `position`, all before it synced: positions beyond will come a second time."""
@@ -108,7 +114,23 @@ class GroupCommit:
         if self.error is not None:  # an earlier group failed while this one waited for io: it would leave a hole
             raise self.error
         segment, offset, view, position, entry = taken
-        self._sync(segment, view, offset)
+        start = segment.base + offset
+        if start not in (self._gate.synced, segment.base + HEADER_BYTES):
+            lost = InterruptedError(f"what lies between {self._gate.synced} and {start} was taken and not written")
+            self.error = self._log._poison("an interrupted group commit", lost)
+            raise self.error
+        try:
+            self._sync(segment, view, offset)
+            self._note(position, entry)
+        except (OSError, ReplogError):
+            raise
+        except BaseException:  # Ctrl-C: whether it was written is unknown, and writing it twice changes nothing
+            self._sync(segment, view, offset)
+            self._note(position, entry)
+            raise
+
+    def _note(self, position: int, entry: int) -> None:
+        """A group is on disk."""
         self._log._set_synced(position, entry)
         self._gate.synced = position
         self._purgatory.advance(SYNCED, position)

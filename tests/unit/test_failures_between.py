@@ -81,7 +81,7 @@ def test_nothing_is_committed_past_a_group_whose_sync_failed(tmp_path: Path):
     flusher = threading.Thread(target=append, args=(bytes(9 << 20),))
     log._append_pending(b"next")
     flusher.start()
-    while not log._commits._io.locked():
+    while not log._commits._gate.writing:
         continue
     files.go.set()
     leader.join()
@@ -121,3 +121,48 @@ def test_close_in_a_callback_of_an_ack(tmp_path: Path):
     assert done.wait(60)
     with pyreplog.open(tmp_path / "log") as again:
         assert again[0] == b"x"
+
+
+class Interrupted(RealFiles):
+    """Ctrl-C comes in right behind the next group's sync, once."""
+
+    armed = False
+
+    def write_sync(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        super().write_sync(fd, data, offset)
+        if self.armed and offset >= 4096:
+            self.armed = False
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_commit_is_finished_and_the_log_goes_on(tmp_path: Path):
+    files = Interrupted()
+    with pyreplog.open(tmp_path / "log", files=files, durability="synced") as log:
+        log.append(b"before")
+        files.armed = True
+        with pytest.raises(KeyboardInterrupt):
+            log.append(b"interrupted")
+        assert log.append(b"after") == 2
+        assert log[:] == [b"before", b"interrupted", b"after"]
+
+
+def test_a_group_lost_to_an_interruption_poisons_the_log(tmp_path: Path):
+    """The interruption comes when the group is taken and nobody has written it: what follows would leave a hole."""
+    log = pyreplog.open(tmp_path / "log", durability="synced")
+    log.append(b"before")
+    take = log._take_stage
+
+    def take_and_be_interrupted() -> None:
+        take()
+        del log._take_stage
+        raise KeyboardInterrupt
+
+    log._take_stage = take_and_be_interrupted
+    with pytest.raises(KeyboardInterrupt):
+        log.append(b"lost")
+    with pytest.raises(pyreplog.PoisonedError, match="taken and not written"):
+        log.append(b"after")
+    assert (log.end, log[:]) == (1, [b"before"])
+    log.close()
+    with pyreplog.open(tmp_path / "log") as again:
+        assert again[:] == [b"before"]
