@@ -150,6 +150,8 @@ class GroupCommit:
         ack = Ack(result)
         if self._log.config.durability == "synced":
             self._purgatory.watch(SYNCED, position, ack)
+            if position > self._log._staged_end:
+                ack.complete(result)  # synced, and then cut by a truncation
             self.request()
         else:
             ack.complete(result)

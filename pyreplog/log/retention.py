@@ -31,6 +31,8 @@ def remove_front(log: CommitLog, count: int) -> None:
     """
     if not count:
         return
+    if log._error is not None:  # a truncation that failed half way may still need what would go
+        raise log._error
     table = log._segment_table()
     bases, (start, first_entry, _) = [row[0] for row in table[:count]], table[count]
     try:

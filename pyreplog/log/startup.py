@@ -109,5 +109,9 @@ def open_tail(path: Path, files: Files, uuid: bytes) -> Tail:
         files.replace_small(page, bytes(4096))
     with page.open("r+b") as file:
         tail = Tail(file, writable=True)
+    if not tail.belongs_to(boot_id(), uuid):  # what it says was of another boot, and must not seem to be of this one
+        tail.publish(
+            start=0, end=0, end_entry=0, synced_end=0, synced_entry=0, visible=0, visible_entry=0, is_open=False
+        )
     tail.begin(boot_id=boot_id(), uuid=uuid, pid=os.getpid())
     return tail

@@ -39,17 +39,23 @@ def run(seed: int, directory: Path, *, rounds: int) -> None:
     for number in range(rounds):
         durability = rng.choice(("appended", "interval", "synced"))
         settings = {**shared, "durability": durability, "spare_segments": rng.choice((1, 2))}
-        least = _one_round(directory, settings, threads, rng)
-        least = _merge(counts, least)
-        mode = rng.choice(("a", "r", "next round"))
-        if number + 1 < rounds and (mode == "next round" or not least):  # killed before there was a log, perhaps
-            counts = least
-            continue
-        with _open(directory, mode) as log:
-            found = counted(log)
-        missing = {t: (n, found.get(t, 0)) for t, n in least.items() if found.get(t, 0) < n}
-        assert not missing, f"round {number}, {settings}: (acknowledged, found) by thread: {missing}"
-        counts = found
+        counts = _merge(counts, _one_round(directory, settings, threads, rng))
+        try:
+            mode = rng.choice(("a", "r", "only the next round"))
+            if counts and mode != "only the next round":
+                counts = _checked(directory, mode, counts)
+        except AssertionError as error:
+            raise AssertionError(f"round {number}, {settings}: {error}") from None
+    _checked(directory, "a", counts)
+
+
+def _checked(directory: Path, mode: str, least: Counts) -> Counts:
+    """What the log holds; AssertionError when that is less than was acknowledged."""
+    with _open(directory, mode) as log:
+        found = counted(log)
+    missing = {t: (n, found.get(t, 0)) for t, n in least.items() if found.get(t, 0) < n}
+    assert not missing, f"(acknowledged, found) by thread: {missing}"
+    return found
 
 
 def _open(directory: Path, mode: str) -> CommitLog | LogReader:
