@@ -167,7 +167,11 @@ cdef class Reader:
     # ---- lookup ------------------------------------------------------------------------------------------------
 
     cdef const uint8_t *locate(self, int64_t entry) except NULL:
-        """Address of the verified record of an entry; sets `found`."""
+        """Address of the verified record of an entry; sets `found`.
+
+        From the look at the index to the caller's pin nothing may let go of the GIL, or the housekeeper recycles the
+        segment in between. Setting `found` may free the segment found before: no deallocation in here runs Python.
+        """
         cdef int64_t place, stride, delta, want, stop
         cdef Py_ssize_t row
         cdef Segment segment

@@ -4,14 +4,15 @@ In memory while its segment is written, mapped from a checksummed file afterward
 It can always be made again from the segment. Threads: the writer's thread alone notes; lookups hold the GIL.
 """
 
-import mmap
+import os
 
 cimport cython
-from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyBUF_SIMPLE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.errno cimport errno
 from libc.stdint cimport INT64_MAX, INT64_MIN
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
+from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
 
 from pyreplog._native.layout cimport (
     ALIGN, FORMAT_VERSION, INDEX_BLOCK, INDEX_MAGIC, IndexHeader, PLACE_MASK, SEGMENT_HEADER, TIME_BLOCK, UNIFORM,
@@ -35,10 +36,12 @@ cdef class SparseIndex:
         if self.blocks == NULL:
             raise MemoryError
 
-    def __dealloc__(self):
+    def __dealloc__(self):  # runs no Python and keeps the GIL: `Reader.locate` relies on it
         if self.capacity:
             free(self.blocks)
             free(self.ranges)
+        if self.image != NULL:
+            munmap(<void *>self.image, self.length)
 
     @property
     def memory_bytes(self):
@@ -190,20 +193,25 @@ cdef class SparseIndex:
         Errors: OSError when it cannot be read; FormatVersionError; CorruptionError when it is damaged or belongs to
         another segment. The caller then rebuilds it from the segment.
         """
-        cdef Py_buffer buffer
-        with open(path, "rb") as file:
-            try:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            except ValueError:
-                raise CorruptionError(path, 0, "an index header", "an empty file") from None
         cdef SparseIndex made = SparseIndex.__new__(SparseIndex, size)
-        made.mapping = mapped
-        PyObject_GetBuffer(mapped, &buffer, PyBUF_SIMPLE)
-        try:
-            times = made.adopt(path, <const uint8_t *>buffer.buf, buffer.len, uuid, base, first_entry, stamp)
-        finally:
-            PyBuffer_Release(&buffer)
+        made.map_file(path)
+        times = made.adopt(path, made.image, made.length, uuid, base, first_entry, stamp)
         return made, *times
+
+    cdef int map_file(self, path) except -1:
+        cdef int fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        cdef void *mapped
+        try:
+            self.length = os.fstat(fd).st_size
+            if self.length == 0:
+                raise CorruptionError(path, 0, "an index header", "an empty file")
+            mapped = mmap(NULL, self.length, PROT_READ, MAP_SHARED, fd, 0)
+            if mapped == MAP_FAILED:
+                raise OSError(errno, os.strerror(errno), os.fspath(path))
+        finally:
+            os.close(fd)
+        self.image = <const uint8_t *>mapped
+        return 0
 
     cdef tuple adopt(self, path, const uint8_t *p, Py_ssize_t length, bytes uuid, int64_t base, int64_t first_entry,
                      uint32_t stamp):

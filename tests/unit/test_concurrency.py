@@ -228,3 +228,33 @@ def test_time_never_goes_back(tmp_path: Path):
     with pyreplog.open(tmp_path / "log", clock=pyreplog.ManualClock(5)) as log:
         log.append(b"y")
         assert log.read(10).timestamp >= last
+
+
+def test_a_read_that_frees_the_last_segment_found_keeps_the_gil(tmp_path: Path) -> None:
+    """From a look at the index to the pin of the segment nobody else may run: the housekeeper would recycle the segment.
+
+    What is freed on the way is the segment that the read before found, with its mapped index.
+    """
+    ran, go = threading.Event(), threading.Lock()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000.0)
+    try:
+        with pyreplog.open(tmp_path / "log", segment_bytes=64 << 10, spare_segments=1) as log:
+            for _ in range(50):
+                while len(log._segment_table()) < 4:
+                    log.append_batch([b"x" * 1000] * 20)
+                log.sync()  # writes the index of the sealed ones, which a read then maps
+                first, last = log.start, log.end - 1
+                log.read(first)
+                retired = log._drop_segments(1)
+                ran.clear()
+                go.acquire()
+                thread = threading.Thread(target=lambda: (go.acquire(), ran.set(), go.release()))
+                thread.start()
+                go.release()  # the thread has all it needs now, but for the GIL
+                del retired  # the last reference is `found`
+                log.read(last)
+                assert not ran.is_set()
+                thread.join()
+    finally:
+        sys.setswitchinterval(interval)
