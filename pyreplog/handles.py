@@ -1,0 +1,104 @@
+"""Open handles of this process: what becomes of them at fork, and when one is forgotten."""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+import warnings
+import weakref
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import NoReturn, Protocol, TypeVar
+
+from pyreplog.errors import ClosedError, ForkedError, ReplogError
+
+
+class Forkable(Protocol):
+    """What has something to do in a forked child."""
+
+    def _forked(self) -> None:
+        """Refuse everything from now on; let go of nothing that the parent still needs."""
+        ...
+
+
+_open: weakref.WeakSet[Forkable] = weakref.WeakSet()
+
+
+def opened(handle: Forkable) -> traceback.StackSummary:
+    """Note a handle that was opened; returns where."""
+    _open.add(handle)
+    return traceback.extract_stack(limit=8)
+
+
+def warn_of_leak(what: str, handle: object, opened_at: traceback.StackSummary) -> None:
+    """A handle was forgotten without being closed."""
+    where = "".join(traceback.format_list(opened_at[:-3])[-2:])
+    warnings.warn(f"unclosed {what}, opened at\n{where}", ResourceWarning, source=handle, stacklevel=2)
+
+
+def _after_fork_in_child() -> None:
+    """Locks and threads are not inherited: the child's handles refuse everything."""
+    for handle in list(_open):
+        handle._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+Self = TypeVar("Self", bound="Handle")
+
+
+class Handle(ABC):
+    """What all that opens has in common, but for the log, whose hot paths look after themselves.
+
+    Closed by `with`; warns when it is forgotten; refuses use after close and in a forked child, pickles and copies.
+    A subclass calls `Handle.__init__` as soon as there is something to close.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._pid = os.getpid()
+        self._error: ReplogError | None = None
+        self._closing = threading.Lock()  # taken for good by the first close
+        self._opened_at = opened(self)
+
+    def _check_open(self) -> None:
+        """Errors: ClosedError; ForkedError, in a child of the process that opened it."""
+        if os.getpid() != self._pid:
+            raise ForkedError(f"the {self._what} was opened by process {self._pid}; open it again in this one")
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Let go. Closing twice is fine, and so is closing in a forked child, which leaves the parent's alone."""
+        if os.getpid() != self._pid or not self._closing.acquire(blocking=False):
+            return
+        self._error = ClosedError(f"the {self._what} was closed")
+        self._let_go()
+
+    @abstractmethod
+    def _let_go(self) -> None:
+        """Release what is held; called once."""
+
+    def _forked(self) -> None:
+        return
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_error", self) is None and os.getpid() == self._pid:
+            warn_of_leak(self._what, self, self._opened_at)
+            self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} belongs to its process and cannot be pickled; open it again")
+
+    def __repr__(self) -> str:
+        state = " closed" if self._error is not None else ""
+        return f"<{type(self).__name__} {self._what!r}{state}>"

@@ -1,0 +1,23 @@
+"""Metadata: small values under versioned keys, with watches and leases.
+
+| file | holds |
+|---|---|
+| store | MetadataStore: the calls and what they promise |
+| lease | Lease: keys that exist while their owner lives |
+| watching | the thread that tells watchers |
+| keys | which keys and values are accepted |
+| memory | MemoryStore: one process, for tests |
+| sqlite | SQLiteStore: the processes of one machine |
+| database | its database file: schema, transactions, dead leases |
+| owner | which process owns a lease, and whether it lives |
+| zookeeper | ZooKeeperStore: a cluster |
+| session | one ZooKeeper session, and its errors in our terms |
+| url | `open_store` |
+"""
+
+from pyreplog.metadata.lease import Lease, LeaseState
+from pyreplog.metadata.store import MetadataStore, Versioned
+from pyreplog.metadata.url import open_store
+from pyreplog.metadata.watching import Watch
+
+__all__ = ["Lease", "LeaseState", "MetadataStore", "Versioned", "Watch", "open_store"]

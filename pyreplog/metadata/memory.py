@@ -1,0 +1,169 @@
+"""MemoryStore: metadata of one process, gone when it is closed. For tests, and as the plainest form of the rules."""
+
+from __future__ import annotations
+
+import builtins
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from pyreplog.clock import Clock, SystemClock
+from pyreplog.errors import (
+    InvalidArgumentError,
+    KeyExistsError,
+    KeyNotEmptyError,
+    LeaseLostError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    VersionConflictError,
+)
+from pyreplog.metadata.keys import ROOT, name_of, parent_of
+from pyreplog.metadata.lease import Heartbeat, Lease, LeaseState
+from pyreplog.metadata.store import MetadataStore, Versioned
+from pyreplog.metadata.watching import Watch, Watchers
+
+
+@dataclass(slots=True)
+class _Node:
+    value: bytes = b""
+    version: int = 0
+    leased: bool = False
+    children: set[str] = field(default_factory=set)
+
+
+class MemoryStore(MetadataStore):
+    """Versions begin at 0 in each life of a key, as ZooKeeper's do."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._nodes: dict[str, _Node] = {ROOT: _Node()}
+        self._watchers = Watchers()
+        super().__init__("metadata store in memory")
+
+    def _get(self, key: str) -> Versioned | None:
+        with self._lock:
+            node = self._nodes.get(key)
+            return None if node is None else Versioned(node.value, node.version)
+
+    def _create(self, key: str, value: bytes) -> int:
+        return self._insert(key, value, leased=False).version
+
+    def _insert(self, key: str, value: bytes, *, leased: bool) -> _Node:
+        with self._changing() as changed:
+            if key in self._nodes:
+                raise KeyExistsError(f"{key} exists")
+            missing, parent = [key], parent_of(key)
+            while parent not in self._nodes:
+                missing.append(parent)
+                parent = parent_of(parent)
+            if self._nodes[parent].leased:
+                raise InvalidArgumentError(f"{parent} belongs to a lease and cannot have children")
+            for name in reversed(missing):
+                self._nodes[name] = _Node()
+                self._nodes[parent_of(name)].children.add(name_of(name))
+            node = self._nodes[key]
+            node.value, node.leased = value, leased
+            changed += [*missing, parent]
+            return node
+
+    def _put(self, key: str, value: bytes, version: int) -> int:
+        with self._changing() as changed:
+            node = self._expect(key, version)
+            node.value, node.version = value, version + 1
+            changed.append(key)
+        return version + 1
+
+    def _delete(self, key: str, version: int) -> None:
+        with self._changing() as changed:
+            if self._expect(key, version).children:
+                raise KeyNotEmptyError(f"{key} has children")
+            changed += self._remove(key)
+
+    def _expect(self, key: str, version: int) -> _Node:
+        node = self._nodes.get(key)
+        if node is None:
+            raise NoSuchKeyError(f"there is no {key}")
+        if node.version != version:
+            raise VersionConflictError(f"{key}: expected version {version}, found {node.version}")
+        return node
+
+    def _remove(self, key: str) -> tuple[str, str]:
+        del self._nodes[key]
+        self._nodes[parent_of(key)].children.remove(name_of(key))
+        return key, parent_of(key)
+
+    @contextmanager
+    def _changing(self) -> Iterator[builtins.list[str]]:
+        """The lock, and a list for the keys whose watchers are to be told."""
+        changed: list[str] = []
+        with self._lock:
+            yield changed
+        self._watchers.changed(changed)
+
+    def _list(self, key: str) -> builtins.list[str]:
+        with self._lock:
+            node = self._nodes.get(key)
+            return [] if node is None else list(node.children)
+
+    def _watch(self, key: str, callback: Callable[[str], object]) -> Watch:
+        return self._watchers.add(key, callback)
+
+    def _lease(self, ttl: float, on_loss: Callable[[], object] | None) -> MemoryLease:
+        return MemoryLease(self, ttl, on_loss, SystemClock())
+
+    def _let_go(self) -> None:
+        self._watchers.stop()
+        with self._lock:
+            self._nodes = {ROOT: _Node()}
+
+
+class MemoryLease(Lease):
+    """A lease whose store never dies: tests say when it is lost or in doubt."""
+
+    def __init__(self, store: MemoryStore, ttl: float, on_loss: Callable[[], object] | None, clock: Clock) -> None:
+        self._store = store
+        self._keys: dict[str, _Node] = {}
+        reachable = threading.Event()
+        reachable.set()
+        self._reachable = reachable
+
+        def renew() -> int:
+            if not reachable.is_set():
+                raise MetadataUnavailableError("the lease was suspended")
+            return clock.monotonic_us() + round(ttl * 1e6)
+
+        super().__init__(Heartbeat(ttl=ttl, clock=clock, renew=renew, give_up=None, on_loss=on_loss))
+
+    def _create(self, key: str, value: bytes) -> int:
+        self._keys[key] = self._store._insert(key, value, leased=True)
+        if self._heartbeat.state is LeaseState.LOST:  # just now
+            self._forget_keys()
+            raise LeaseLostError(f"the lease was lost while {key} was created")
+        return 0
+
+    def _forget_keys(self) -> None:
+        with self._store._changing() as changed:
+            for key, node in self._keys.items():
+                if self._store._nodes.get(key) is node:  # not deleted, and perhaps created anew, by somebody else
+                    changed += self._store._remove(key)
+            self._keys.clear()
+
+    def suspend(self) -> None:
+        """As if the store could not be reached: the state becomes unknown."""
+        self._reachable.clear()
+        self._heartbeat.doubt()
+
+    def resume(self) -> None:
+        """As if the store could be reached again."""
+        self._reachable.set()
+        self._heartbeat.hurry()
+
+    def expire(self) -> None:
+        """As if the store had not heard of the owner for too long: the keys vanish and the lease is lost."""
+        self._heartbeat.lose()
+        self._forget_keys()
+
+    def _let_go(self) -> None:
+        self._heartbeat.stop()
+        self._forget_keys()

@@ -1,0 +1,214 @@
+"""SQLiteStore: metadata in one file, for the processes of one machine. The default of an embedded cluster."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from pyreplog.clock import Clock, SystemClock
+from pyreplog.errors import (
+    InvalidArgumentError,
+    KeyExistsError,
+    KeyNotEmptyError,
+    LeaseLostError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    ReplogError,
+    VersionConflictError,
+)
+from pyreplog.metadata.database import Database
+from pyreplog.metadata.keys import name_of, parent_of
+from pyreplog.metadata.lease import Heartbeat, Lease
+from pyreplog.metadata.owner import Owner
+from pyreplog.metadata.store import MetadataStore, Versioned
+from pyreplog.metadata.watching import Watch, Watchers
+
+_logger = logging.getLogger(__name__)
+
+
+class SQLiteStore(MetadataStore):
+    """A write-ahead-logged database, synced at every commit; writers wait for each other.
+
+    Watches poll (`PRAGMA data_version`, a read of shared memory). Leases are rows that expire by the machine's
+    monotonic clock, which all its processes share, or with their process, whichever comes first.
+
+    path: the database file; made when it is missing, not its directory.
+    timeout: seconds to wait for the transactions of other threads and processes.
+    poll_interval: seconds between two looks at what other processes wrote.
+    clock: its monotonic time must be the same in all processes that use the file.
+    Errors: DiskError; CorruptionError; InvalidArgumentError, the database is another application's;
+        FormatVersionError; UnsupportedFilesystemError, no write-ahead log here; MetadataUnavailableError.
+    """
+
+    def __init__(
+        self, path: Path | str, *, timeout: float = 10.0, poll_interval: float = 0.05, clock: Clock | None = None
+    ) -> None:
+        self.path = Path(path).absolute()
+        self._clock = clock or SystemClock()
+        self._database = Database(self.path, timeout, self._clock)
+        try:
+            self._poller = _Poller(Database(self.path, timeout, self._clock))
+        except BaseException:
+            self._database.close()
+            raise
+        self._watchers = Watchers(poll=self._poller.changed, interval=poll_interval)
+        super().__init__(f"metadata store {self.path}")
+
+    def _get(self, key: str) -> Versioned | None:
+        with self._database.reading() as connection:
+            row = connection.execute("SELECT value, version FROM keys WHERE path = ?", (key,)).fetchone()
+        return None if row is None else Versioned(*row)
+
+    def _create(self, key: str, value: bytes) -> int:
+        return self._insert(key, value, None)
+
+    def _insert(self, key: str, value: bytes, lease: int | None) -> int:
+        with self._database.writing() as connection:
+            if lease is not None and not connection.execute("SELECT 1 FROM leases WHERE id = ?", (lease,)).fetchone():
+                raise LeaseLostError(f"the lease under which {key} was to be created is lost")
+            if connection.execute("SELECT 1 FROM keys WHERE path = ?", (key,)).fetchone():
+                raise KeyExistsError(f"{key} exists")
+            revision = self._database.next_revision()
+            _make_parents(connection, key, revision)
+            _insert_row(connection, key, value, revision, lease)
+        self._watchers.wake()
+        return revision
+
+    def _put(self, key: str, value: bytes, version: int) -> int:
+        with self._database.writing() as connection:
+            _expect(connection, key, version)
+            revision = self._database.next_revision()
+            connection.execute("UPDATE keys SET value = ?, version = ? WHERE path = ?", (value, revision, key))
+        self._watchers.wake()
+        return revision
+
+    def _delete(self, key: str, version: int) -> None:
+        with self._database.writing() as connection:
+            _expect(connection, key, version)
+            if connection.execute("SELECT 1 FROM keys WHERE parent = ? LIMIT 1", (key,)).fetchone():
+                raise KeyNotEmptyError(f"{key} has children")
+            revision = self._database.next_revision()
+            connection.execute("DELETE FROM keys WHERE path = ?", (key,))
+            connection.execute("UPDATE keys SET children = ? WHERE path = ?", (revision, parent_of(key)))
+        self._watchers.wake()
+
+    def _list(self, key: str) -> builtins.list[str]:
+        with self._database.reading() as connection:
+            return [row[0] for row in connection.execute("SELECT name FROM keys WHERE parent = ?", (key,))]
+
+    def _watch(self, key: str, callback: Callable[[str], object]) -> Watch:
+        return self._watchers.add(key, callback)
+
+    def _lease(self, ttl: float, on_loss: Callable[[], object] | None) -> SQLiteLease:
+        return SQLiteLease(self, ttl, on_loss)
+
+    def _let_go(self) -> None:
+        self._watchers.stop()
+        self._poller.database.close()
+        self._database.close()
+
+    def _forked(self) -> None:
+        self._database.abandon()
+        self._poller.database.abandon()
+
+
+class SQLiteLease(Lease):
+    """A row that its owner renews before it expires."""
+
+    def __init__(self, store: SQLiteStore, ttl: float, on_loss: Callable[[], object] | None) -> None:
+        self._store = store
+        database, clock, ttl_us = store._database, store._clock, round(ttl * 1e6)
+        owner = Owner.this_process()
+        with database.writing() as connection:
+            connection.execute(
+                "INSERT INTO leases (boot, pid_namespace, pid, started, expires_us) VALUES (?, ?, ?, ?, ?)",
+                (owner.boot, owner.pid_namespace, owner.pid, owner.started, clock.monotonic_us() + ttl_us),
+            )
+            self._id = lease = int(connection.execute("SELECT last_insert_rowid()").fetchone()[0])
+
+        def renew() -> int:
+            """An expired lease was removed as the transaction began, or by somebody before."""
+            with database.writing() as connection:
+                until = clock.monotonic_us() + ttl_us
+                done = connection.execute("UPDATE leases SET expires_us = ? WHERE id = ?", (until, lease))
+                if done.rowcount == 0:
+                    raise LeaseLostError("the lease was not renewed in time")
+            return until
+
+        super().__init__(Heartbeat(ttl=ttl, clock=clock, renew=renew, give_up=None, on_loss=on_loss))
+
+    def _create(self, key: str, value: bytes) -> int:
+        return self._store._insert(key, value, self._id)
+
+    def _let_go(self) -> None:
+        self._heartbeat.stop()
+        with suppress(MetadataUnavailableError):  # nobody renews it any more: it expires
+            self._remove()
+        self._store._watchers.wake()
+
+    def _remove(self) -> None:
+        with self._store._database.writing():
+            self._store._database.remove_lease(self._id)
+
+
+class _Poller:
+    """Which of the watched keys changed since the last look. Has a connection of its own, as a connection is not told
+    of its own changes."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._seen = -1
+        self._marks: dict[str, object] = {}
+
+    def changed(self, keys: builtins.list[str]) -> builtins.list[str]:
+        """Called by the watchers' thread."""
+        try:
+            return self._look(keys)
+        except ReplogError as error:
+            _logger.warning("watches could not be looked after: %s", error)
+            self._seen = -1
+            return []
+
+    def _look(self, keys: builtins.list[str]) -> builtins.list[str]:
+        swept = self.database.sweep()
+        seen = self.database.data_version()
+        if seen == self._seen and not swept and all(key in self._marks for key in keys):
+            return []
+        with self.database.reading() as connection:
+            marks = {
+                key: connection.execute("SELECT version, children FROM keys WHERE path = ?", (key,)).fetchone()
+                for key in keys
+            }
+        changed = [key for key in keys if key not in self._marks or marks[key] != self._marks[key]]
+        self._seen, self._marks = seen, marks
+        return changed
+
+
+def _expect(connection: sqlite3.Connection, key: str, version: int) -> None:
+    row = connection.execute("SELECT version FROM keys WHERE path = ?", (key,)).fetchone()
+    if row is None:
+        raise NoSuchKeyError(f"there is no {key}")
+    if row[0] != version:
+        raise VersionConflictError(f"{key}: expected version {version}, found {row[0]}")
+
+
+def _make_parents(connection: sqlite3.Connection, key: str, revision: int) -> None:
+    """Make the missing ones, and note in the first that is there that it has a new child."""
+    parent = parent_of(key)
+    while (row := connection.execute("SELECT lease FROM keys WHERE path = ?", (parent,)).fetchone()) is None:
+        _insert_row(connection, parent, b"", revision, None)
+        parent = parent_of(parent)
+    if row[0] is not None:
+        raise InvalidArgumentError(f"{parent} belongs to a lease and cannot have children")
+    connection.execute("UPDATE keys SET children = ? WHERE path = ?", (revision, parent))
+
+
+def _insert_row(connection: sqlite3.Connection, key: str, value: bytes, revision: int, lease: int | None) -> None:
+    connection.execute(
+        "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (key, parent_of(key), name_of(key), value, revision, revision, lease),
+    )

@@ -1,0 +1,38 @@
+"""Which store a URL names. Importing this loads neither sqlite3 nor kazoo."""
+
+from __future__ import annotations
+
+import re
+
+from pyreplog.errors import InvalidArgumentError, MissingExtraError
+from pyreplog.metadata.store import MetadataStore
+
+_SQLITE = re.compile(r"sqlite:(?://(?=/))?(?P<path>(?!//).+)")
+_ZOOKEEPER = re.compile(r"zk://(?P<hosts>[^/\s]+)(?P<root>/.*)?")
+
+
+def open_store(url: str, *, timeout: float = 10.0) -> MetadataStore:
+    """Open a metadata store.
+
+    url: "memory:", a new one of this process; "sqlite:///absolute/path" or "sqlite:relative/path", a file;
+        "zk://host:port,host:port/root", the keys below /root of a ZooKeeper ensemble.
+    timeout: seconds that a call may take.
+    Errors: InvalidArgumentError, no such URL; MissingExtraError; what the store raises: see its class.
+    """
+    if url == "memory:":
+        from pyreplog.metadata.memory import MemoryStore
+
+        return MemoryStore()
+    if found := _SQLITE.fullmatch(url):
+        from pyreplog.metadata.sqlite import SQLiteStore
+
+        return SQLiteStore(found["path"], timeout=timeout)
+    if (found := _ZOOKEEPER.fullmatch(url)) is None:
+        raise InvalidArgumentError(f"a metadata store is memory:, sqlite:///path or zk://host:port/root, not {url!r}")
+    try:
+        from pyreplog.metadata.zookeeper import ZooKeeperStore
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] != "kazoo":
+            raise
+        raise MissingExtraError("ZooKeeper needs kazoo: pip install 'pyreplog[zookeeper]'") from error
+    return ZooKeeperStore(found["hosts"], found["root"] or "/", timeout=timeout)

@@ -1,0 +1,150 @@
+"""Telling watchers: one thread per store calls everybody, so that nobody's callback runs inside a store's work."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+
+from pyreplog.errors import ClosedError
+
+_logger = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+
+
+class Watch:
+    """A registered callback; close it when it is no longer wanted. No call begins after `close` has returned, but one
+    may be under way. Any thread may close it, the callback too."""
+
+    def __init__(self, watchers: Watchers, key: str, callback: Callable[[str], object]) -> None:
+        self.key = key
+        self._watchers, self._callback = watchers, callback
+
+    def close(self) -> None:
+        """Closing twice is fine."""
+        self._watchers._remove(self)
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _call(self) -> None:
+        try:
+            self._callback(self.key)
+        except ClosedError:
+            _logger.debug("a watch of %s was overtaken by a close", self.key)
+        except Exception:
+            _logger.exception("a watch of %s failed", self.key)
+
+
+class Watchers:
+    """The watches of one store. The thread begins with the first one.
+
+    arm: called in the thread for a key before its watchers are told, so that no change after what they then read goes
+        unnoticed; False: it could not, and will be asked again.
+    poll: called in the thread every `interval` seconds (and after `wake`) with the watched keys; returns those that
+        changed.
+    """
+
+    def __init__(
+        self,
+        arm: Callable[[str], bool] | None = None,
+        poll: Callable[[list[str]], Iterable[str]] | None = None,
+        interval: float | None = None,
+    ) -> None:
+        self._arm, self._poll, self._interval = arm, poll, interval
+        self._condition = threading.Condition()
+        self._by_key: dict[str, list[Watch]] = {}
+        self._changed: set[str] = set()
+        self._awake = False
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def add(self, key: str, callback: Callable[[str], object]) -> Watch:
+        """A new watch, to be told soon for the first time."""
+        watch = Watch(self, key, callback)
+        with self._condition:
+            self._by_key.setdefault(key, []).append(watch)
+            if self._thread is None and not self._stopping:
+                self._thread = threading.Thread(target=self._run, name="pyreplog-metadata-watch", daemon=True)
+                self._thread.start()
+        self.changed([key])
+        return watch
+
+    def _remove(self, watch: Watch) -> None:
+        with self._condition:
+            watches = self._by_key.get(watch.key, [])
+            if watch in watches:
+                watches.remove(watch)
+            if not watches:
+                self._by_key.pop(watch.key, None)
+
+    def changed(self, keys: Iterable[str]) -> None:
+        """Tell the watchers of these keys."""
+        with self._condition:
+            self._changed.update(key for key in keys if key in self._by_key)
+            self._condition.notify()
+
+    def all_changed(self) -> None:
+        """Tell everybody: something may have been missed."""
+        with self._condition:
+            self._changed.update(self._by_key)
+            self._awake = True
+            self._condition.notify()
+
+    def wake(self) -> None:
+        """Poll now."""
+        with self._condition:
+            self._awake = True
+            self._condition.notify()
+
+    def stop(self) -> None:
+        """End the thread, and wait for a callback that is under way, unless called by it."""
+        with self._condition:
+            self._stopping = True
+            self._by_key.clear()
+            self._changed.clear()
+            self._condition.notify()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        timeout = self._interval
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._changed or self._awake or self._stopping, timeout)
+                if self._stopping:
+                    return
+                changed, self._changed, self._awake = self._changed, set(), False
+                watched = list(self._by_key)
+            if self._poll is not None:
+                changed.update(self._poll(watched))
+            unarmed = [key for key in sorted(changed) if not self._tell(key)]
+            with self._condition:
+                self._changed.update(key for key in unarmed if key in self._by_key)
+            timeout = self._interval
+            if unarmed and self._wait_to_retry():
+                return
+
+    def _wait_to_retry(self) -> bool:
+        """Wait until something new happens or some time has passed; True: stop."""
+        with self._condition:
+            known = len(self._changed)
+            self._condition.wait_for(lambda: self._stopping or self._awake or len(self._changed) > known, RETRY_S)
+            return self._stopping
+
+    def _tell(self, key: str) -> bool:
+        if self._arm is not None and not self._arm(key):
+            return False
+        with self._condition:
+            watches = list(self._by_key.get(key, ()))
+        for watch in watches:
+            with self._condition:
+                wanted = watch in self._by_key.get(key, ())
+            if wanted:
+                watch._call()
+        return True

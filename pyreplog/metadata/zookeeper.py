@@ -1,0 +1,273 @@
+"""ZooKeeperStore: metadata of a cluster. A key is a node below the store's root."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NoReturn
+
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
+from kazoo.protocol.states import WatchedEvent
+
+from pyreplog.clock import SystemClock
+from pyreplog.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    KeyExistsError,
+    KeyNotEmptyError,
+    LeaseLostError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    ReplogError,
+    VersionConflictError,
+)
+from pyreplog.metadata.keys import ROOT, check_key, parent_of
+from pyreplog.metadata.lease import Heartbeat, Lease, LeaseState
+from pyreplog.metadata.session import Session
+from pyreplog.metadata.store import MetadataStore, Versioned
+from pyreplog.metadata.watching import Watch, Watchers
+
+_logger = logging.getLogger(__name__)
+
+_VERSION_MAX = (1 << 31) - 1
+_ARM_S = 5.0
+
+
+class ZooKeeperStore(MetadataStore):
+    """Reads are preceded by a `sync`, so that a server that lags behind its leader does not answer for the past.
+
+    A closed watch stays with the server until its key changes once more, or the session ends.
+
+    hosts: "host:port,host:port".
+    root: the key, made when needed, below which this store's keys lie; "/" for none.
+    timeout: seconds that a call may take.
+    session_timeout: seconds of silence after which the server gives up the session that reads, writes and watches use;
+        leases have sessions of their own.
+    Errors: MetadataUnavailableError, no server answers; InvalidArgumentError.
+    """
+
+    def __init__(self, hosts: str, root: str = ROOT, *, timeout: float = 10.0, session_timeout: float = 10.0) -> None:
+        if root != ROOT:
+            check_key(root)
+        self._hosts, self._timeout = hosts, timeout
+        self._root = "" if root == ROOT else root
+        arming = _Arming(self._root)
+        self._watchers = arming.watchers
+        self._session = Session(hosts, ttl=session_timeout, timeout=timeout, listener=arming.state_changed)
+        arming.session = self._session
+        super().__init__(f"metadata store zk://{hosts}{self._root}")
+
+    def _path(self, key: str) -> str:
+        return (self._root if key == ROOT else self._root + key) or ROOT
+
+    def _get(self, key: str) -> Versioned | None:
+        path = self._path(key)
+        try:
+            value, stat = self._session.read(lambda zk: (zk.sync_async(path), zk.get_async(path))[1])
+        except NoNodeError:
+            return None
+        except KazooException as error:
+            _refused(key, error)
+        return Versioned(value, stat.version)
+
+    def _create(self, key: str, value: bytes) -> int:
+        return self._make(self._session, key, value, ephemeral=False)
+
+    def _make(self, session: Session, key: str, value: bytes, *, ephemeral: bool) -> int:
+        """Create, and if a parent is missing make it and try again: others may remove it meanwhile."""
+        path = self._path(key)
+        while True:
+            try:
+                session.write(lambda zk: zk.create_async(path, value, ephemeral=ephemeral))
+            except NoNodeError:
+                self._make_parents(session, path)
+                continue
+            except KazooException as error:
+                _refused(key, error)
+            return 0
+
+    def _make_parents(self, session: Session, path: str) -> None:
+        missing: list[str] = []
+        parent = parent_of(path)
+        while parent != ROOT and session.read(partial(_exists, parent)) is None:
+            missing.append(parent)
+            parent = parent_of(parent)
+        for parent in reversed(missing):
+            try:
+                session.write(partial(_create_empty, parent))
+            except NodeExistsError:  # somebody else was quicker
+                continue
+            except NoNodeError:  # or removed the one before
+                return
+            except KazooException as error:
+                _refused(path, error)
+
+    def _put(self, key: str, value: bytes, version: int) -> int:
+        self._check_version(key, version)
+        try:
+            stat = self._session.write(lambda zk: zk.set_async(self._path(key), value, version))
+        except KazooException as error:
+            _refused(key, error, version)
+        return int(stat.version)
+
+    def _delete(self, key: str, version: int) -> None:
+        self._check_version(key, version)
+        try:
+            self._session.write(lambda zk: zk.delete_async(self._path(key), version))
+        except KazooException as error:
+            _refused(key, error, version)
+
+    def _check_version(self, key: str, version: int) -> None:
+        if version > _VERSION_MAX:  # no version that this store gives, and more than its protocol holds
+            raise VersionConflictError(f"{key}: expected version {version}")
+
+    def _list(self, key: str) -> builtins.list[str]:
+        path = self._path(key)
+        try:
+            children = self._session.read(lambda zk: (zk.sync_async(path), zk.get_children_async(path))[1])
+        except NoNodeError:
+            return []
+        except KazooException as error:
+            _refused(key, error)
+        return [name for name in children if path != ROOT or name != "zookeeper"]
+
+    def _watch(self, key: str, callback: Callable[[str], object]) -> Watch:
+        return self._watchers.add(key, callback)
+
+    def _lease(self, ttl: float, on_loss: Callable[[], object] | None) -> ZooKeeperLease:
+        return ZooKeeperLease(self, ttl, on_loss)
+
+    def _let_go(self) -> None:
+        self._session.close()
+        self._watchers.stop()
+
+
+def _exists(path: str, zk: KazooClient) -> Any:
+    return zk.exists_async(path)
+
+
+def _create_empty(path: str, zk: KazooClient) -> Any:
+    return zk.create_async(path, b"")
+
+
+def _refused(key: str, error: KazooException, version: int | None = None) -> NoReturn:
+    """Raise a server's refusal in our terms."""
+    match error:
+        case NoNodeError():
+            raise NoSuchKeyError(f"there is no {key}") from error
+        case NodeExistsError():
+            raise KeyExistsError(f"{key} exists") from error
+        case BadVersionError():
+            raise VersionConflictError(f"{key}: expected version {version}") from error
+        case NotEmptyError():
+            raise KeyNotEmptyError(f"{key} has children") from error
+        case NoChildrenForEphemeralsError():
+            raise InvalidArgumentError(f"{key} would lie below a key that belongs to a lease") from error
+    raise MetadataUnavailableError(f"{key}: ZooKeeper refused: {type(error).__name__}") from error
+
+
+class _Arming:
+    """Sets ZooKeeper's watches, which fire once and end with the session, anew: before the watchers are told that
+    something fired, and after every reconnection."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self.watchers = Watchers(arm=self._arm)
+        self.session: Session | None = None
+
+    def state_changed(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self.watchers.all_changed()
+
+    def _arm(self, key: str) -> bool:
+        """The same function for all paths, so that kazoo keeps it once per path."""
+        if self.session is None or not self.session.connected:
+            return False
+        path = (self._root if key == ROOT else self._root + key) or ROOT
+        try:
+            self.session.read_once(lambda zk: zk.exists_async(path, self._fired), _ARM_S)
+            self.session.read_once(lambda zk: zk.get_children_async(path, self._fired), _ARM_S)
+        except NoNodeError:  # its creation fires
+            return True
+        except ClosedError:
+            return False
+        except (ReplogError, KazooException) as error:
+            _logger.warning("%s is not watched for the moment: %s", path, error)
+            return False
+        return True
+
+    def _fired(self, event: WatchedEvent) -> None:
+        if event.path is not None:  # else the connection was lost, and its return will be heard of
+            self.watchers.changed([event.path[len(self._root) :] or ROOT])
+
+
+class ZooKeeperLease(Lease):
+    """A session of its own, whose timeout is the lease's ttl; its keys are ephemeral nodes."""
+
+    def __init__(self, store: ZooKeeperStore, ttl: float, on_loss: Callable[[], object] | None) -> None:
+        self._store = store
+        self._vigil = _Vigil(store._hosts, ttl, store._timeout)
+        try:
+            heartbeat = self._vigil.begin(on_loss)
+        except BaseException:
+            self._vigil.session.close()
+            raise
+        super().__init__(heartbeat)
+
+    def _create(self, key: str, value: bytes) -> int:
+        version = self._store._make(self._vigil.session, key, value, ephemeral=True)
+        if self._heartbeat.state is LeaseState.LOST:  # kazoo has begun another session, which is given up at once
+            raise LeaseLostError(f"the lease was lost while {key} was created")
+        return version
+
+    def _let_go(self) -> None:
+        self._heartbeat.stop()
+        self._vigil.session.close()
+
+
+class _Vigil:
+    """What a lease's heartbeat knows of its session. Does not know the lease, so that a forgotten one is noticed."""
+
+    def __init__(self, hosts: str, ttl: float, timeout: float) -> None:
+        self._clock = SystemClock()
+        self._lost = False
+        self._heartbeat: Heartbeat | None = None
+        self.session = Session(hosts, ttl=ttl, timeout=timeout, listener=self._state_changed)
+
+    def begin(self, on_loss: Callable[[], object] | None) -> Heartbeat:
+        self._heartbeat = Heartbeat(
+            ttl=self.session.ttl, clock=self._clock, renew=self._renew, give_up=self.session.close, on_loss=on_loss
+        )
+        if self._lost:
+            self._heartbeat.lose()
+        return self._heartbeat
+
+    def _renew(self) -> int:
+        """kazoo keeps the session; asking something tells until when it surely lives: a server counts its timeout from
+        a later moment than the question's. A third is left for followers that tell the leader late."""
+        asked = self._clock.monotonic_us()
+        self.session.read_once(lambda zk: zk.exists_async(ROOT), self.session.ttl / 3)
+        if self._lost:
+            raise LeaseLostError("the session has expired")
+        return asked + round(self.session.ttl * 2 / 3 * 1e6)
+
+    def _state_changed(self, state: str) -> None:
+        self._lost = self._lost or (state == KazooState.LOST)
+        if self._heartbeat is None:
+            return
+        if self._lost:
+            self._heartbeat.lose()
+        elif state == KazooState.SUSPENDED:
+            self._heartbeat.doubt()
+        else:
+            self._heartbeat.hurry()

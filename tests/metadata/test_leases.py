@@ -1,0 +1,148 @@
+"""Keys that live as long as their owner, in all three stores."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from pyreplog.errors import InvalidArgumentError, KeyExistsError, LeaseLostError, VersionConflictError
+from pyreplog.metadata import LeaseState, open_store
+from tests.metadata.processes import HOLDER, Process
+from tests.metadata.zookeeper import until
+
+
+def test_keys_vanish_when_the_lease_is_closed(store, other):
+    with store.lease(5) as lease, store.lease(5) as second:
+        assert lease.state is LeaseState.HELD and lease.ttl == 5
+        lease.create("/bookies/a", b"x")
+        lease.create("/bookies/b", b"y")
+        second.create("/bookies/c", b"z")
+        store.create("/bookies/d", b"")
+        assert other.list("/bookies") == ["a", "b", "c", "d"] and other.get("/bookies/a").value == b"x"
+        lease.close()
+        assert other.list("/bookies") == ["c", "d"] and other.get("/bookies/a") is None
+        assert second.state is LeaseState.HELD
+    assert other.list("/bookies") == ["d"]
+
+
+def test_keys_are_like_other_keys(store, other):
+    with store.lease(5) as lease:
+        version = lease.create("/a", b"one")
+        with pytest.raises(KeyExistsError):
+            other.create("/a", b"")
+        with pytest.raises(KeyExistsError):
+            lease.create("/a", b"")
+        newer = other.put("/a", b"two", version)
+        with pytest.raises(VersionConflictError):
+            other.delete("/a", version)
+        other.delete("/a", newer)
+        other.create("/a", b"somebody else's")
+    assert store.get("/a").value == b"somebody else's"
+
+
+def test_no_children_below(store):
+    with store.lease(5) as lease:
+        lease.create("/a/b", b"")
+        for call in (store.create, lease.create):
+            for key in ("/a/b/c", "/a/b/c/d"):
+                with pytest.raises(InvalidArgumentError, match="lease"):
+                    call(key, b"")
+        assert store.list("/a/b") == []
+    assert store.get("/a/b") is None and store.get("/a") is not None
+
+
+def test_watchers_hear_of_the_end(store, other):
+    seen: list[tuple[bool, list[str]]] = []
+    look = lambda key: seen.append((other.get("/a/b") is not None, other.list("/a")))  # noqa: E731
+    with other.watch("/a/b", look), other.watch("/a", look):
+        with store.lease(5) as lease:
+            lease.create("/a/b", b"")
+            until(lambda: (True, ["b"]) in seen)
+            seen.clear()
+        until(lambda: (False, []) in seen)
+
+
+def test_closing_the_store_ends_its_leases(url, store, other):
+    lease = store.lease(5)
+    lease.create("/a", b"")
+    store.close()
+    if url != "memory:":
+        assert other.get("/a") is None
+    with pytest.raises(Exception, match="closed"):
+        lease.create("/b", b"")
+
+
+@pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf"), 1e9])
+def test_bad_times(store, ttl):
+    with pytest.raises(InvalidArgumentError, match="seconds"):
+        store.lease(ttl)
+
+
+def test_suspended_is_unknown_and_lost_is_lost():
+    """In memory the test says when; the callback comes once, and never for a lease that its owner closed."""
+    lost: list[str] = []
+    with open_store("memory:") as store:
+        closed = store.lease(5, on_loss=lambda: lost.append("closed"))
+        closed.close()
+        with store.lease(5, on_loss=lambda: lost.append("one")) as lease:
+            lease.create("/a", b"")
+            lease.suspend()
+            assert lease.state is LeaseState.UNKNOWN and store.get("/a") is not None
+            lease.resume()
+            until(lambda: lease.state is LeaseState.HELD)
+            lease.expire()
+            assert lease.state is LeaseState.LOST and store.get("/a") is None
+            until(lambda: lost)
+            with pytest.raises(LeaseLostError, match="/b"):
+                lease.create("/b", b"")
+            lease.resume()
+            assert lease.state is LeaseState.LOST
+    assert lost == ["one"]
+
+
+def test_a_callback_may_close_its_lease(store):
+    with open_store("memory:") as store:
+        done: list[object] = []
+        lease = store.lease(5, on_loss=lambda: done.append(lease.close()))
+        lease.expire()
+        until(lambda: done)
+
+
+def test_keys_are_held_while_their_owner_lives_and_vanish_with_it(shared_url):
+    """kill -9: nobody cleans up."""
+    with open_store(shared_url) as store, Process(HOLDER, shared_url, 2.0) as holder:
+        gone: list[bool] = []
+        assert holder.line() == "holding"
+        with store.watch("/holders", lambda key: gone.append(store.list("/holders") == [])):
+            first = store.get("/holders/one")
+            assert [holder.ask() for _ in range(3)] == ["held"] * 3
+            until(lambda: gone[-1:] == [False])
+            holder.popen.kill()
+            until(lambda: True in gone)
+        assert first is not None and store.get("/holders/one") is None
+
+
+def test_renewal_holds_for_longer_than_the_ttl(shared_url):
+    """Watched for twice the ttl, by a store that would hear of every end."""
+    with open_store(shared_url) as store, open_store(shared_url) as owner, owner.lease(1.5) as lease:
+        lease.create("/a", b"")
+        begun, seen = time.monotonic(), []
+        with store.watch("/a", lambda key: seen.append(store.get("/a"))):
+            until(lambda: time.monotonic() > begun + 3.0)
+        assert None not in seen and lease.state is not LeaseState.LOST
+
+
+def test_a_frozen_owner_learns_that_it_lost(shared_url):
+    """SIGSTOP for longer than the ttl: the key vanishes; awake again, the owner first doubts and then knows."""
+    with open_store(shared_url) as store, Process(HOLDER, shared_url, 1.0) as holder:
+        assert holder.line() == "holding" and holder.ask() == "held"
+        holder.popen.send_signal(signal.SIGSTOP)
+        until(lambda: store.get("/holders/one") is None)
+        holder.popen.send_signal(signal.SIGCONT)
+        said = [holder.ask()]
+        until(lambda: said.append(holder.ask()) or ("lost" in said and "on_loss" in said))
+        assert "held" not in said
+        assert said.count("on_loss") == 1
+        assert store.get("/holders/one") is None

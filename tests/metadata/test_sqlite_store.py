@@ -1,0 +1,203 @@
+"""What only the SQLite store has: a file, its damage, its locks, and leases by clock and process."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from pyreplog.clock import ManualClock
+from pyreplog.errors import (
+    CorruptionError,
+    DiskError,
+    FormatVersionError,
+    InvalidArgumentError,
+    LeaseLostError,
+    MetadataUnavailableError,
+)
+from pyreplog.metadata import LeaseState
+from pyreplog.metadata.owner import Owner
+from pyreplog.metadata.sqlite import SQLiteStore
+from tests.metadata.zookeeper import until
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "metadata.db"
+
+
+def test_what_was_written_is_found_again(path):
+    with SQLiteStore(path) as store:
+        version = store.put("/a/b", b"two", store.create("/a/b", b"one"))
+    with SQLiteStore(path) as store:
+        assert (store.get("/a/b").value, store.get("/a/b").version) == (b"two", version)
+        assert store.put("/a/b", b"three", version) != version
+
+
+def test_a_version_never_fits_another_life_of_its_key(path):
+    with SQLiteStore(path) as store:
+        first = store.create("/a", b"")
+        store.delete("/a", first)
+        assert store.create("/a", b"") != first
+
+
+def test_only_the_owner_may_read_the_files(path):
+    with SQLiteStore(path) as store:
+        store.create("/a", b"secret")
+        files = list(path.parent.glob("metadata.db*"))
+        assert len(files) == 3  # the write-ahead log and its index too
+        assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+
+
+def test_every_commit_is_synced_to_a_write_ahead_log(path):
+    with SQLiteStore(path) as store:
+        connection = store._database._connection
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+# ---- bad files -------------------------------------------------------------------------------------------------
+
+
+def test_other_applications_databases(path):
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(InvalidArgumentError, match="something else"):
+        SQLiteStore(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"x" * 5000, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_files_that_are_no_database(path, content):
+    path.write_bytes(content)
+    with pytest.raises(CorruptionError, match=str(path)):
+        SQLiteStore(path)
+    assert path.read_bytes() == content
+
+
+def test_a_later_format(path):
+    SQLiteStore(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(FormatVersionError, match="99"):
+        SQLiteStore(path)
+
+
+def test_a_missing_table(path):
+    with SQLiteStore(path) as store:
+        connection = sqlite3.connect(path)
+        connection.execute("DROP TABLE keys")
+        connection.close()
+        with pytest.raises(CorruptionError, match="keys"):
+            store.get("/a")
+
+
+def test_bad_places(tmp_path):
+    for path in (tmp_path / "missing" / "metadata.db", tmp_path):
+        with pytest.raises(DiskError, match=str(path)):
+            SQLiteStore(path)
+
+
+# ---- others at work --------------------------------------------------------------------------------------------
+
+
+def test_a_writer_that_does_not_end(path):
+    """Reads go on; writes are refused in time, and nothing of them is done."""
+    with SQLiteStore(path, timeout=0.05) as store:
+        version = store.create("/a", b"one")
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.execute("BEGIN IMMEDIATE")
+        for call in (
+            lambda: store.put("/a", b"two", version),
+            lambda: store.create("/b", b""),
+            lambda: store.delete("/a", version),
+            lambda: store.lease(5),
+        ):
+            with pytest.raises(MetadataUnavailableError, match="locked"):
+                call()
+        assert store.get("/a").value == b"one" and store.list("/") == ["a"]
+        connection.execute("ROLLBACK")
+        connection.close()
+        store.put("/a", b"two", version)
+
+
+# ---- leases ----------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_owner_expires(path):
+    """By a clock that stands still until the test moves it: exactly at the ttl, for everybody at once."""
+    clock = ManualClock(0)
+    lost: list[str] = []
+    with SQLiteStore(path, clock=clock) as owner, SQLiteStore(path, clock=clock) as other:
+        with owner.lease(0.3, on_loss=lambda: lost.append("lost")) as lease:
+            lease.create("/a", b"")
+            assert lease.state is LeaseState.HELD
+            clock.advance(300_000)
+            assert lease.state is not LeaseState.HELD
+            assert other.get("/a") is None and owner.get("/a") is None
+            until(lambda: lost)
+            assert lease.state is LeaseState.LOST
+            with pytest.raises(LeaseLostError):
+                lease.create("/a", b"")
+        other.create("/a", b"somebody else's")
+    with SQLiteStore(path) as store:
+        assert store.get("/a").value == b"somebody else's"
+
+
+def test_an_expired_lease_is_not_renewed_though_nobody_looked(path):
+    clock = ManualClock(0)
+    with SQLiteStore(path, clock=clock) as store, store.lease(0.3) as lease:
+        clock.advance(300_000)
+        until(lambda: lease.state is LeaseState.LOST)
+
+
+def forge(path, **changes: object) -> None:
+    """Change the owner of all leases."""
+    connection = sqlite3.connect(path)
+    for column, value in changes.items():
+        connection.execute(f"UPDATE leases SET {column} = ?", (value,))
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "changes, gone",
+    [
+        ({"boot": "another"}, True),
+        ({"started": 1}, True),  # the process id was used again
+        ({"pid": 1 << 30}, True),
+        ({"pid": 1 << 30, "pid_namespace": 7}, False),  # a container whose processes cannot be seen
+        ({"expires_us": 0}, True),
+    ],
+)
+def test_whose_leases_are_over(path, changes, gone):
+    with SQLiteStore(path) as store, store.lease(1000) as lease, SQLiteStore(path) as other:
+        lease.create("/a", b"")
+        heard: list[bool] = []
+        with other.watch("/a", lambda key: heard.append(other.get(key) is None)):
+            until(lambda: heard[-1:] == [False])
+            forge(path, **changes)
+            assert (other.get("/a") is None) == gone
+            if gone:
+                until(lambda: True in heard)
+
+
+def test_which_processes_live():
+    own = Owner.this_process()
+    assert not own.is_dead() and own.pid == os.getpid()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        code = f"from pyreplog.metadata.owner import _started; print(_started({child.pid}))"
+        started = int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+        owner = Owner(own.boot, own.pid_namespace, child.pid, started)
+        assert not owner.is_dead()
+        child.kill()
+        until(owner.is_dead)  # a zombie: nobody has waited for it yet
+        child.wait()
+        assert owner.is_dead()

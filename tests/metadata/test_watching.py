@@ -1,0 +1,80 @@
+"""The thread that tells watchers, by itself: what comes before what."""
+
+from __future__ import annotations
+
+import threading
+
+from pyreplog.metadata.watching import Watchers
+from tests.metadata.zookeeper import until
+
+
+def test_a_key_is_armed_before_its_watchers_look():
+    """Else a change between their look and the arming would go unheard."""
+    done: list[str] = []
+    watchers = Watchers(arm=lambda key: done.append(f"arm {key}") or True)
+    watchers.add("/a", lambda key: done.append(f"tell {key}"))
+    until(lambda: done == ["arm /a", "tell /a"])
+    watchers.changed(["/a", "/not watched"])
+    until(lambda: done == ["arm /a", "tell /a"] * 2)
+    watchers.stop()
+
+
+def test_what_cannot_be_armed_is_tried_again_and_told_then():
+    answers = iter([False, False, True])
+    tried: list[bool] = []
+    told: list[str] = []
+
+    def arm(key: str) -> bool:
+        tried.append(next(answers))
+        return tried[-1]
+
+    watchers = Watchers(arm=arm)
+    watchers.add("/a", told.append)
+    until(lambda: tried)
+    assert not told
+    watchers.all_changed()  # as after a reconnection: at once
+    until(lambda: told == ["/a"])  # and by itself, after a while
+    assert tried == [False, False, True]
+    watchers.stop()
+
+
+def test_a_change_during_a_callback_is_told_afterwards():
+    entered, go_on = threading.Event(), threading.Event()
+    told: list[str] = []
+
+    def slow(key: str) -> None:
+        told.append(key)
+        entered.set()
+        assert go_on.wait(10)
+
+    watchers = Watchers()
+    watchers.add("/a", slow)
+    assert entered.wait(10)
+    watchers.changed(["/a"])
+    watchers.changed(["/a"])
+    go_on.set()
+    until(lambda: told == ["/a", "/a"])
+    watchers.stop()
+
+
+def test_polling_tells_what_changed_and_goes_on():
+    polls = iter([["/a"], [], ["/b"]])
+    told: list[str] = []
+    watchers = Watchers(poll=lambda keys: next(polls, []), interval=0.001)
+    watchers.add("/a", told.append)
+    watchers.add("/b", told.append)
+    until(lambda: told.count("/b") >= 2 and "/a" in told)
+    watchers.stop()
+
+
+def test_nobody_is_told_after_the_end():
+    told: list[str] = []
+    watchers = Watchers()
+    watch = watchers.add("/a", told.append)
+    until(lambda: told)
+    watchers.stop()
+    watchers.add("/a", told.append)
+    watchers.changed(["/a"])
+    watchers.all_changed()
+    watch.close()
+    assert told == ["/a"]

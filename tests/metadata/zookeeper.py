@@ -1,0 +1,155 @@
+"""Real ZooKeeper servers for tests, from the jars that pyspark carries."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import socket
+import subprocess
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+TICK_MS = 100
+"""A session lasts at least two of them, and at most 20 s."""
+
+_STARTS_S = 60
+
+
+def until(condition, timeout: float = 30.0, pause: float = 0.01):
+    """What `condition` returns as soon as it is true; fails after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not (result := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(pause)
+    return result
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free just now; all different."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+class Server:
+    """One server process. `members` are the ensemble's server lines, none for a server of its own."""
+
+    def __init__(self, directory: Path, port: int, *, number: int = 1, members: tuple[str, ...] = ()) -> None:
+        self.port, self.directory = port, directory
+        self._quorum = bool(members)
+        directory.mkdir()
+        (directory / "myid").write_text(str(number))
+        (directory / "zoo.cfg").write_text(
+            "\n".join(
+                [
+                    f"tickTime={TICK_MS}", f"dataDir={directory}", f"clientPort={port}",
+                    "clientPortAddress=127.0.0.1", "admin.enableServer=false", "4lw.commands.whitelist=srvr",
+                    "maxSessionTimeout=20000", "initLimit=100", "syncLimit=50", "maxClientCnxns=0", *members, "",
+                ]
+            )
+        )  # fmt: skip
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def spawn(self) -> None:
+        """Begin a process; `wait` says when it serves."""
+        package = importlib.util.find_spec("pyspark")
+        assert package is not None and package.origin is not None
+        main = "quorum.QuorumPeerMain" if self._quorum else "ZooKeeperServerMain"
+        command = [
+            "java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
+            "-Dzookeeper.jmx.log4j.disable=true", "-Dzookeeper.forceSync=no",
+            "-cp", str(Path(package.origin).parent / "jars" / "*"),
+            f"org.apache.zookeeper.server.{main}", str(self.directory / "zoo.cfg"),
+        ]  # fmt: skip
+        with (self.directory / "output").open("ab") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+
+    def start(self) -> None:
+        self.spawn()
+        self.wait()
+
+    def wait(self) -> None:
+        until(self._serves_or_ended, _STARTS_S, pause=0.03)
+        assert self.mode(), f"the server ended: {(self.directory / 'output').read_text()[-2000:]}"
+
+    def _serves_or_ended(self) -> bool:
+        assert self.process is not None
+        return self.process.poll() is not None or bool(self.mode())
+
+    def mode(self) -> str:
+        """standalone, leader or follower; empty when it does not serve."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
+                connection.sendall(b"srvr")
+                answer = b""
+                while chunk := connection.recv(4096):
+                    answer += chunk
+        except OSError:
+            return ""
+        return answer.partition(b"Mode: ")[2].partition(b"\n")[0].decode()
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+class Ensemble:
+    """Three servers, or one; closed by `with`. Ports may be lost to others between choosing and binding: tried again."""
+
+    def __init__(self, directory: Path, size: int) -> None:
+        self.servers: list[Server] = []
+        for attempt in range(5):
+            self.servers = _servers(directory / f"attempt-{attempt}", size)
+            try:
+                for server in self.servers:
+                    server.spawn()
+                for server in self.servers:
+                    server.wait()
+                return
+            except AssertionError as error:
+                self.close()
+                if "BindException" not in str(error):
+                    raise
+        raise AssertionError("no ports to be had")
+
+    @property
+    def hosts(self) -> str:
+        return ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
+
+    def leader(self) -> Server:
+        """The server that leads, or that serves alone; waits until there is one."""
+        return until(lambda: next((s for s in self.servers if s.mode() in ("leader", "standalone")), None))
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.kill()
+
+    def __enter__(self) -> Ensemble:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _servers(directory: Path, size: int) -> list[Server]:
+    directory.mkdir(parents=True)
+    ports = free_ports(3 * size)
+    members = tuple(
+        f"server.{n + 1}=127.0.0.1:{ports[size + 2 * n]}:{ports[size + 2 * n + 1]}" for n in range(size) if size > 1
+    )
+    return [
+        Server(directory / f"server-{n + 1}", ports[n], number=n + 1, members=members) for n in range(size)
+    ]  # fmt: skip
