@@ -26,10 +26,11 @@ from asyncio import AbstractEventLoop, Future, _get_running_loop, get_running_lo
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator
 from contextlib import suppress
+from math import isnan
 from threading import TIMEOUT_MAX
 from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
 
-from pyreplog.errors import OutcomeUnknownError
+from pyreplog.errors import InvalidArgumentError, OutcomeUnknownError, WrongTypeError
 
 T = TypeVar("T")
 _UNCHANGED: Any = object()
@@ -66,7 +67,7 @@ class Ack(Generic[T]):
 
         Raises the exception that the ack failed with, or OutcomeUnknownError when the time ran out: the
         append may still become durable, and this ack still tells. Ctrl-C interrupts the wait. In a coroutine
-        use `await`: this call would block its event loop.
+        use `await`: this call would block its event loop. WrongTypeError, InvalidArgumentError: no such time.
         """
         if not self._done:
             self._block(timeout)
@@ -86,6 +87,10 @@ class Ack(Generic[T]):
         self._waiters.append(callback)
         if self._done:
             _wake((self,))
+
+    def expect(self, result: T) -> None:
+        """What `complete()` and `settle_all` complete the ack with, in place of the value given at creation."""
+        self._result = result
 
     def complete(self, result: T = _UNCHANGED) -> bool:
         """Completes with `result`, else with the value given at creation. False: it was settled before."""
@@ -136,6 +141,7 @@ class Ack(Generic[T]):
         return self._result
 
     def _block(self, timeout: float | None) -> None:
+        seconds = as_timeout(timeout)
         woken = allocate_lock()
         woken.acquire()
 
@@ -145,7 +151,7 @@ class Ack(Generic[T]):
         self._waiters.append(wake)
         try:
             if not self._done:
-                woken.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), TIMEOUT_MAX))
+                woken.acquire(timeout=-1 if seconds is None else seconds)
         finally:
             self._forget(wake)
         if not self._done:
@@ -173,6 +179,24 @@ class Ack(Generic[T]):
 
 _Waiter: TypeAlias = Future[None] | Callable[[Ack[Any]], object]
 Outcome: TypeAlias = tuple[Ack[Any], BaseException | None]
+
+
+def as_timeout(timeout: float | None) -> float | None:
+    """How long a caller wants to wait, in seconds: None for ever, which what no clock can count is too; 0 for less.
+
+    Errors: WrongTypeError; InvalidArgumentError, not a number.
+    """
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise WrongTypeError(f"timeout: expected a number of seconds, found {type(timeout).__name__}")
+    if timeout > TIMEOUT_MAX:
+        return None
+    if timeout <= 0:
+        return 0.0
+    if isnan(timeout):
+        raise InvalidArgumentError("timeout: expected a number of seconds, found nan")
+    return float(timeout)
 
 
 def settle_all(outcomes: Collection[Outcome]) -> None:

@@ -45,6 +45,9 @@ class TwinRecord:
     attributes: tuple[tuple[int, bytes], ...]
     key: bytes | None
     value: bytes
+    ledger: int = 0
+    ledger_bytes: int = 0
+    ledger_messages: int = 0
 
 
 def read_header(block: bytes) -> TwinSegment:
@@ -70,8 +73,9 @@ def read_record(data: bytes, at: int, segment: TwinSegment) -> tuple[TwinRecord 
     assert crc == crc32c(data[at + 12 : at + stride], length)
     assert form & 0x8F == 1
     assert not any(data[at + length : at + stride])
+    ledger = ledger_bytes = ledger_messages = 0
     if form & 0x10:
-        _, entry, synced, _, _ = _LONG.unpack_from(data, at + 24)
+        ledger, entry, synced, ledger_bytes, ledger_messages = _LONG.unpack_from(data, at + 24)
         cursor = at + 64
     else:
         delta, lag = _SHORT.unpack_from(data, at + 24)
@@ -90,7 +94,20 @@ def read_record(data: bytes, at: int, segment: TwinSegment) -> tuple[TwinRecord 
         assert cursor == stop
     key = data[cursor : cursor + key_length] if form & 0x40 else None
     value = data[cursor + key_length : at + length]
-    return TwinRecord(segment.base + at, kind, time, entry, synced, tuple(attributes), key, value), stride
+    made = TwinRecord(
+        segment.base + at,
+        kind,
+        time,
+        entry,
+        synced,
+        tuple(attributes),
+        key,
+        value,
+        ledger,
+        ledger_bytes,
+        ledger_messages,
+    )
+    return made, stride
 
 
 def read_segment(path: Path) -> tuple[TwinSegment, list[TwinRecord], bool]:

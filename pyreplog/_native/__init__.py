@@ -7,12 +7,19 @@
 | record, attributes, batch | one record, what hangs on it, and many of them as columns |
 | segment | one mapped segment file |
 | sparse | entry number and event time to offset |
+| extents | entry ids of one ledger to numbers of its records |
 | index, sealed | (ledger id, entry id) to offset: in memory, and in the file of a sealed segment |
+| entries | entries of ledgers as bytes: encoded, parsed |
+| intake | encoded entries into a log of many ledgers, and out of it |
 | parts, appender | the arguments of an append, and the append path |
 | reader | entry number to record |
 | tail | the page a writer shares with readers, and sleeping on it |
 | gate | where threads wait for a group commit |
 | pump | bytes into descriptors, the GIL released |
+| disk | file operations in one go, the GIL released once |
 | frame | offset + size frames, and the parser that takes any cut of a stream |
+| quorum | write sets, ack tracking, coverage, commit point |
+| stripe | what of a batch of entries goes to one bookie |
+| peek | what encoded entries and control records say of themselves |
 | status | status codes turned into exceptions |
 """

@@ -10,7 +10,8 @@ from cpython.pythread cimport PyThread_type_lock
 
 
 cdef class Appender(Reader):
-    cdef Segment active
+    cdef Segment active           # None: closed
+    cdef int64_t active_base      # position of its first byte; stays when it is closed
     cdef SparseIndex index
     cdef uint32_t stamp           # of the active segment
     cdef int64_t first_entry      # of the active segment
@@ -33,7 +34,9 @@ cdef class Appender(Reader):
     cdef int64_t stage_size[2]
     cdef int filling
     cdef int64_t stage_start      # offset in the segment of the filled stage's first byte
-    cdef int64_t stage_entry      # next_entry when the stage was begun
+    cdef int64_t taken            # bytes of the other stage that were given out and are not known to be written
+    cdef int64_t taken_start      # offset of the first of them
+    cdef int64_t taken_entry      # number of the entry after them
     cdef int enter(self) except -1
     cdef void leave(self) noexcept
     cdef int64_t now(self) except? -1

@@ -23,7 +23,7 @@ from pyreplog._native.parts cimport Batch, Columns, check_time, fill_part, get_b
 from pyreplog._native.attributes import encode_attributes
 from pyreplog._native.sparse cimport SparseIndex, is_plain
 from pyreplog._native.tail cimport fence, load32, order, store, wake_sleepers
-from pyreplog.errors import RecordTooLargeError
+from pyreplog.errors import RecordTooLargeError, UnnumberedError
 
 cdef extern from "Python.h":
     PyObject *PyList_GET_ITEM(object list, Py_ssize_t i)  # borrowed
@@ -114,12 +114,13 @@ cdef class Appender(Reader):
 
     def _set_open(self, bint is_open):
         self.open = is_open
-        self.wants_quick = is_open and not self.staged and self.clock is None
+        self.wants_quick = is_open and not self.staged and self.clock is None and self.first_entry >= 0
         self.quick = self.wants_quick and not self.inside
 
     def _activate(self, Segment segment not None, int64_t offset, int64_t next_entry, int64_t last_time):
         """Append to `segment` from `offset` on; its index covers all before. The subclass keeps the table."""
         self.active = segment
+        self.active_base = segment.base
         self.index = segment.index
         self.stamp = segment.stamp
         self.first_entry = segment.first_entry
@@ -146,16 +147,21 @@ cdef class Appender(Reader):
         self.synced_entry = entry
         store(&self.tail.page.synced_entry, entry)
         store(&self.tail.page.synced_end, position)
-        if self.staged:
+        if self.staged and self.active is not None:
             store(&self.tail.page.end, position)
             store(&self.tail.page.end_entry, entry)
-            self.active.end = max(self.active.end, position - self.active.base)
+            self.active.end = max(self.active.end, position - self.active_base)
             self.show(position, entry)
 
     @property
     def _state(self):
         """(active segment, next position, next entry, time of the last record)"""
-        return self.active, self.active.base + self.pos, self.next_entry, self.last_time
+        return self.active, self.active_base + self.pos, self.next_entry, self.last_time
+
+    def _forget_active(self):
+        """After close: let go of the active segment, unless a thread writes into it this moment (of a poisoned log)."""
+        if not self.inside:
+            self.active = self.index = None
 
     cdef int64_t now(self) except? -1:
         cdef int64_t time = coarse_now_us() if self.clock is None else self.clock.now_us()
@@ -293,7 +299,7 @@ cdef class Appender(Reader):
     def _append_pending(self, value, key=None, event_time=None, properties=None):
         """As append, without waiting for the sync; (entry number, position after it)."""
         entry = self._append(value, key, event_time, properties, False)
-        return entry, self.active.base + self.pos
+        return entry, self.active_base + self.pos
 
     cdef object _append(self, value, key, event_time, properties, bint wait):
         cdef Part part
@@ -326,6 +332,8 @@ cdef class Appender(Reader):
         self.enter()
         try:
             entry = self.next_entry
+            if self.first_entry < 0:
+                raise UnnumberedError(self.path)
             self.put(parts, count, self.measure(parts, count))
             end = self.active.base + self.pos
             if not self.staged:
@@ -437,7 +445,6 @@ cdef class Appender(Reader):
         if self.stage[which] == NULL:
             self.resize_stage(which, STAGE_BYTES)
         self.stage_start = self.pos
-        self.stage_entry = self.next_entry
         self.dest = <uintptr_t>self.stage[which] - <uintptr_t>self.pos
         self.limit = min(self.active.size, self.pos + self.stage_size[which]) - SHORT_HEADER
         return 0
@@ -460,17 +467,21 @@ cdef class Appender(Reader):
     def _take_stage(self):
         """Give out what waits to be written and fill the other stage from now on; the caller is inside.
 
-        (segment, offset, memoryview of the bytes, position after them, next entry after them), or None.
-        The view is valid until the next _take_stage but one.
-        """
-        cdef int which = self.filling
-        cdef int64_t length = self.pos - self.stage_start, start = self.stage_start
-        if length == 0:
-            return None
-        view = rec.span(self, self.stage[which], length)
-        self.filling = 1 - which
-        self.begin_stage()
-        return self.active, start, view, self.active.base + self.pos, self.next_entry
+        (segment, offset, memoryview of the bytes, position after them, next entry after them), or None. The same again
+        until `_stage_written`: whoever took it may have been interrupted."""
+        if self.taken == 0:
+            self.taken = self.pos - self.stage_start
+            if self.taken == 0:
+                return None
+            self.taken_start, self.taken_entry = self.stage_start, self.next_entry
+            self.filling = 1 - self.filling
+            self.begin_stage()
+        view = rec.span(self, self.stage[1 - self.filling], self.taken)
+        return self.active, self.taken_start, view, self.active_base + self.taken_start + self.taken, self.taken_entry
+
+    def _stage_written(self, gate, int64_t position):
+        """What was taken, all before `position`, is on disk; `gate.synced` says so at the same moment."""
+        gate.synced, self.taken = position, 0
 
     def _take_blank(self):
         """After _seal of a staged segment: the blank's header bytes, to be written at the segment's end."""
@@ -478,7 +489,7 @@ cdef class Appender(Reader):
 
     @property
     def _staged_bytes(self):
-        return self.pos - self.stage_start if self.staged else 0
+        return self.pos - self.stage_start + self.taken if self.staged else 0
 
 
 cdef int refuse_part(const Part *part, int64_t room) except -1:

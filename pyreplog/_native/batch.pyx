@@ -275,7 +275,7 @@ cdef class RecordIterator:
 
     cdef RecordBatch batch
     cdef Py_ssize_t at
-    cdef Record last, older
+    cdef Record even, odd         # given out last, in turns
 
     def __init__(self, RecordBatch batch not None):
         self.batch = batch
@@ -285,20 +285,20 @@ cdef class RecordIterator:
 
     def __next__(self):
         cdef RecordBatch batch = self.batch
-        cdef uint32_t offset
-        cdef Record record
+        cdef const uint8_t *p
         if self.at >= batch.count:
-            self.last = self.older = None
+            self.even = self.odd = None
             raise StopIteration
-        offset = batch.offsets[self.at]
+        p = batch.map + batch.offsets[self.at]
         self.at += 1
-        if self.older is not None and Py_REFCNT(self.older) == 1:
-            record = self.older
-            record.p = batch.map + offset
-            record.position = batch.base + offset
-            record.entry = field_of(batch, record.p, COLUMN_ENTRY)
+        if self.at & 1:
+            if self.odd is not None and Py_REFCNT(self.odd) == 1:
+                self.odd.p = p
+            else:
+                self.odd = batch.record_at(self.at - 1)
+            return self.odd
+        if self.even is not None and Py_REFCNT(self.even) == 1:
+            self.even.p = p
         else:
-            record = make_record(batch.owner, batch.map + offset, batch.first_entry, batch.base + offset)
-        self.older = self.last
-        self.last = record
-        return record
+            self.even = batch.record_at(self.at - 1)
+        return self.even

@@ -97,9 +97,11 @@ cdef class CommitGate:
         self.wake_all()
 
     def note_taken(self, int64_t end):
-        """A group was taken, all up to position `end`: those who append from now on are of the next. Its number."""
-        self.group += 1
-        self.taken_end = end
+        """A group was taken, all up to position `end`: those who append from now on are of the next. Its number, which
+        is the same when it is taken again: its waiters sleep on that number's word."""
+        if end != self.taken_end:
+            self.group += 1
+            self.taken_end = end
         return self.group
 
     def restart(self, int64_t position):

@@ -2,7 +2,9 @@
 # file. The file's layout is in FORMAT.md, "Ledger index".
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+
+from pyreplog._native.extents cimport ExtentMap
+from pyreplog._native.layout cimport ALIGN
 
 cdef extern from *:
     """
@@ -47,7 +49,6 @@ cdef extern from *:
 
     _Static_assert(sizeof(replog_ledger_index) == REPLOG_LEDGER_BLOCK, "ledger index header");
     _Static_assert(sizeof(replog_ledger_run) == 48, "ledger run");
-    /* Record numbers + 1 fit into the 24 bits that a hash slot has for them. */
     _Static_assert((REPLOG_SEGMENT_MAX - REPLOG_SEGMENT_HEADER) / REPLOG_LONG_HEADER < 1 << 24, "records");
     /* The largest possible index, a run of one wide item per record, can be written. */
     _Static_assert(REPLOG_LEDGER_DATA_MAX >= (uint64_t)(sizeof(replog_ledger_run) + 12) << 24, "roots");
@@ -118,31 +119,23 @@ cdef tuple columns(const Pair *pairs, int64_t count)
 cdef object ledger_table(bytes runs)
 
 
-# An indexed record; 24 bytes. Records lie in an array in log order, so that truncation cuts its tail.
-ctypedef struct Node:
-    int64_t entry
-    uint32_t row          # of its ledger
-    uint32_t place        # offset / 8
-    uint32_t stride       # / 8
-    uint32_t previous     # number + 1 of the record of this ledger added before; 0: none
+# A record, in the order of adding; both in units of 8 bytes.
+ctypedef struct Place:
+    uint32_t offset
+    uint32_t stride
 
 
+# Rows stay when truncation leaves them without records.
 ctypedef struct LedgerRow:
     int64_t ledger
-    int64_t first
-    int64_t last
-    uint64_t bytes
-    uint32_t entries      # distinct entry ids
-    uint32_t records      # copies included
-    uint32_t newest       # number + 1
-    bint unordered        # entry ids did not only increase
+    uint64_t bytes        # sum of the strides
+    ExtentMap entries     # entry id -> number of its place
+    Place *places
+    uint32_t room
 
 
-# A hash table: open addressing, linear probing, load <= 0.7. A slot is 0, or holds number + 1 of what it refers to in
-# its low 24 bits and 8 bits of the hash above them, which spare nearly all reads of what is not the key sought.
-ctypedef struct Slots:
-    uint32_t *slot
-    uint32_t mask
+cdef inline int64_t end_of_record(const LedgerRow *row, uint32_t number) noexcept nogil:
+    return (<int64_t>row.places[number].offset + row.places[number].stride) * ALIGN
 
 
 cdef inline uint64_t mix(uint64_t x) noexcept nogil:
@@ -152,71 +145,32 @@ cdef inline uint64_t mix(uint64_t x) noexcept nogil:
     return x ^ (x >> 31)
 
 
-cdef inline uint64_t hash_of(uint32_t row, int64_t entry) noexcept nogil:
-    return mix(<uint64_t>entry + <uint64_t>row * <uint64_t>0x9e3779b97f4a7c15)
-
-
-cdef inline uint32_t slot_for(uint64_t hash, uint32_t number) noexcept nogil:
-    return <uint32_t>(hash >> 56) << 24 | (number + 1)
-
-
-cdef inline uint32_t number_in(uint32_t slot) noexcept nogil:
-    return (slot & 0xffffff) - 1
-
-
-cdef inline bint alike(uint32_t slot, uint64_t hash) noexcept nogil:
-    return slot >> 24 == hash >> 56
-
-
-cdef inline bint crowded(const Slots *slots, uint32_t used) noexcept nogil:
-    return <uint64_t>used * 10 >= (<uint64_t>slots.mask + 1) * 7
-
-
-cdef inline int widen(Slots *slots) noexcept nogil:
-    """Twice the slots (64 at first), all empty; the caller fills them again."""
-    cdef uint32_t count = (slots.mask + 1) * 2 if slots.slot != NULL else 64
-    cdef uint32_t *fresh = <uint32_t *>calloc(count, sizeof(uint32_t))
-    if fresh == NULL:
-        return INDEX_NO_MEMORY
-    free(slots.slot)
-    slots.slot, slots.mask = fresh, count - 1
-    return INDEX_OK
-
-
 @cython.final
 cdef class LedgerIndex:
     cdef cython.pymutex lock
-    cdef Node *nodes
     cdef LedgerRow *rows
-    cdef Slots node_slots, row_slots
-    cdef uint32_t records, node_capacity, row_count, row_capacity
-    cdef uint32_t entries_held    # distinct (ledger, entry)
+    cdef uint32_t *slots          # hash table of rows: number + 1, or 0; linear probing, load <= 0.7
+    cdef uint32_t mask
+    cdef uint32_t row_count, row_room
+    cdef uint32_t recent          # row that was added to last
+    cdef uint32_t ledgers_held    # rows with records
     cdef int64_t end              # offset after the last record
 
     # All of these run under `lock`.
-    cdef int append(self, int64_t ledger, int64_t entry, int64_t offset, int64_t stride) noexcept nogil
+    # The append path's door: records of consecutive entries, end to end from `offset`. INDEX_OK, or nothing was added.
+    cdef int append(self, int64_t ledger, int64_t entry, int64_t offset, const uint32_t *strides,
+                    uint32_t count) noexcept nogil
+    # Keep the records that end at or below `offset`.
     cdef void cut(self, int64_t offset) noexcept nogil
-    cdef int reserve(self) noexcept nogil
-    cdef void link(self, int64_t ledger, int64_t entry, int64_t offset, int64_t stride) noexcept nogil
+    cdef int append_all(self, const int64_t **columns, int64_t count, int64_t *failed) noexcept nogil
+    cdef int append_one(self, int64_t ledger, int64_t entry, int64_t offset, int64_t stride) noexcept nogil
     cdef LedgerRow *row_for(self, int64_t ledger) noexcept nogil
     cdef LedgerRow *row_of(self, int64_t ledger) noexcept nogil
-    cdef uint32_t *row_slot(self, int64_t ledger) noexcept nogil
-    cdef uint32_t *node_slot(self, uint32_t row, int64_t entry) noexcept nogil
-    cdef int64_t collect(self, int64_t ledger, int64_t start, int64_t stop, Pair **pairs) noexcept nogil
-    cdef int64_t look_up(self, const LedgerRow *row, int64_t start, int64_t last, Pair *pairs) noexcept nogil
-    cdef int64_t gather(self, const LedgerRow *row, int64_t start, int64_t last, Pair *pairs) noexcept nogil
-    cdef void distribute(self, Pair *pairs, uint32_t *filled) noexcept nogil
-    cdef uint64_t directory(self, LedgerRun *runs) noexcept nogil
-    cdef int write(self, uint8_t *image, const LedgerRun *runs) noexcept nogil
+    cdef uint32_t *slot_of(self, int64_t ledger) noexcept nogil
+    cdef int grow(self) noexcept nogil
+    cdef int64_t collect(self, int64_t ledger, int64_t start, int64_t stop, int64_t below, Pair **pairs) noexcept nogil
+    cdef int directory(self, LedgerRun *runs, IndexFileHeader *header) noexcept nogil
+    cdef void write_runs(self, uint8_t *image) noexcept nogil
+    cdef bytes sorted_runs(self, IndexFileHeader *header)
 
     cdef int refuse(self, int status, int64_t ledger, int64_t entry, int64_t offset, int64_t stride) except -1
-
-
-# The append path's doors. They take the index's lock; any thread may call them, with or without the GIL.
-cdef int ledger_index_add(LedgerIndex index, int64_t ledger, int64_t entry, int64_t offset,
-                          int64_t stride) noexcept nogil
-# All or nothing; on failure `failed` is the number of the row refused.
-cdef int ledger_index_add_batch(LedgerIndex index, int64_t count, const int64_t *ledgers, const int64_t *entries,
-                                const int64_t *offsets, const int64_t *strides, int64_t *failed) noexcept nogil
-# Offset of the record, or INDEX_ABSENT.
-cdef int64_t ledger_index_find(LedgerIndex index, int64_t ledger, int64_t entry) noexcept nogil

@@ -12,30 +12,75 @@ from pathlib import Path
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MAX
-from libc.stdlib cimport free, malloc, qsort, realloc
-from libc.string cimport memcpy, memmove, memset
+from libc.stdlib cimport calloc, free, malloc, qsort
+from libc.string cimport memcpy, memset
 
+from pyreplog._native.extents cimport (
+    EXTENTS_ABSENT, EXTENTS_NO_MEMORY, Extent, end_of, extents_add, extents_bytes, extents_cut, extents_find,
+    extents_free, extents_rewind, extents_sorted, extents_until, make_room,
+)
 from pyreplog._native.layout cimport ALIGN, FORMAT_VERSION, LONG_HEADER, SEGMENT_HEADER, SEGMENT_MAX, crc32c
 from pyreplog.errors import InvalidArgumentError
 
 
-cdef int make_room(void **items, uint32_t used, uint32_t *capacity, size_t size) noexcept nogil:
-    """Room for one more item; grows by an eighth: realloc moves the pages of large blocks and copies nothing."""
-    cdef uint32_t wanted = capacity[0] + capacity[0] // 8 + 64
-    cdef void *moved
-    if used < capacity[0]:
-        return INDEX_OK
-    moved = realloc(items[0], wanted * size)
-    if moved == NULL:
+cdef void cut_row(LedgerRow *row, int64_t offset) noexcept nogil:
+    """Keep the row's records that end at or below `offset`."""
+    cdef uint32_t keep = row.entries.numbers
+    while keep and end_of_record(row, keep - 1) > offset:
+        keep -= 1
+        row.bytes -= <uint64_t>row.places[keep].stride * ALIGN
+    extents_cut(&row.entries, keep)
+
+
+cdef uint32_t records_below(const LedgerRow *row, int64_t below) noexcept nogil:
+    """How many of the row's records begin before offset `below`."""
+    cdef uint32_t low = 0, high = row.entries.numbers, middle
+    if high and <int64_t>row.places[high - 1].offset * ALIGN < below:
+        return high
+    while low < high:
+        middle = (low + high) // 2
+        if <int64_t>row.places[middle].offset * ALIGN < below:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+cdef int64_t list_entries(ExtentMap *map, const Place *places, uint32_t keep, uint64_t start, uint64_t stop,
+                          Pair *pairs) noexcept nogil:
+    """Sorted entries of [start, stop) in the first `keep` records; their count, or INDEX_NO_MEMORY."""
+    cdef uint32_t extent_count = 0, i
+    cdef const Extent *extents = extents_sorted(map, &extent_count)
+    cdef const Extent *extent
+    cdef uint64_t entry, number
+    cdef int64_t count = 0
+    if extents == NULL:
+        return INDEX_NO_MEMORY if map.unordered else 0
+    i = extents_until(extents, extent_count, start)
+    for i in range(i - (i > 0), extent_count):
+        extent = &extents[i]
+        if extent.entry >= stop:
+            break
+        for entry in range(max(start, extent.entry), min(stop, end_of(extent))):
+            number = extent.number + (entry - extent.entry)
+            if number >= keep:
+                return count   # only of ids that increase with the records
+            pairs[count].entry, pairs[count].place = entry, places[number].offset
+            count += 1
+    return count
+
+
+cdef int sum_up(LedgerRow *row, LedgerRun *run) noexcept nogil:
+    """All of a ledger's run but its place in the index file."""
+    cdef uint32_t count, i
+    cdef const Extent *extents = extents_sorted(&row.entries, &count)
+    if extents == NULL:
         return INDEX_NO_MEMORY
-    items[0], capacity[0] = moved, wanted
+    run.ledger, run.first, run.last, run.bytes = row.ledger, row.entries.first, row.entries.last, row.bytes
+    run.entries, run.words = 0, words_of(run.first, run.last)
+    for i in range(count):
+        run.entries += extents[i].count
     return INDEX_OK
-
-
-cdef int by_entry(const void *a, const void *b) noexcept nogil:
-    cdef const Pair *x = <const Pair *>a
-    cdef const Pair *y = <const Pair *>b
-    return (x.entry > y.entry) - (x.entry < y.entry) or (x.place > y.place) - (x.place < y.place)
 
 
 cdef int by_ledger(const void *a, const void *b) noexcept nogil:
@@ -43,29 +88,18 @@ cdef int by_ledger(const void *a, const void *b) noexcept nogil:
     return (x > y) - (x < y)
 
 
-cdef int64_t settle(Pair *pairs, int64_t records, bint unordered) noexcept nogil:
-    """Sort records of a ledger, which are in log order, and keep the last copy of each entry; how many are left."""
-    cdef int64_t count = 0, i
-    if not unordered:
-        return records
-    qsort(pairs, records, sizeof(Pair), by_entry)
-    for i in range(records):
-        if i + 1 == records or pairs[i].entry != pairs[i + 1].entry:
-            pairs[count] = pairs[i]
-            count += 1
-    return count
-
-
-cdef void write_items(uint32_t *item, const LedgerRun *run, const Pair *pairs) noexcept nogil:
-    cdef int64_t i
+cdef void write_items(uint32_t *item, const LedgerRun *run, const Place *places, const Extent *extents,
+                      uint32_t count) noexcept nogil:
+    cdef uint32_t i, k
     cdef uint64_t delta
-    for i in range(run.entries):
-        delta = pairs[i].entry - run.first
-        item[0] = <uint32_t>delta
-        if run.words == 3:
-            item[1] = <uint32_t>(delta >> 32)
-        item[run.words - 1] = <uint32_t>pairs[i].place
-        item += run.words
+    for i in range(count):
+        delta = extents[i].entry - run.first
+        for k in range(extents[i].count):
+            item[0] = <uint32_t>(delta + k)
+            if run.words == 3:
+                item[1] = <uint32_t>((delta + k) >> 32)
+            item[run.words - 1] = places[extents[i].number + k].offset
+            item += run.words
 
 
 cdef void seal(uint8_t *image) noexcept nogil:
@@ -121,40 +155,51 @@ cdef class LedgerIndex:
 
     Records are added in log order: `offset` (bytes, a multiple of 8) at or after the end of the record added before,
     `stride` bytes long, padding included. Entries of a ledger may come in any order, with gaps, and more than once.
-    Takes up to 40 bytes per record, from a few thousand on, and 80 per ledger.
+    Takes 8 to 10 bytes per record, 16 to 20 for each that is not of the next entry of its ledger (a view for lookups
+    takes up to as much again, when entry ids do not only increase), and about 200 per ledger.
 
     Threads: every method and C function may be called from any thread at any time. Each holds the index's own lock
     while it works; batches let go of the GIL. Only `save` waits for a disk; `to_bytes` and `remove_from` of a million
-    records take tens of milliseconds, and lookups wait for them.
+    records take milliseconds, and lookups wait for them. So they do for the first lookup in a ledger after many entries
+    came out of order: a tenth of a second for a million.
     """
 
     def __cinit__(self):
         self.end = SEGMENT_HEADER
-        if widen(&self.node_slots) < 0 or widen(&self.row_slots) < 0:
+        if self.grow() < 0:
             raise MemoryError
 
     def __dealloc__(self):
-        free(self.nodes)
+        for i in range(self.row_count):
+            extents_free(&self.rows[i].entries)
+            free(self.rows[i].places)
         free(self.rows)
-        free(self.node_slots.slot)
-        free(self.row_slots.slot)
+        free(self.slots)
 
     @property
     def count(self):
         """Distinct (ledger, entry) pairs held."""
+        cdef IndexFileHeader header
         with self.lock:
-            return self.entries_held
+            self.sorted_runs(&header)
+        return header.entries
 
     @property
     def memory_bytes(self):
         """Bytes of memory allocated."""
+        cdef uint64_t size
+        cdef uint32_t i
         with self.lock:
-            return (self.node_capacity * sizeof(Node) + self.row_capacity * sizeof(LedgerRow)
-                    + (<uint64_t>self.node_slots.mask + self.row_slots.mask + 2) * sizeof(uint32_t))
+            size = self.row_room * sizeof(LedgerRow) + (<uint64_t>self.mask + 1) * sizeof(uint32_t)
+            for i in range(self.row_count):
+                size += self.rows[i].room * sizeof(Place) + extents_bytes(&self.rows[i].entries)
+        return size
 
     def add(self, int64_t ledger, int64_t entry, int64_t offset, int64_t stride):
         """Note a record. InvalidArgumentError: a negative id, or a place not after the record added before."""
-        cdef int status = ledger_index_add(self, ledger, entry, offset, stride)
+        cdef int status
+        with self.lock:
+            status = self.append_one(ledger, entry, offset, stride)
         if status < 0:
             self.refuse(status, ledger, entry, offset, stride)
 
@@ -171,9 +216,8 @@ cdef class LedgerIndex:
                 held += 1
                 if views[held - 1].shape[0] != views[0].shape[0]:
                     raise InvalidArgumentError("the four columns differ in length")
-            with nogil:
-                status = ledger_index_add_batch(
-                    self, views[0].shape[0], column[0], column[1], column[2], column[3], &failed)
+            with nogil, self.lock:
+                status = self.append_all(column, views[0].shape[0], &failed)
             if status < 0:
                 self.refuse(status, column[0][failed], column[1][failed], column[2][failed], column[3][failed])
         finally:
@@ -184,26 +228,49 @@ cdef class LedgerIndex:
     def get(self, int64_t ledger, int64_t entry):
         """Offset of the entry's last copy; None: definitely not here. InvalidArgumentError: a negative id."""
         check_ids(ledger, entry)
-        cdef int64_t offset = ledger_index_find(self, ledger, entry)
-        return offset if offset >= 0 else None
+        cdef int64_t number = EXTENTS_ABSENT, place = 0
+        cdef LedgerRow *row
+        with self.lock:
+            row = self.row_of(ledger)
+            if row != NULL:
+                number = extents_find(&row.entries, entry)
+            if number >= 0:
+                place = row.places[number].offset
+        if number == EXTENTS_NO_MEMORY:
+            raise MemoryError
+        return place * ALIGN if number >= 0 else None
 
     def last_entry(self, int64_t ledger):
         """Highest entry id of the ledger; None: it has no entry here."""
         cdef const LedgerRow *row
         with self.lock:
             row = self.row_of(ledger)
-            return row.last if row != NULL else None
+            return row.entries.last if row != NULL else None
 
-    def entries(self, int64_t ledger, int64_t start, int64_t stop):
+    def share(self, int64_t ledger):
+        """(lowest entry id, highest, bytes, entries) of a ledger, as a row of `ledgers`; None: it has none here."""
+        cdef LedgerRow *row
+        cdef LedgerRun run
+        cdef int status
+        with self.lock:
+            row = self.row_of(ledger)
+            if row == NULL:
+                return None
+            status = sum_up(row, &run)
+        if status < 0:
+            raise MemoryError
+        return run.first, run.last, run.bytes, run.entries
+
+    def entries(self, int64_t ledger, int64_t start, int64_t stop, int64_t below=INT64_MAX):
         """(entry ids, offsets) of the ledger's entries start <= id < stop: int64 arrays, sorted by id, no id twice.
 
-        Costs the smaller of stop - start and the ledger's number of records.
+        below: as if no record at or beyond this offset had been added yet.
         """
         check_ids(ledger, start)
         cdef Pair *pairs = NULL
         cdef int64_t count
         with nogil, self.lock:
-            count = self.collect(ledger, start, stop, &pairs)
+            count = self.collect(ledger, start, stop, below, &pairs)
         try:
             if count < 0:
                 raise MemoryError
@@ -214,15 +281,15 @@ cdef class LedgerIndex:
     def ledgers(self):
         """Table of the ledgers, sorted: a numpy array with fields ledger, first, last (entry ids), bytes (sum of the
         strides of its records, every copy counted) and entries (how many distinct ids)."""
+        cdef IndexFileHeader header
         with self.lock:
-            runs = PyBytes_FromStringAndSize(NULL, self.row_count * sizeof(LedgerRun))
-            self.directory(<LedgerRun *>PyBytes_AS_STRING(runs))
+            runs = self.sorted_runs(&header)
         return ledger_table(runs)
 
     def remove_from(self, int64_t offset):
         """Forget every record that is not wholly below `offset`, as a truncation of the segment does.
 
-        An entry whose last copy is cut is found at the copy before it. Costs the number of records kept.
+        An entry whose last copy is cut is found at the copy before it.
         """
         with nogil, self.lock:
             self.cut(offset)
@@ -230,30 +297,25 @@ cdef class LedgerIndex:
     def to_bytes(self, *, bytes uuid not None, int64_t base, uint32_t stamp, int64_t end):
         """The index file of the segment, once sealed: its log's uuid (16 bytes), base (position), stamp and `end`, the
         offset after its last record. InvalidArgumentError: another size of uuid, or an end before the last record's."""
-        cdef IndexFileHeader *header
-        cdef LedgerRun *runs
-        cdef uint64_t data_end
-        cdef int status
+        cdef IndexFileHeader header
+        cdef uint8_t *image
         if len(uuid) != 16:
             raise InvalidArgumentError(f"a log's uuid has 16 bytes, got {len(uuid)}")
+        memset(&header, 0, sizeof(IndexFileHeader))
+        header.magic, header.version, header.min_reader = LEDGER_MAGIC, FORMAT_VERSION, FORMAT_VERSION
+        memcpy(header.uuid, PyBytes_AS_STRING(uuid), 16)
+        header.base, header.end, header.stamp = base, end, stamp
         with self.lock:
             if not self.end <= end <= SEGMENT_MAX:
                 raise InvalidArgumentError(f"end is from {self.end} to {SEGMENT_MAX}, got {end}")
-            directory = PyBytes_FromStringAndSize(NULL, self.row_count * sizeof(LedgerRun))
-            runs = <LedgerRun *>PyBytes_AS_STRING(directory)
+            runs = self.sorted_runs(&header)
+            made = PyBytes_FromStringAndSize(NULL, image_size(header.data_end))
+            image = <uint8_t *>PyBytes_AS_STRING(made)
+            memcpy(image, &header, sizeof(IndexFileHeader))
+            memcpy(image + BLOCK, PyBytes_AS_STRING(runs), header.ledgers * sizeof(LedgerRun))
             with nogil:
-                data_end = self.directory(runs)
-            made = PyBytes_FromStringAndSize(NULL, image_size(data_end))
-            header = <IndexFileHeader *>PyBytes_AS_STRING(made)
-            memset(header, 0, sizeof(IndexFileHeader))
-            header.magic, header.version, header.min_reader = LEDGER_MAGIC, FORMAT_VERSION, FORMAT_VERSION
-            memcpy(header.uuid, PyBytes_AS_STRING(uuid), 16)
-            header.base, header.end, header.stamp = base, end, stamp
-            header.ledgers, header.entries, header.data_end = self.row_count, self.entries_held, data_end
-            with nogil:
-                status = self.write(<uint8_t *>header, runs)
-        if status < 0:
-            raise MemoryError
+                self.write_runs(image)
+                seal(image)
         return made
 
     def save(self, path, *, bytes uuid not None, int64_t base, uint32_t stamp, int64_t end):
@@ -275,226 +337,162 @@ cdef class LedgerIndex:
             f"ledger {ledger}, entry {entry}: expected a record of {LONG_HEADER} bytes or more, a multiple of {ALIGN},"
             f" between offsets {self.end} and {SEGMENT_MAX}; found {stride} bytes at {offset}")
 
-    cdef int append(self, int64_t ledger, int64_t entry, int64_t offset, int64_t stride) noexcept nogil:
-        if (ledger < 0 or entry < 0 or offset < self.end or offset > SEGMENT_MAX
-                or stride < LONG_HEADER or stride > SEGMENT_MAX - offset or (offset | stride) % ALIGN):
-            return INDEX_REFUSED
-        if self.reserve() < 0:
-            return INDEX_NO_MEMORY
-        self.link(ledger, entry, offset, stride)
-        return INDEX_OK
-
-    cdef int reserve(self) noexcept nogil:
-        """Room for one more record, of one more ledger."""
-        cdef const Node *node
-        cdef uint32_t i
-        if (make_room(<void **>&self.nodes, self.records, &self.node_capacity, sizeof(Node)) < 0
-                or make_room(<void **>&self.rows, self.row_count, &self.row_capacity, sizeof(LedgerRow)) < 0):
-            return INDEX_NO_MEMORY
-        if crowded(&self.node_slots, self.entries_held):
-            if widen(&self.node_slots) < 0:
-                return INDEX_NO_MEMORY
-            for i in range(self.records):
-                node = &self.nodes[i]
-                self.node_slot(node.row, node.entry)[0] = slot_for(hash_of(node.row, node.entry), i)
-        if crowded(&self.row_slots, self.row_count):
-            if widen(&self.row_slots) < 0:
-                return INDEX_NO_MEMORY
-            for i in range(self.row_count):
-                self.row_slot(self.rows[i].ledger)[0] = slot_for(mix(self.rows[i].ledger), i)
-        return INDEX_OK
-
-    cdef void link(self, int64_t ledger, int64_t entry, int64_t offset, int64_t stride) noexcept nogil:
-        """Append a record for which there is room."""
-        cdef LedgerRow *row = self.row_for(ledger)
-        cdef uint32_t at = row - self.rows
-        cdef Node *node = &self.nodes[self.records]
-        cdef uint32_t *slot = self.node_slot(at, entry)
-        node.entry, node.row, node.previous = entry, at, row.newest
-        node.place, node.stride = <uint32_t>(offset // ALIGN), <uint32_t>(stride // ALIGN)
-        if slot[0] == 0:
-            self.entries_held += 1
-            row.entries += 1
-        slot[0] = slot_for(hash_of(at, entry), self.records)
-        row.unordered |= row.records > 0 and entry <= row.last
-        row.first = min(row.first, entry)
-        row.last = max(row.last, entry)
-        row.bytes += stride
-        row.records += 1
-        self.records += 1
-        row.newest = self.records
-        self.end = offset + stride
-
-    cdef LedgerRow *row_for(self, int64_t ledger) noexcept nogil:
-        """The ledger's row, which is added when there is none."""
-        cdef uint32_t *slot = self.row_slot(ledger)
+    cdef int append(self, int64_t ledger, int64_t entry, int64_t offset, const uint32_t *strides,
+                    uint32_t count) noexcept nogil:
         cdef LedgerRow *row
-        if not slot[0]:
-            row = &self.rows[self.row_count]
-            memset(row, 0, sizeof(LedgerRow))
-            row.ledger, row.first, row.last = ledger, INT64_MAX, -1
-            slot[0] = slot_for(mix(ledger), self.row_count)
-            self.row_count += 1
-        return &self.rows[number_in(slot[0])]
-
-    cdef LedgerRow *row_of(self, int64_t ledger) noexcept nogil:
-        """The ledger's row, or NULL."""
-        cdef uint32_t slot = self.row_slot(ledger)[0]
-        return &self.rows[number_in(slot)] if slot else NULL
-
-    cdef uint32_t *row_slot(self, int64_t ledger) noexcept nogil:
-        """The slot that refers to the ledger's row, or the empty one where it belongs."""
-        cdef uint64_t hash = mix(ledger)
-        cdef uint32_t i = <uint32_t>hash & self.row_slots.mask
-        cdef uint32_t slot = self.row_slots.slot[i]
-        while slot and not (alike(slot, hash) and self.rows[number_in(slot)].ledger == ledger):
-            i = (i + 1) & self.row_slots.mask
-            slot = self.row_slots.slot[i]
-        return &self.row_slots.slot[i]
-
-    cdef uint32_t *node_slot(self, uint32_t row, int64_t entry) noexcept nogil:
-        """The slot that refers to the entry's last copy, or the empty one where it belongs."""
-        cdef uint64_t hash = hash_of(row, entry)
-        cdef uint32_t i = <uint32_t>hash & self.node_slots.mask
-        cdef uint32_t slot = self.node_slots.slot[i]
-        while slot and not (alike(slot, hash) and self.nodes[number_in(slot)].entry == entry
-                            and self.nodes[number_in(slot)].row == row):
-            i = (i + 1) & self.node_slots.mask
-            slot = self.node_slots.slot[i]
-        return &self.node_slots.slot[i]
-
-    cdef void cut(self, int64_t offset) noexcept nogil:
-        """Keep the records that end at or below `offset`. They are linked anew, in the arrays where they are: a row's
-        number is the rank of its ledger's first record, so that neither records nor kept rows move."""
-        cdef uint32_t keep = self.records, i
-        cdef Node node
-        while keep and (<int64_t>self.nodes[keep - 1].place + self.nodes[keep - 1].stride) * ALIGN > offset:
-            keep -= 1
-        if keep == self.records:
-            return
-        memset(self.node_slots.slot, 0, (<size_t>self.node_slots.mask + 1) * sizeof(uint32_t))
-        memset(self.row_slots.slot, 0, (<size_t>self.row_slots.mask + 1) * sizeof(uint32_t))
-        self.records = self.row_count = self.entries_held = 0
-        self.end = SEGMENT_HEADER
-        for i in range(keep):
-            node = self.nodes[i]
-            self.link(self.rows[node.row].ledger, node.entry, <int64_t>node.place * ALIGN, <int64_t>node.stride * ALIGN)
-
-    cdef int64_t collect(self, int64_t ledger, int64_t start, int64_t stop, Pair **pairs) noexcept nogil:
-        """Sorted entries of [start, stop) into new memory at `pairs`; their count, or INDEX_NO_MEMORY."""
-        cdef const LedgerRow *row = self.row_of(ledger)
-        cdef int64_t last
-        if row == NULL or stop <= max(start, row.first):
-            return 0
-        pairs[0] = <Pair *>malloc(row.records * sizeof(Pair))
-        if pairs[0] == NULL:
-            return INDEX_NO_MEMORY
-        start, last = max(start, row.first), min(stop - 1, row.last)
-        if last - start < row.records:
-            return self.look_up(row, start, last, pairs[0])
-        return self.gather(row, start, last, pairs[0])
-
-    cdef int64_t look_up(self, const LedgerRow *row, int64_t start, int64_t last, Pair *pairs) noexcept nogil:
-        """Entries of [start, last], sorted, each found by its id; their count."""
-        cdef int64_t count = 0, i
-        cdef uint32_t slot
-        for i in range(last - start + 1):
-            slot = self.node_slot(row - self.rows, start + i)[0]
-            if slot:
-                pairs[count].entry, pairs[count].place = start + i, self.nodes[number_in(slot)].place
-                count += 1
-        return count
-
-    cdef int64_t gather(self, const LedgerRow *row, int64_t start, int64_t last, Pair *pairs) noexcept nogil:
-        """Entries of [start, last], sorted, found among all of the ledger's records; their count."""
-        cdef uint32_t number = row.newest
-        cdef int64_t i = row.records
-        cdef const Node *node
-        while number:
-            node = &self.nodes[number - 1]
-            if start <= node.entry <= last:
-                i -= 1
-                pairs[i].entry, pairs[i].place = node.entry, node.place
-            number = node.previous
-        memmove(pairs, pairs + i, (row.records - i) * sizeof(Pair))
-        return settle(pairs, row.records - i, row.unordered)
-
-    cdef void distribute(self, Pair *pairs, uint32_t *filled) noexcept nogil:
-        """All records, row after row, those of a row in log order; `filled[row]` is where its last one ends.
-        One pass in the order of memory: several times faster than a walk along every row's chain."""
-        cdef uint32_t i, at = 0
-        cdef const Node *node
-        for i in range(self.row_count):
-            filled[i] = at
-            at += self.rows[i].records
-        for i in range(self.records):
-            node = &self.nodes[i]
-            at = filled[node.row]
-            pairs[at].entry, pairs[at].place = node.entry, node.place
-            filled[node.row] = at + 1
-
-    cdef uint64_t directory(self, LedgerRun *runs) noexcept nogil:
-        """A run for each ledger, sorted, with its place in the index file; where the last one ends."""
-        cdef uint64_t end = BLOCK + self.row_count * sizeof(LedgerRun)
-        cdef const LedgerRow *row
+        cdef Place *place
+        cdef int64_t end = offset
         cdef uint32_t i
-        for i in range(self.row_count):
-            row = &self.rows[i]
-            runs[i].ledger, runs[i].first, runs[i].last, runs[i].bytes = row.ledger, row.first, row.last, row.bytes
-            runs[i].entries, runs[i].words = row.entries, words_of(row.first, row.last)
-        qsort(runs, self.row_count, sizeof(LedgerRun), by_ledger)
-        for i in range(self.row_count):
-            runs[i].run = end
-            end += <uint64_t>runs[i].entries * runs[i].words * 4
-        return end
-
-    cdef int write(self, uint8_t *image, const LedgerRun *runs) noexcept nogil:
-        """Directory, runs and CRCs behind a header that is filled in."""
-        cdef Pair *pairs = <Pair *>malloc((<size_t>self.records + 1) * sizeof(Pair))
-        cdef uint32_t *filled = <uint32_t *>malloc((<size_t>self.row_count + 1) * sizeof(uint32_t))
-        cdef const LedgerRow *row
-        cdef uint32_t i, at
-        cdef int status = INDEX_NO_MEMORY
-        if pairs != NULL and filled != NULL:
-            memcpy(image + BLOCK, runs, self.row_count * sizeof(LedgerRun))
-            self.distribute(pairs, filled)
-            for i in range(self.row_count):
-                row = self.row_of(runs[i].ledger)
-                at = filled[row - self.rows] - row.records
-                settle(pairs + at, row.records, row.unordered)
-                write_items(<uint32_t *>(image + runs[i].run), &runs[i], pairs + at)
-            seal(image)
-            status = INDEX_OK
-        free(pairs)
-        free(filled)
-        return status
-
-
-cdef int ledger_index_add(LedgerIndex index, int64_t ledger, int64_t entry, int64_t offset,
-                          int64_t stride) noexcept nogil:
-    with index.lock:
-        return index.append(ledger, entry, offset, stride)
-
-
-cdef int ledger_index_add_batch(LedgerIndex index, int64_t count, const int64_t *ledgers, const int64_t *entries,
-                                const int64_t *offsets, const int64_t *strides, int64_t *failed) noexcept nogil:
-    cdef int64_t i, end
-    cdef int status
-    with index.lock:
-        end = index.end
+        if ledger < 0 or entry < 0 or entry - 1 > INT64_MAX - count or not self.end <= offset <= SEGMENT_MAX:
+            return INDEX_REFUSED
         for i in range(count):
-            status = index.append(ledgers[i], entries[i], offsets[i], strides[i])
+            if strides[i] < LONG_HEADER or (offset | strides[i]) % ALIGN:
+                return INDEX_REFUSED
+            end += strides[i]
+        if end > SEGMENT_MAX:
+            return INDEX_REFUSED
+        row = self.row_for(ledger)
+        if (row == NULL
+                or make_room(<void **>&row.places, row.entries.numbers + <uint64_t>count, &row.room, sizeof(Place)) < 0
+                or extents_add(&row.entries, entry, count) < 0):
+            return INDEX_NO_MEMORY
+        self.ledgers_held += row.entries.numbers == count
+        place = row.places + row.entries.numbers - count
+        for i in range(count):
+            place[i].offset, place[i].stride = <uint32_t>(offset // ALIGN), strides[i] // ALIGN
+            offset += strides[i]
+        row.bytes += end - place[0].offset * <int64_t>ALIGN
+        self.end = end
+        return INDEX_OK
+
+    cdef int append_one(self, int64_t ledger, int64_t entry, int64_t offset, int64_t stride) noexcept nogil:
+        cdef uint32_t size = <uint32_t>stride
+        return self.append(ledger, entry, offset, &size, 1) if 0 < stride <= SEGMENT_MAX else INDEX_REFUSED
+
+    cdef int append_all(self, const int64_t **columns, int64_t count, int64_t *failed) noexcept nogil:
+        """The rows of add_batch: all of them, or `failed` is the number of the one refused."""
+        cdef int64_t end = self.end, i
+        cdef int status
+        for i in range(count):
+            status = self.append_one(columns[0][i], columns[1][i], columns[2][i], columns[3][i])
             if status < 0:
-                index.cut(end)
+                self.cut(end)
                 failed[0] = i
                 return status
-    return INDEX_OK
+        return INDEX_OK
 
+    cdef LedgerRow *row_for(self, int64_t ledger) noexcept nogil:
+        """The ledger's row, which is added when there is none; NULL: no memory."""
+        cdef uint32_t *slot
+        if self.recent < self.row_count and self.rows[self.recent].ledger == ledger:
+            return &self.rows[self.recent]
+        slot = self.slot_of(ledger)
+        if not slot[0]:
+            if (<uint64_t>self.row_count + 1) * 10 > (<uint64_t>self.mask + 1) * 7:
+                if self.grow() < 0:
+                    return NULL
+                slot = self.slot_of(ledger)
+            if make_room(<void **>&self.rows, self.row_count + 1, &self.row_room, sizeof(LedgerRow)) < 0:
+                return NULL
+            memset(&self.rows[self.row_count], 0, sizeof(LedgerRow))
+            self.rows[self.row_count].ledger = ledger
+            self.row_count += 1
+            slot[0] = self.row_count
+        self.recent = slot[0] - 1
+        return &self.rows[self.recent]
 
-cdef int64_t ledger_index_find(LedgerIndex index, int64_t ledger, int64_t entry) noexcept nogil:
-    cdef const LedgerRow *row
-    cdef uint32_t slot
-    with index.lock:
-        row = index.row_of(ledger)
-        slot = index.node_slot(row - index.rows, entry)[0] if row != NULL else 0
-        return <int64_t>index.nodes[number_in(slot)].place * ALIGN if slot else INDEX_ABSENT
+    cdef LedgerRow *row_of(self, int64_t ledger) noexcept nogil:
+        """The row of a ledger that has records, or NULL."""
+        cdef uint32_t slot = self.slot_of(ledger)[0]
+        return &self.rows[slot - 1] if slot and self.rows[slot - 1].entries.numbers else NULL
+
+    cdef uint32_t *slot_of(self, int64_t ledger) noexcept nogil:
+        """The slot that refers to the ledger's row, or the empty one where it belongs."""
+        cdef uint32_t i = <uint32_t>mix(ledger) & self.mask
+        while self.slots[i] and self.rows[self.slots[i] - 1].ledger != ledger:
+            i = (i + 1) & self.mask
+        return &self.slots[i]
+
+    cdef int grow(self) noexcept nogil:
+        """Twice the slots; 64 at first."""
+        cdef uint32_t count = (self.mask + 1) * 2 if self.slots != NULL else 64, i
+        cdef uint32_t *slots = <uint32_t *>calloc(count, sizeof(uint32_t))
+        if slots == NULL:
+            return INDEX_NO_MEMORY
+        free(self.slots)
+        self.slots, self.mask = slots, count - 1
+        for i in range(self.row_count):
+            self.slot_of(self.rows[i].ledger)[0] = i + 1
+        return INDEX_OK
+
+    cdef void cut(self, int64_t offset) noexcept nogil:
+        cdef uint32_t i
+        cdef LedgerRow *row
+        if offset >= self.end:
+            return
+        self.end, self.ledgers_held = SEGMENT_HEADER, 0
+        for i in range(self.row_count):
+            row = &self.rows[i]
+            cut_row(row, offset)
+            if row.entries.numbers:
+                self.ledgers_held += 1
+                self.end = max(self.end, end_of_record(row, row.entries.numbers - 1))
+
+    cdef int64_t collect(self, int64_t ledger, int64_t start, int64_t stop, int64_t below, Pair **pairs) noexcept nogil:
+        """Sorted entries of [start, stop) into new memory at `pairs`; their count, or INDEX_NO_MEMORY."""
+        cdef LedgerRow *row = self.row_of(ledger)
+        cdef ExtentMap past
+        cdef uint32_t keep
+        cdef int64_t count
+        if row == NULL or stop <= start or <uint64_t>start > row.entries.last:
+            return 0
+        keep = records_below(row, below)
+        pairs[0] = <Pair *>malloc(min(<uint64_t>(stop - start), <uint64_t>keep + 1) * sizeof(Pair))
+        if pairs[0] == NULL:
+            return INDEX_NO_MEMORY
+        if keep == row.entries.numbers or not row.entries.unordered:
+            return list_entries(&row.entries, row.places, keep, start, stop, pairs[0])
+        memset(&past, 0, sizeof(ExtentMap))
+        count = INDEX_NO_MEMORY
+        if extents_rewind(&row.entries, keep, &past) == 0:
+            count = list_entries(&past, row.places, keep, start, stop, pairs[0])
+        extents_free(&past)
+        return count
+
+    cdef bytes sorted_runs(self, IndexFileHeader *header):
+        """The file's directory: a LedgerRun for each ledger, sorted. The header gets their counts and `data_end`."""
+        cdef int status
+        runs = PyBytes_FromStringAndSize(NULL, self.ledgers_held * sizeof(LedgerRun))
+        cdef LedgerRun *run = <LedgerRun *>PyBytes_AS_STRING(runs)
+        with nogil:
+            status = self.directory(run, header)
+        if status < 0:
+            raise MemoryError
+        return runs
+
+    cdef int directory(self, LedgerRun *runs, IndexFileHeader *header) noexcept nogil:
+        cdef uint32_t i, count = 0
+        for i in range(self.row_count):
+            if self.rows[i].entries.numbers:
+                if sum_up(&self.rows[i], &runs[count]) < 0:
+                    return INDEX_NO_MEMORY
+                count += 1
+        qsort(runs, count, sizeof(LedgerRun), by_ledger)
+        header.ledgers, header.entries = count, 0
+        header.data_end = BLOCK + count * sizeof(LedgerRun)
+        for i in range(count):
+            runs[i].run = header.data_end
+            header.data_end += <uint64_t>runs[i].entries * runs[i].words * 4
+            header.entries += runs[i].entries
+        return INDEX_OK
+
+    cdef void write_runs(self, uint8_t *image) noexcept nogil:
+        """The items of all ledgers, behind a directory that is in place and has just sorted them all."""
+        cdef const LedgerRun *runs = <const LedgerRun *>(image + BLOCK)
+        cdef const Extent *extents
+        cdef LedgerRow *row
+        cdef uint32_t i, count = 0
+        for i in range(self.ledgers_held):
+            row = self.row_of(runs[i].ledger)
+            extents = extents_sorted(&row.entries, &count)
+            write_items(<uint32_t *>(image + runs[i].run), &runs[i], row.places, extents, count)

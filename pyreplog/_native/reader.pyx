@@ -16,7 +16,7 @@ from pyreplog._native.layout cimport KIND_BATCH, RecordHead, SEGMENT_HEADER, SHO
 from pyreplog._native.segment cimport pin
 from pyreplog._native.sparse cimport SparseIndex
 from pyreplog._native.tail cimport load, load32
-from pyreplog.errors import OutOfRangeError, TrimmedError, WrongTypeError
+from pyreplog.errors import OutOfRangeError, TrimmedError, UnnumberedError, WrongTypeError
 
 
 cdef class Reader:
@@ -68,6 +68,7 @@ cdef class Reader:
             self.firsts[i] = table[i][1]
         self.segments = [row[2] for row in table]
         self.count = count
+        self.found = None
 
     def _push_segment(self, Segment segment not None):
         """Add a row at the end."""
@@ -142,6 +143,11 @@ cdef class Reader:
                 high = middle
         return low - 1
 
+    def _check_numbered(self):
+        """Before anything that goes by entry numbers. UnnumberedError: the log has none."""
+        if self.count and self.firsts[0] < 0:
+            raise UnnumberedError(self.path)
+
     cdef Segment mapped(self, Py_ssize_t i):
         """The Segment of a row. Mapping it releases the GIL, and rows may move meanwhile: look up none again by number."""
         cdef int64_t base = self.bases[i]
@@ -179,6 +185,7 @@ cdef class Reader:
         cdef const uint8_t *p
         self.check_table()
         if not 0 <= entry < load(self.visible_entry):
+            self._check_numbered()
             raise OutOfRangeError(f"entry {entry}: the log's visible entries end before {load(self.visible_entry)}")
         while True:
             row = self.segment_of(self.firsts, entry)

@@ -19,6 +19,7 @@ cdef enum Status:
     RECORD_PARTS = -7     # key and attributes longer than the record
     RECORD_ENTRY = -8     # not the entry number that must follow
     RECORD_BLANK = -9     # not a fault: the end of the segment
+    RECORD_IDS = -10      # an id out of range, or not of the ledger and entries asked for
 
 
 # One record to encode: borrowed pointers, valid while the caller holds the objects.
@@ -133,6 +134,9 @@ cdef inline int64_t value_length_of(const uint8_t *p) noexcept nogil:
 # Stride of the record at p when it is intact, else a Status. At least `space` bytes at p may be read.
 cdef int64_t check_record(const uint8_t *p, int64_t space, uint32_t stamp) noexcept nogil
 
+# The part of it that does not need the CRC: `stride` when kind, form and parts of the record make sense, else a Status.
+cdef int64_t check_form(const uint8_t *p, int64_t stride) noexcept nogil
+
 # Event time among a verified record's attributes, or INT64_MIN.
 cdef int64_t event_time_of(const uint8_t *p) noexcept nogil
 
@@ -147,8 +151,9 @@ cdef int64_t scan_records(const uint8_t *map, int64_t start, int64_t until, int6
 cdef class Record:
     cdef object owner             # keeps the bytes alive
     cdef const uint8_t *p
-    cdef readonly int64_t entry
-    cdef readonly int64_t position
+    cdef int64_t origin           # position of address 0: what to add to an address for its position
+    cdef int64_t first_entry      # entry number of delta 0
+    cdef int64_t number(self) noexcept
 
 
 cdef object span(object owner, const uint8_t *p, Py_ssize_t length)

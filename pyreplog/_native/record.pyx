@@ -43,6 +43,17 @@ cdef int64_t check_blank(const uint8_t *p, int64_t space, uint32_t stamp) noexce
     return RECORD_BLANK
 
 
+cdef int64_t check_form(const uint8_t *p, int64_t stride) noexcept nogil:
+    cdef const RecordHead *head = <const RecordHead *>p
+    if head.kind < KIND_DATA or head.kind > KIND_MARKER:
+        return RECORD_KIND
+    if head.form & FORM_VERSION_MASK != FORMAT_VERSION or head.form & 0x80:
+        return RECORD_FORM
+    if not parts_fit(p, header_of(p)):
+        return RECORD_PARTS
+    return stride
+
+
 cdef int64_t check_record(const uint8_t *p, int64_t space, uint32_t stamp) noexcept nogil:
     cdef const RecordHead *head = <const RecordHead *>p
     cdef int64_t stride, header
@@ -60,13 +71,7 @@ cdef int64_t check_record(const uint8_t *p, int64_t space, uint32_t stamp) noexc
         return RECORD_STAMP
     if crc32c(head.length, p + CRC_FROM, stride - CRC_FROM) != head.crc:
         return RECORD_CRC
-    if head.kind < KIND_DATA or head.kind > KIND_MARKER:
-        return RECORD_KIND
-    if head.form & FORM_VERSION_MASK != FORMAT_VERSION or head.form & 0x80:
-        return RECORD_FORM
-    if not parts_fit(p, header):
-        return RECORD_PARTS
-    return stride
+    return check_form(p, stride)
 
 
 cdef inline int64_t check_plain(const uint8_t *p, int64_t space, uint32_t stamp) noexcept nogil:
@@ -152,11 +157,8 @@ cdef Record make_record(object owner, const uint8_t *p, int64_t first_entry, int
     cdef Record made = Record.__new__(Record)
     made.owner = owner
     made.p = p
-    made.position = position
-    if (<const RecordHead *>p).form & FORM_LONG:
-        made.entry = (<const LongHeader *>p).entry
-    else:
-        made.entry = first_entry + (<const ShortHeader *>p).entry_delta
+    made.origin = position - <int64_t>p
+    made.first_entry = first_entry
     return made
 
 
@@ -173,6 +175,21 @@ cdef class Record:
 
     def __init__(self):
         raise TypeError("records are made by a log's reads and scans")
+
+    @property
+    def entry(self):
+        """Entry number; in a ledger, entry id."""
+        return self.number()
+
+    @property
+    def position(self):
+        """Byte offset in the log."""
+        return self.origin + <int64_t>self.p
+
+    cdef int64_t number(self) noexcept:
+        if (<const RecordHead *>self.p).form & FORM_LONG:
+            return (<const LongHeader *>self.p).entry
+        return self.first_entry + (<const ShortHeader *>self.p).entry_delta
 
     @property
     def value(self):
@@ -226,7 +243,17 @@ cdef class Record:
         if (<const RecordHead *>self.p).form & FORM_LONG:
             return (<const LongHeader *>self.p).lac
         lag = (<const ShortHeader *>self.p).synced_lag
-        return -1 if lag == LAG_NONE else self.entry - <int64_t>lag
+        return -1 if lag == LAG_NONE else self.number() - <int64_t>lag
+
+    @property
+    def ledger_bytes(self):
+        """Value bytes of its ledger up to and with this entry; 0 in a bare log."""
+        return (<const LongHeader *>self.p).ledger_bytes if (<const RecordHead *>self.p).form & FORM_LONG else 0
+
+    @property
+    def ledger_messages(self):
+        """Messages of its ledger up to and with this entry; 0 in a bare log."""
+        return (<const LongHeader *>self.p).ledger_messages if (<const RecordHead *>self.p).form & FORM_LONG else 0
 
     @property
     def size(self):

@@ -5,7 +5,6 @@ index again from the segment.
 """
 
 import os
-import warnings
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport errno
@@ -55,12 +54,8 @@ cdef class SealedIndex:
     meanwhile, the others do not.
     """
 
-    def __dealloc__(self):
+    def __dealloc__(self):  # runs no Python and keeps the GIL: see `Reader.locate`
         self.unmap()
-
-    def __del__(self):
-        if self.is_open:
-            warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=1, source=self)
 
     def __enter__(self):
         self.check_open()

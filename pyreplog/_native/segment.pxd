@@ -19,6 +19,7 @@ cdef class Segment:
     cdef readonly int64_t end             # offset after the last record noted as intact
     cdef readonly bint sealed             # a blank follows at `end`
     cdef public SparseIndex index
+    cdef public object ledgers            # of a log of many ledgers: LedgerIndex, or SealedIndex when sealed
     cdef uint8_t *map
     cdef int fd
     cdef Py_ssize_t pins

@@ -179,6 +179,11 @@ cdef class Segment:
         self.end = SEGMENT_HEADER
         self.sealed = False
         self.index = None
+        self.ledgers = None
+
+    def entry_after(self, int64_t count):
+        """Number of the entry that follows the first `count` ones; 0 in a log of many ledgers."""
+        return self.first_entry + count if self.first_entry >= 0 else 0
 
     def advance(self, int64_t end, bint sealed):
         """Tell the segment how far intact records reach (offset), and whether a blank follows."""
@@ -195,6 +200,14 @@ cdef class Segment:
         if not 0 <= offset <= self.size:
             raise InvalidArgumentError(f"offset {offset} outside of the segment's {self.size} bytes")
         return corruption(self.path, self.base + offset, status, self.map + offset, self.size - offset, self.stamp)
+
+    def blank_at(self, int64_t offset, int64_t time):
+        """Header of the blank that ends a segment without numbered entries at `offset`. time: of its last record."""
+        cdef bytearray out = bytearray(SHORT_HEADER)
+        if not SEGMENT_HEADER <= offset <= self.size - SHORT_HEADER:
+            raise InvalidArgumentError(f"offset {offset} outside of the segment's {self.size} bytes")
+        rec.encode_blank(<uint8_t *>out, <uint32_t>(self.size - offset), self.stamp, 0, rec.LAG_NONE, time)
+        return bytes(out)
 
     def head_at(self, int64_t offset):
         """(kind, entry or -1, synced entry or -1, time, length) of the record header at `offset`, not verified."""

@@ -13,6 +13,7 @@ cdef object corruption(object path, int64_t position, int64_t status, const uint
 
 cdef tuple describe(int64_t status, const uint8_t *p, int64_t space, uint32_t stamp):
     cdef const RecordHead *head = <const RecordHead *>p
+    cdef const rec.LongHeader *ids
     if status == rec.RECORD_ABSENT:
         return "a record", "zeros"
     if space < SHORT_HEADER:
@@ -31,6 +32,9 @@ cdef tuple describe(int64_t status, const uint8_t *p, int64_t space, uint32_t st
         return f"key and attributes within {head.length} bytes", f"key of {head.key_length} bytes"
     if status == rec.RECORD_ENTRY:
         return "the next entry number", f"entry delta {(<const rec.ShortHeader *>p).entry_delta}"
+    if status == rec.RECORD_IDS:
+        ids = <const rec.LongHeader *>p
+        return "ids of the ledger and entries meant", f"ledger {ids.ledger}, entry {ids.entry}, LAC {ids.lac}"
     if status == rec.RECORD_BLANK:
         return "a record", "the end of the segment"
     return "an intact record", f"status {status}"

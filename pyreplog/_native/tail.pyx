@@ -70,6 +70,7 @@ cdef class Tail:
         cdef TailPage *page = self.page
         self.fenced = register_writer() != 0
         store32(&page.open, 0)
+        fence()  # words that were cleared before are zero for whoever finds the page to be of this boot and log
         page.version = FORMAT_VERSION
         page.pid = pid
         memcpy(page.boot_id, <const char *>boot_id, 16)
@@ -77,10 +78,15 @@ cdef class Tail:
         page.magic = TAIL_MAGIC
 
     def belongs_to(self, bytes boot_id not None, bytes uuid not None):
-        """Whether the page was written since this boot by a writer of this log."""
-        return (self.page.magic == TAIL_MAGIC and self.page.version == FORMAT_VERSION
+        """Whether the page was written since this boot by a writer of this log. Both are 16 bytes."""
+        cdef bint same
+        if len(boot_id) != 16 or len(uuid) != 16:
+            raise ValueError("boot_id and uuid have 16 bytes")
+        same = (self.page.magic == TAIL_MAGIC and self.page.version == FORMAT_VERSION
                 and memcmp(self.page.boot_id, <const char *>boot_id, 16) == 0
                 and memcmp(self.page.uuid, <const char *>uuid, 16) == 0)
+        fence()
+        return same
 
     def publish(self, *, int64_t start, int64_t end, int64_t end_entry, int64_t synced_end, int64_t synced_entry,
                 int64_t visible, int64_t visible_entry, bint is_open):
@@ -90,8 +96,8 @@ cdef class Tail:
         store(&self.page.end_entry, end_entry)
         store(&self.page.synced_end, synced_end)
         store(&self.page.synced_entry, synced_entry)
-        store(&self.page.visible, visible)
         store(&self.page.visible_entry, visible_entry)
+        store(&self.page.visible, visible)  # a reader that meets a page just begun trusts it from here on
         store32(&self.page.open, is_open)
         wake_sleepers(self.page)
 

@@ -3,6 +3,8 @@
 | file | holds |
 |---|---|
 | commitlog | CommitLog: the writer |
+| ledgerlog, ledgermap | LedgerLog: the entries of many ledgers in one log; which segment has which |
+| hollow | giving back the space of a segment in the middle of a log |
 | reader | LogReader: read-only handle, in any process |
 | access | what both offer: scan, follow, lookups by position and time |
 | files | the disk, behind a seam that tests replace |
@@ -11,16 +13,16 @@
 | checkpoint | how far the log is proven to be on disk |
 | startup | a log directory brought into a state that can be appended to |
 | recovery | what of a log is intact: torn tail or corruption |
-| indexes | sparse indexes of sealed segments |
+| indexes | index files of sealed segments |
 | segments | making, preparing and recycling segment files |
 | watcher | waiting for entries in asyncio |
 | stats | what a log tells of itself |
-| handles | open logs at fork, and forgotten ones |
 | follow | where a follower stands |
 | eventtimes | entries by the producers' times |
 | opening | `pyreplog.open` |
 | commit | group commit of a synced log |
-| housekeeper | the background thread: prepare, seal, sync, retain |
+| housekeeper | the background threads: prepare and retain; seal and sync |
+| duty | what they do, and do again when it failed |
 | retention | which segments may go, and removing them |
 | truncation | cutting the end, crash-safe |
 | backup/ | consistent copy of a live log, and restore |

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, SupportsIndex
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, SupportsIndex
 
 from pyreplog._native.batch import RecordBatch
 from pyreplog._native.reader import Reader
 from pyreplog._native.record import Record
-from pyreplog._native.segment import HEADER_BYTES
+from pyreplog._native.segment import HEADER_BYTES, SIZE_MAX
+from pyreplog.ack import as_timeout
 from pyreplog.errors import CorruptionError, InvalidArgumentError, OutOfRangeError, TruncatedError, WrongTypeError
 from pyreplog.log import eventtimes
 from pyreplog.log.follow import SLICE_US, Cursor, Follower
+from pyreplog.log.hollow import is_hollow
 
 if TYPE_CHECKING:
     from pyreplog._native.segment import Segment
 
 SCAN_BYTES = 1 << 22
-_ENTRY_MAX = (1 << 63) - 1
+_NUMBER_MAX = (1 << 63) - 1
 
 
 class Access(Reader):
@@ -40,6 +42,18 @@ class Access(Reader):
     def _check_open(self) -> None:
         raise NotImplementedError
 
+    def close(self) -> None:
+        """Let go of the log."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
     async def _reached(self, entry: int, timeout: float | None) -> bool:
         """Whether `entry` becomes visible within `timeout` seconds."""
         raise NotImplementedError
@@ -58,7 +72,7 @@ class Access(Reader):
     def start(self) -> int:
         """Number of the first entry there is."""
         table = self._segment_table()
-        return table[0][1] if table else 0
+        return max(table[0][1], 0) if table else 0
 
     @property
     def start_position(self) -> int:
@@ -80,6 +94,7 @@ class Access(Reader):
         """Position (bytes since the log began) of an entry's record; of the visible end for the number after the
         last. Errors as read."""
         self._check_open()
+        self._check_numbered()
         if entry == self.end:
             return self._visible()
         return self._position_of(entry)
@@ -87,6 +102,7 @@ class Access(Reader):
     def entry_at_time(self, time_us: int) -> int:
         """Number of the first entry appended at or after a time (microseconds since the epoch); `end` when none was."""
         self._check_open()
+        self._check_numbered()
         as_int("time_us", time_us)
         low, high = self.start, self.end
         while low < high:
@@ -98,6 +114,7 @@ class Access(Reader):
         return low
 
     def _values(self, item: slice) -> list[bytes]:
+        self._check_numbered()
         start, stop, step = item.indices(self.end)
         if step != 1:
             return [self.read(n).value for n in range(start, stop, step)]
@@ -118,13 +135,13 @@ class Access(Reader):
         Errors: OutOfRangeError or TrimmedError for `start`, CorruptionError, ClosedError.
         """
         self._check_open()
-        _as_batch_bytes(batch_bytes)
+        self._check_numbered()
         first = self.start if start is None else as_int("start", start)
         if stop is not None:
-            as_int("stop", stop)
+            stop = min(as_int("stop", stop), _NUMBER_MAX)
         if not 0 <= first <= self.end:
             raise OutOfRangeError(f"entry {first}: the log has {self.start} to {self.end}")
-        return self._scan(first, stop, batch_bytes)
+        return self._scan(first, stop, _as_batch_bytes(batch_bytes))
 
     def _scan(self, entry: int, stop: int | None, batch_bytes: int) -> Iterator[RecordBatch]:
         if entry >= self.end or (stop is not None and entry >= stop):
@@ -132,7 +149,9 @@ class Access(Reader):
         truncations, position = self._truncations, self._position_of(entry)
         while stop is None or entry < stop:
             if self._truncations != truncations:  # what follows may have been cut, and written anew
-                if entry >= self.end:
+                if entry == self.end:
+                    return
+                if entry > self.end:
                     raise TruncatedError(f"entries from {self.end} on were cut; this scan was at {entry}")
                 truncations, position = self._truncations, self._position_of(entry)
             batch = self._batch_at(position, batch_bytes, -1 if stop is None else stop - entry)
@@ -150,7 +169,8 @@ class Access(Reader):
         by the index. Errors as scan.
         """
         self._check_open()
-        return eventtimes.scan(self, as_int("low_us", low_us), as_int("high_us", high_us))
+        self._check_numbered()
+        return eventtimes.scan(self, _as_event_time("low_us", low_us), _as_event_time("high_us", high_us))
 
     def scan_positions(
         self, start: int, stop: int | None = None, *, batch_bytes: int = SCAN_BYTES, all_kinds: bool = False
@@ -186,6 +206,8 @@ class Access(Reader):
                 return None
             return self._batch_at(position, batch_bytes, limit, all_kinds=all_kinds, stop=stop)
         offset = max(position - segment.base, HEADER_BYTES)
+        if offset > HEADER_BYTES and is_hollow(segment):  # it was not when the caller was given its position
+            offset = HEADER_BYTES
         extent = self._extent(segment, visible)
         until = min(extent, offset + batch_bytes)
         if stop is not None:
@@ -210,7 +232,7 @@ class Access(Reader):
         The wait releases the GIL and sleeps on the log's tail page; Ctrl-C and close() end it.
         Errors: as scan; TruncatedError when entries already given out were cut.
         """
-        return self._follow_batches(self._cursor(start, batch_bytes), _as_seconds(timeout))
+        return self._follow_batches(self._cursor(start, batch_bytes), as_timeout(timeout))
 
     def _follow_batches(self, cursor: Cursor, timeout: float | None) -> Iterator[RecordBatch]:
         while (batch := cursor.wait(timeout)) is not None:
@@ -222,12 +244,13 @@ class Access(Reader):
         Iterate it (`for`, in a thread) or `async for` it. Ends when nothing came for `timeout` seconds (None: never).
         Errors as follow_batches.
         """
-        return Follower(self, self._cursor(start, SCAN_BYTES), _as_seconds(timeout))
+        return Follower(self, self._cursor(start, SCAN_BYTES), as_timeout(timeout))
 
     def _cursor(self, start: int | None, batch_bytes: int) -> Cursor:
         self._check_open()
+        self._check_numbered()
         first = self.end if start is None else as_int("start", start)
-        if not 0 <= first <= _ENTRY_MAX:
+        if not 0 <= first <= _NUMBER_MAX:
             raise OutOfRangeError(f"entry {first}: numbers are not negative and fit into 64 bits")
         return Cursor(self, first, _as_batch_bytes(batch_bytes))
 
@@ -260,21 +283,20 @@ def _as_position(what: str, value: int) -> int:
     """A position in the log; records begin at multiples of 8."""
     if as_int(what, value) % 8:
         raise InvalidArgumentError(f"{what}: expected a position where a record begins, found {value}")
+    if abs(value) > _NUMBER_MAX:
+        raise OutOfRangeError(f"{what} {value}: positions fit into 64 bits")
     return value
 
 
 def _as_batch_bytes(value: int) -> int:
+    """As much as a segment can hold, at most: a batch lies in one."""
     if as_int("batch_bytes", value) < 1:
         raise InvalidArgumentError(f"batch_bytes: expected at least 1, found {value}")
-    return value
+    return min(value, SIZE_MAX)
 
 
-def _as_seconds(timeout: float | None) -> float | None:
-    """How long to wait; None: for ever."""
-    if timeout is None or timeout == math.inf:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise WrongTypeError(f"timeout: expected a number of seconds, found {type(timeout).__name__}")
-    if math.isnan(timeout):
-        raise InvalidArgumentError("timeout: expected a number of seconds, found nan")
-    return timeout
+def _as_event_time(what: str, value: int) -> int:
+    """A bound of event times; the lowest number there is stands for none."""
+    if not -_NUMBER_MAX - 1 <= as_int(what, value) <= _NUMBER_MAX:
+        raise InvalidArgumentError(f"{what}: expected microseconds that fit into 64 bits, found {value}")
+    return max(value, -_NUMBER_MAX)

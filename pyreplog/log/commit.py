@@ -10,7 +10,6 @@ import threading
 from typing import TYPE_CHECKING, TypeVar
 
 from pyreplog._native.gate import CommitGate
-from pyreplog._native.segment import HEADER_BYTES
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.purgatory import Purgatory
@@ -58,6 +57,7 @@ class GroupCommit:
         except BaseException:  # Ctrl-C, between any two steps; or this thread was woken to lead
             self._log._leave_if_inside()
             gate.abandon()
+            self._purgatory.drain()
             raise
 
     def _lead(self) -> None:
@@ -85,12 +85,13 @@ class GroupCommit:
         """Commit all that is staged; for a thread that is inside the append path."""
         try:
             self._gate.begin_io()
-            taken = self._log._take_stage()
-            if taken is not None:
+            while (taken := self._log._take_stage()) is not None:  # first what an interrupted leader took
                 self._gate.note_taken(taken[3])
-            self._write(taken)
-        finally:
+                self._write(taken)
             self._gate.abandon()
+        except BaseException:  # no `finally`: an interruption in front of its call would leave the gate shut
+            self._gate.abandon()
+            raise
 
     def write_blank(self, segment: Segment, blank: bytes) -> None:
         """End a segment, durably: records of the next one must not reach the disk without it."""
@@ -99,8 +100,10 @@ class GroupCommit:
             if self.error is not None:
                 raise self.error
             self._sync(segment, blank, segment.end)
-        finally:
             self._gate.abandon()
+        except BaseException:
+            self._gate.abandon()
+            raise
 
     def restart(self, position: int) -> None:
         """The log was truncated to `position`, all before it synced: positions beyond will come a second time."""
@@ -109,31 +112,17 @@ class GroupCommit:
         self._purgatory.advance(SYNCED, position)
 
     def _write(self, taken: Stage | None) -> None:
+        """Commit a group. Interrupted at any point it is taken again, by whoever leads next: all of this may come twice
+        and changes nothing the second time. The last step is the one that says it is done."""
         if taken is None:
             return
         if self.error is not None:  # an earlier group failed while this one waited for io: it would leave a hole
             raise self.error
         segment, offset, view, position, entry = taken
-        start = segment.base + offset
-        if start not in (self._gate.synced, segment.base + HEADER_BYTES):
-            lost = InterruptedError(f"what lies between {self._gate.synced} and {start} was taken and not written")
-            self.error = self._log._poison("an interrupted group commit", lost)
-            raise self.error
-        try:
-            self._sync(segment, view, offset)
-            self._note(position, entry)
-        except (OSError, ReplogError):
-            raise
-        except BaseException:  # Ctrl-C: whether it was written is unknown, and writing it twice changes nothing
-            self._sync(segment, view, offset)
-            self._note(position, entry)
-            raise
-
-    def _note(self, position: int, entry: int) -> None:
-        """A group is on disk."""
+        self._sync(segment, view, offset)
         self._log._set_synced(position, entry)
-        self._gate.synced = position
         self._purgatory.advance(SYNCED, position)
+        self._log._stage_written(self._gate, position)
 
     def _sync(self, segment: Segment, data: bytes | memoryview, offset: int) -> None:
         try:

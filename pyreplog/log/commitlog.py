@@ -7,17 +7,17 @@ import os
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
+from pyreplog import handles
 from pyreplog._native.appender import Appender
 from pyreplog._native.segment import HEADER_BYTES, Segment
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.config import LogConfig
-from pyreplog.errors import ClosedError, ForkedError, PoisonedError, ReplogError
-from pyreplog.log import handles, indexes, names, recovery, retention, startup, truncation
+from pyreplog.errors import ClosedError, ForkedError, NotALogError, PoisonedError, ReplogError
+from pyreplog.log import indexes, names, recovery, retention, startup, truncation
 from pyreplog.log.access import Access, as_int
 from pyreplog.log.checkpoint import CheckpointFile
 from pyreplog.log.commit import SYNCED, GroupCommit
@@ -82,15 +82,20 @@ class CommitLog(Access, Appender):
             zeroed=staged,
             spares=self.config.spare_segments,
         )
-        self._use_tail(startup.open_tail(self.path, self._files, self.uuid), trusted=True)
+        self._use_tail(startup.open_tail(self.path, self._files, started), trusted=True)
         self._begin(started.found)
         self._set_open(True)
         self._commits = GroupCommit(self, self._purgatory, self._checkpoint.last.position)
         self._watcher = Watcher(self.tail, self._purgatory, self._sleep)
         self._housekeeper = Housekeeper(self)
+        for segment in started.found.opened:  # their index files may never have been written
+            if segment.sealed:
+                self._housekeeper.note_sealed(segment)
 
     def _begin(self, found: recovery.Recovered) -> None:
         """Set the table, take or continue the active segment, and tell readers."""
+        self._check_kind(found)
+        self.cut_records = found.cut_records  # intact ones in the torn tail that opening cut
         last = self._checkpoint.last
         opened = {segment.base: segment for segment in found.opened}
         self._set_segments([(file.base, file.first_entry, opened.get(file.base)) for file in found.files])
@@ -98,7 +103,7 @@ class CommitLog(Access, Appender):
         next_base = found.files[-1].base + self._segment_bytes if found.files else last.start
         self._pool.place(next_base, epoch)
         if found.sealed:
-            self._begin_segment(self._pool.take(found.entry), found.entry, found.last_time)
+            self._begin_segment(self._take(found.entry), found.entry, found.last_time)
             self._files.sync(self._state[0].fileno())
         else:
             active = found.opened[-1]
@@ -107,6 +112,14 @@ class CommitLog(Access, Appender):
         self._checkpoint.restart(position=end, entry=entry, epoch=epoch)
         self._set_synced(end, entry)
         self._publish_all(is_open=True)
+
+    def _check_kind(self, found: recovery.Recovered) -> None:
+        if any(file.first_entry < 0 for file in found.files):
+            raise NotALogError(f"{self.path} holds the entries of many ledgers; open it as a LedgerLog")
+
+    def _take(self, entry: int) -> Segment:
+        """The next segment, to begin with entry number `entry`."""
+        return self._pool.take(entry)
 
     def _begin_segment(self, segment: Segment, first_entry: int, last_time: int) -> None:
         segment.index = SparseIndex(segment.size)
@@ -154,7 +167,7 @@ class CommitLog(Access, Appender):
 
     def _roll(self, segment: Segment, entry: int, last_time: int) -> None:
         """Seal the active segment and go on in the next one. The caller is inside the append path."""
-        taken = self._pool.take(entry)  # a disk that fails, or is full, leaves the log as it was
+        taken = self._take(entry)  # a disk that fails, or is full, leaves the log as it was
         self._seal()
         if self.config.durability == "synced":
             self._commits.write_blank(segment, self._take_blank())
@@ -173,12 +186,7 @@ class CommitLog(Access, Appender):
 
     def _load_index(self, segment: Segment, entry: int) -> None:
         with self._lock:
-            if segment.index is None:
-                indexes.load_or_build(self.path, segment)
-            elif entry - segment.first_entry >= segment.index.entries:  # intact, and yet it says too little
-                indexes.build(segment)
-                if entry - segment.first_entry >= segment.index.entries:
-                    raise segment.fault(segment.index.end, recovery.ENTRY)
+            indexes.cover(self.path, segment, entry)
 
     def _visible(self) -> int:
         return self.tail.visible
@@ -367,6 +375,8 @@ class CommitLog(Access, Appender):
                 self._checkpoint.close()
                 self._publish_all(is_open=False)
                 self._set_segments([])
+                self._housekeeper.forget(1 << 62)
+                self._forget_active()
         finally:
             self._writer_lock.release()
             self._purgatory.fail(SYNCED, self._error)
@@ -377,17 +387,9 @@ class CommitLog(Access, Appender):
         self._set_segments([])
         self._writer_lock.release()
 
-    def __enter__(self) -> CommitLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __del__(self) -> None:
         if getattr(self, "_error", self) is None and os.getpid() == self._pid:
-            handles.warn_of_leak(self, self._opened_at)
+            handles.warn_of_leak(f"log {self.path}", self, self._opened_at)
             self.close()
 
     def __reduce__(self) -> NoReturn:

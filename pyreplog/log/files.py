@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import struct
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from pyreplog._native.disk import Steps, lock_file, unlock_file
 from pyreplog._native.pump import write_sync
 from pyreplog.errors import DiskFullError, UnsupportedFilesystemError
+
+if TYPE_CHECKING:
+    from pyreplog._native.segment import Segment
 
 _ZEROS = bytes(1 << 20)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -31,7 +33,22 @@ class Files(Protocol):
 
     def sync_directory(self, path: Path) -> None: ...
     def rename(self, old: Path, new: Path) -> None: ...
-    def remove(self, path: Path) -> None: ...
+    def remove(self, path: Path) -> None:
+        """No error when it is not there."""
+
+    def write_new(self, path: Path, data: bytes) -> None:
+        """Make a file that holds `data`, or give it that content; not synced."""
+
+    def unlock(self, fd: int) -> None:
+        """Give up the lock of `lock_range`."""
+
+    def populate(self, segment: Segment) -> None:
+        """Fault all pages of a mapping in for writing."""
+
+    def run(self, steps: Steps) -> None:
+        """Do what is noted in `steps`, in order, each as the method here of the same name. OSError when a step fails:
+        `steps.done` went before it."""
+
     def replace_small(self, path: Path, data: bytes) -> None:
         """Put `data` under a name, durably and atomically."""
 
@@ -93,10 +110,22 @@ class RealFiles:
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
 
+    def write_new(self, path: Path, data: bytes) -> None:
+        os.close(self._make_new(path, data))
+
+    def unlock(self, fd: int) -> None:
+        unlock_file(fd)
+
+    def populate(self, segment: Segment) -> None:
+        segment.populate(0, segment.size)
+
+    def run(self, steps: Steps) -> None:
+        steps.run()
+
     def replace_small(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(path.name + ".new")
         try:
-            self._write_new(temporary, data)
+            self._write_synced(temporary, data)
         except OSError as error:
             if error.errno in _FULL:
                 raise DiskFullError(error.errno, f"{path}: no room for {len(data)} bytes") from error
@@ -104,13 +133,21 @@ class RealFiles:
         self.rename(temporary, path)
         self.sync_directory(path.parent)
 
-    def _write_new(self, path: Path, data: bytes) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    def _write_synced(self, path: Path, data: bytes) -> None:
+        fd = self._make_new(path, data)
         try:
-            self.write(fd, data, 0)
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def _make_new(self, path: Path, data: bytes) -> int:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            self.write(fd, data, 0)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
 
 
 def lock_range(fd: int, *, exclusive: bool) -> bool:
@@ -119,9 +156,8 @@ def lock_range(fd: int, *, exclusive: bool) -> bool:
     Unlike process-wide POSIX locks it belongs to this descriptor: closing another descriptor does not drop it, and
     two handles of one process exclude each other.
     """
-    kind = fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK
     try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0))
+        lock_file(fd, exclusive)
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             return False
@@ -131,11 +167,6 @@ def lock_range(fd: int, *, exclusive: bool) -> bool:
             ) from error
         raise
     return True
-
-
-def unlock(fd: int) -> None:
-    """Give up the lock of `lock_range`."""
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
 
 
 def boot_id() -> bytes:

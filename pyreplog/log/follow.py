@@ -27,7 +27,7 @@ class Cursor:
         self._position: int | None = None
         self._held: tuple[Pin, Segment] | None = None  # the segment that the last entries came from
         self._truncations = log._truncations
-        self._last: Record | None = None  # the last one given out
+        self._last: bytes | None = None  # header of the last one given out; a copy: recovery cuts in place
 
     def is_due(self) -> bool:
         """Whether `take` has something to give, or to raise."""
@@ -77,8 +77,8 @@ class Cursor:
 
     def _given(self, batch: RecordBatch) -> RecordBatch:
         self._position = batch.next_position
-        self._last = batch[-1]
-        self.entry = self._last.entry + 1
+        last = batch[-1]
+        self._last, self.entry = bytes(last.raw[:_HEADER]), last.entry + 1
         return batch
 
     def _check_not_cut(self) -> None:
@@ -86,7 +86,9 @@ class Cursor:
         if self._last is None:
             return
         end = self._log.end
-        if end < self.entry or self._log.read(self.entry - 1).raw[:_HEADER] != self._last.raw[:_HEADER]:
+        if end >= self.entry and self.entry - 1 < self._log.start:
+            return  # trimmed since: there is nothing left to compare
+        if end < self.entry or self._log.read(self.entry - 1).raw[:_HEADER] != self._last:
             raise TruncatedError(f"entries before {self.entry}, where this follower was, have been cut")
 
 

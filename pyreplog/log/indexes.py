@@ -1,16 +1,23 @@
-"""Sparse indexes of sealed segments: written when a segment is sealed, mapped when asked for, made again when wrong."""
+"""Index files of sealed segments: written when a segment is sealed, mapped when asked for, made again when wrong.
+
+Only a log of many ledgers has ledger indexes beside the sparse ones.
+"""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
 
+from pyreplog._native.disk import Steps
+from pyreplog._native.index import LedgerIndex
+from pyreplog._native.intake import index_entries
+from pyreplog._native.sealed import SealedIndex
 from pyreplog._native.segment import HEADER_BYTES, Segment
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.errors import ReplogError
 from pyreplog.log import names
 from pyreplog.log.files import Files
-from pyreplog.log.recovery import BLANK
+from pyreplog.log.recovery import BLANK, ENTRY
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +62,80 @@ def write(directory: Path, files: Files, segment: Segment, index: SparseIndex) -
     data = index.to_bytes(segment.uuid, segment.base, segment.first_entry, segment.stamp, low, high)
     path = names.index_path(directory, segment.base)
     temporary = path.with_name(path.name + ".new")
-    temporary.unlink(missing_ok=True)
-    temporary.write_bytes(data)
-    files.rename(temporary, path)
+    steps = Steps()
+    steps.remove(temporary)
+    steps.write_new(temporary, data)
+    steps.rename(temporary, path)
+    files.run(steps)
     segment.index = None
+    if isinstance(segment.ledgers, LedgerIndex):
+        _write_ledgers(directory, files, segment, segment.ledgers)
+
+
+def cover(directory: Path, segment: Segment, entry: int) -> None:
+    """Give a sealed segment an index that holds an entry. CorruptionError when its records do not."""
+    if segment.index is None:
+        load_or_build(directory, segment)
+    elif entry - segment.first_entry >= segment.index.entries:  # intact, and yet it says too little
+        build(segment)
+        if entry - segment.first_entry >= segment.index.entries:
+            raise segment.fault(segment.index.end, ENTRY)
+
+
+# ---- of a log of many ledgers -------------------------------------------------------------------------------
+
+
+def _write_ledgers(directory: Path, files: Files, segment: Segment, index: LedgerIndex) -> None:
+    """Put the ledger index of a sealed segment into its file, and let go of the one in memory."""
+    path = names.ledgers_path(directory, segment.base)
+    temporary = path.with_name(path.name + ".new")
+    data = index.to_bytes(uuid=segment.uuid, base=segment.base, stamp=segment.stamp, end=segment.end)
+    steps = Steps()
+    steps.remove(temporary)
+    steps.write_new(temporary, data)
+    steps.rename(temporary, path)
+    files.run(steps)
+    segment.ledgers = None
+
+
+def ledgers_of(directory: Path, files: Files, segment: Segment) -> LedgerIndex | SealedIndex:
+    """The ledger index of a sealed segment: what is mapped, or in its file, or else made from its records.
+
+    CorruptionError when the segment itself is damaged.
+    """
+    if segment.ledgers is None:
+        if segment.index is None:
+            load_or_build(directory, segment)
+        try:
+            segment.ledgers = _open_ledgers(directory, segment)
+        except (OSError, ReplogError) as error:
+            return remake_ledgers(directory, files, segment, error)
+    return segment.ledgers
+
+
+def remake_ledgers(directory: Path, files: Files, segment: Segment, why: Exception) -> LedgerIndex | SealedIndex:
+    """The ledger index of a sealed segment made anew from its records, in its file if that can be written."""
+    logger.info("%s: the ledger index of the segment at %d is made again: %s", directory, segment.base, why)
+    build(segment)
+    made = LedgerIndex()
+    index_entries(segment, made, HEADER_BYTES, segment.end)
+    segment.ledgers = made
+    try:
+        _write_ledgers(directory, files, segment, made)
+        segment.ledgers = _open_ledgers(directory, segment)
+    except OSError as error:
+        logger.warning("%s: no ledger index file for the segment at %d: %s", directory, segment.base, error)
+        segment.ledgers = made
+    return segment.ledgers
+
+
+def _open_ledgers(directory: Path, segment: Segment) -> SealedIndex:
+    path = names.ledgers_path(directory, segment.base)
+    return SealedIndex.open(path, uuid=segment.uuid, base=segment.base, stamp=segment.stamp, end=segment.end)
+
+
+def remove_stray_ledgers(directory: Path, files: Files, bases: set[int]) -> None:
+    """Remove the ledger indexes of segments that are not among `bases`: a crash came between the two removals."""
+    for base in names.ledgers_bases(directory):
+        if base not in bases:
+            files.remove(names.ledgers_path(directory, base))

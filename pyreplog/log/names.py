@@ -12,6 +12,7 @@ TRUNCATION = "truncation"
 ASIDE = "aside"
 
 _SEGMENT = re.compile(r"(\d{20})\.log")
+_LEDGERS = re.compile(r"(\d{20})\.led")
 
 
 def segment_path(directory: Path, base: int) -> Path:
@@ -20,6 +21,16 @@ def segment_path(directory: Path, base: int) -> Path:
 
 def index_path(directory: Path, base: int) -> Path:
     return directory / f"{base:020d}.idx"
+
+
+def ledgers_path(directory: Path, base: int) -> Path:
+    """The ledger index of a segment that holds the entries of many ledgers."""
+    return directory / f"{base:020d}.led"
+
+
+def ledgers_bases(directory: Path) -> list[int]:
+    """Bases of the segments that have a ledger index in a directory."""
+    return [int(match[1]) for path in directory.iterdir() if (match := _LEDGERS.fullmatch(path.name))]
 
 
 def spare_path(directory: Path, number: int) -> Path:

@@ -42,7 +42,7 @@ def open(
     Errors: LockedError, NotALogError, CorruptionError, FormatVersionError, ConfigError, ReadOnlyError, DiskFullError,
     UnsupportedFilesystemError.
     """
-    directory = _directory(path)
+    directory = as_directory(path)
     if mode == "r":
         if config is not None or settings:
             raise InvalidArgumentError("a log opened for reading takes no settings")
@@ -56,7 +56,7 @@ def open(
     return CommitLog(directory, config or LogConfig.of(settings), create=create, clock=clock, files=files)
 
 
-def _directory(path: str | os.PathLike[str]) -> Path:
+def as_directory(path: str | os.PathLike[str]) -> Path:
     """A path that a directory can have."""
     if not isinstance(path, str | os.PathLike) or not isinstance(name := os.fspath(path), str):
         raise WrongTypeError(f"path: expected a str or a path of str, found {type(path).__name__}")

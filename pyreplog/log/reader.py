@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn
 
+from pyreplog import handles
 from pyreplog._native.segment import Segment
 from pyreplog._native.sparse import SparseIndex
 from pyreplog._native.tail import Tail
-from pyreplog.errors import ClosedError, ForkedError, NotALogError, ReadOnlyError, ReplogError, TrimmedError
+from pyreplog.errors import (
+    ClosedError,
+    CorruptionError,
+    ForkedError,
+    NotALogError,
+    ReadOnlyError,
+    ReplogError,
+    TrimmedError,
+)
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import handles, indexes, names, recovery, truncation
+from pyreplog.log import indexes, names, recovery, truncation
 from pyreplog.log.access import Access
+from pyreplog.log.checkpoint import Checkpoint
 from pyreplog.log.files import RealFiles, boot_id, lock_range
+from pyreplog.log.segments import PREPARED
 from pyreplog.log.watcher import Watcher
 from pyreplog.purgatory import Purgatory
 
-_POLL_S = 0.01
+MAPPED_MAX = 256
+"""Segments that may be mapped; each takes a descriptor, on which its lock lives, and a process has about a thousand."""
+
+_POLL_S = 0.01  # how often a sleeper looks at a page that it may not write
+_LOOK_S = 0.05  # how often it looks for a writer, when none has written the page
+_ATTEMPTS = 5
+_NOT_LIVE = (1 << 32) - 1
 
 
 class LogReader(Access):
     """A log opened for reading; made by `pyreplog.open(path, mode="r")`.
 
-    Sees what the writer publishes, at once; needs no writer. Any thread may use it. It never changes a file of the log
-    (a page it may write only carries the request to be woken).
+    Sees what the writer publishes, at once. Needs no writer: where none has opened the log since the boot, the end is
+    found as a writer would find it, until one comes; that is noticed by waiting, by scans that reach the end, and by
+    `end`. Any thread may use it. It never changes a file of the log (a page it may write only carries the request to be
+    woken).
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,76 +54,131 @@ class LogReader(Access):
         if not path.is_dir():
             raise NotALogError(f"{path} does not exist")
         self.path = path
-        self._pid = os.getpid()
+        self._pid, self._boot_id = os.getpid(), boot_id()
         self._files = RealFiles()
         self._error: ReplogError | None = None
-        self._lock = threading.RLock()  # the table of segments and their indexes
-        self._live = self._open_tail()
-        if self._live:
-            self._use_tail(self.tail, trusted=True)
-            self._rebuild()
-        else:
+        self._lock = threading.RLock()  # the table of segments and their indexes; going live
+        self._live = False  # the tail page is what counts
+        self._opened = 0  # segments mapped since those that nobody pins were let go
+        self._purgatory = Purgatory()
+        self._watcher: Watcher | None = None
+        checkpoint = checkpoints.load(path)
+        if checkpoint is None and not names.segment_bases(path):
+            raise NotALogError(f"{path} holds no log")
+        self._uuid = bytes(16) if checkpoint is None else checkpoint.uuid
+        if not self._look():
             self._settle()
         handles.opened(self)
-        self._purgatory = Purgatory()
-        self._watcher = Watcher(self.tail, self._purgatory, self._sleep) if self.tail is not None else None
 
-    def _open_tail(self) -> bool:
-        """Map the tail page; whether it tells the truth (written since this boot, by a writer of this log)."""
+    # ---- with a writer, and without ---------------------------------------------------------------------------
+
+    def _look(self) -> bool:
+        """Whether a writer of this boot has told where the log ends; it may have opened the log just now."""
+        if self._live or self._error is not None:
+            return self._live
+        with self._lock:
+            if not self._live and self._told():
+                rows, truncations = self._read_table()
+                self._use_tail(self.tail, trusted=True)
+                self._set_segments(rows, truncations)
+                self._watcher = Watcher(self.tail, self._purgatory, self._sleep)
+                self._live = True
+        return self._live
+
+    def _told(self) -> bool:
+        """Whether the tail page tells the truth: written since this boot, by a writer of this log, to the end."""
+        if self.tail is None:
+            self._map_tail()
+        tail: Tail | None = self.tail
+        return tail is not None and tail.belongs_to(self._boot_id, self._uuid) and tail.visible > 0
+
+    def _map_tail(self) -> None:
+        """Map the tail page, if there is one; a writer makes it when it is missing or too short."""
         path = self.path / names.TAIL
-        checkpoint = checkpoints.load(self.path)
         writable = os.access(path, os.W_OK)
         try:
             with path.open("r+b" if writable else "rb") as file:
-                tail = Tail(file, writable=writable)
-        except (OSError, ValueError) as error:
-            if checkpoint is None and not names.segment_bases(self.path):
-                raise NotALogError(f"{self.path} holds no log") from error
-            return False
-        self._use_tail(tail, trusted=False)
-        return checkpoint is not None and tail.belongs_to(boot_id(), checkpoint.uuid) and tail.end > 0
+                self._use_tail(Tail(file, writable=writable), trusted=False)
+        except (OSError, ValueError):
+            return
 
     def _settle(self) -> None:
-        """No writer since the boot: find the end as recovery does, changing nothing."""
-        checkpoint, wanted = checkpoints.load(self.path), truncation.pending(self.path)
+        """No writer since the boot: find the end as recovery does, changing nothing.
+
+        A writer that opens the log meanwhile removes and replaces files: what looks like damage is looked at again.
+        """
+        for attempt in range(_ATTEMPTS):
+            checkpoint = checkpoints.load(self.path)
+            try:
+                self._find_end(checkpoint)
+                return
+            except (FileNotFoundError, CorruptionError) as error:
+                if self._look():
+                    return
+                unchanged = isinstance(error, CorruptionError) and checkpoints.load(self.path) == checkpoint
+                if unchanged or attempt == _ATTEMPTS - 1:
+                    raise
+
+    def _find_end(self, checkpoint: Checkpoint | None) -> None:
+        wanted = truncation.pending(self.path)
         if checkpoint is not None and wanted is not None:  # a truncation that the next writer finishes
             checkpoint = truncation.as_if_done(wanted, checkpoint)
         found = recovery.recover(self.path, self._files, checkpoint, writable=False, stop=wanted)
-        self._settled_start = found.checkpoint.start, found.files[0].first_entry if found.files else found.entry
-        opened = {segment.base: segment for segment in found.opened}
-        self._set_segments([(file.base, file.first_entry, opened.get(file.base)) for file in found.files])
+        self._uuid = found.checkpoint.uuid
+        first = max(found.files[0].first_entry, 0) if found.files else found.entry
+        self._settled_start = found.checkpoint.start, first
+        # Mapped anew when they are read, and then locked: a writer that comes may recycle what recovery looked at.
+        self._set_segments([(file.base, file.first_entry, None) for file in found.files])
         self._set_visible_entry(found.entry)
         self._settled_end = found.end
 
     # ---- what Access and the native side ask for ------------------------------------------------------------
 
     def _check_open(self) -> None:
-        if os.getpid() != self._pid:
-            raise ForkedError(f"{self.path} was opened by process {self._pid}; open it again in this one")
         if self._error is not None:
             raise self._error
 
     def _visible(self) -> int:
-        return self.tail.visible if self._live else self._settled_end
+        return self.tail.visible if self._look() else self._settled_end
+
+    @property
+    def _truncations(self) -> int:
+        """Going live counts as one: what was found without a writer, it may have cut."""
+        return super()._truncations if self._live else _NOT_LIVE
 
     def _rebuild(self) -> None:
         """Read the table of segments anew."""
         with self._lock:
             self._check_open()
-            rows: list[tuple[int, int, Segment | None]] = []
-            truncations, visible = self.tail.truncations, self._visible()
-            for base in names.segment_bases(self.path):
-                if base < self.tail.start:
-                    continue  # trimmed, and on its way out: those behind it may be gone already
-                if base >= visible:
-                    break
-                try:
-                    _, found, _, first, _ = recovery.read_header(names.segment_path(self.path, base))
-                except FileNotFoundError:
-                    continue  # trimmed while we looked
-                if found == base and first >= 0:
-                    rows.append((base, first, None))
-            self._set_segments(rows, truncations)
+            if self._look():
+                self._set_segments(*self._read_table())
+
+    def _read_table(self) -> tuple[list[tuple[int, int, Segment | None]], int]:
+        """The segments there are, and the log's count of truncations at that time. CorruptionError when one is missing.
+
+        A writer says that a segment goes before it removes it.
+        """
+        while True:
+            truncations, visible = self.tail.truncations, self.tail.visible
+            bases = [base for base in names.segment_bases(self.path) if base < visible]
+            checkpoint = checkpoints.load(self.path)
+            start = self.tail.start if checkpoint is None else max(self.tail.start, checkpoint.start)
+            if truncations == self.tail.truncations:
+                break
+        if checkpoint is not None:
+            missing = set(range(start, visible, checkpoint.segment_bytes)).difference(bases)
+            if missing:
+                path = names.segment_path(self.path, min(missing))
+                raise CorruptionError(path, min(missing), f"a segment of a log that ends at {visible}", "no file")
+        rows: list[tuple[int, int, Segment | None]] = []
+        for base in bases:
+            try:
+                _, found, _, first, _ = recovery.read_header(names.segment_path(self.path, base))
+            except FileNotFoundError:
+                continue  # trimmed while we looked
+            if base >= start and found == base and first != PREPARED:
+                rows.append((base, first, None))
+        return rows, truncations
 
     def _refresh(self) -> bool:
         with self._lock:
@@ -120,12 +194,18 @@ class LogReader(Access):
     def _open_segment(self, base: int) -> Segment:
         """Map a segment and hold a shared lock on its file, so that the writer does not recycle it."""
         path = names.segment_path(self.path, base)
+        self._unmap_idle()
         try:
             fd = self._files.open(path, writable=False)
         except FileNotFoundError:
             self._rebuild()
             raise TrimmedError(f"the segment at {base} was removed; the log begins at {self.start}") from None
-        if not lock_range(fd, exclusive=False):
+        try:
+            locked = lock_range(fd, exclusive=False)
+        except BaseException:
+            os.close(fd)
+            raise
+        if not locked:
             os.close(fd)
             self._rebuild()
             raise TrimmedError(f"the segment at {base} is being removed; the log begins at {self.start}")
@@ -134,6 +214,17 @@ class LogReader(Access):
             self._rebuild()
             raise TrimmedError(f"the segment at {base} was removed; the log begins at {self.start}")
         return segment
+
+    def _unmap_idle(self) -> None:
+        """Before another segment is mapped: when many are, let go of those that nobody pins, but for the last."""
+        with self._lock:
+            self._opened += 1
+            if self._opened <= MAPPED_MAX:
+                return
+            self._opened = 0
+            for row, (_, _, segment) in enumerate(self._segment_table()[:-1]):
+                if segment is not None and not segment.pinned:
+                    self._unmap(row)
 
     def _load_index(self, segment: Segment, entry: int) -> None:
         """Index a segment as far as it is visible; if the entry lies beyond, learn of the next segment."""
@@ -161,11 +252,12 @@ class LogReader(Access):
     def _sleep(self, visible: int, timeout_us: int) -> None:
         if self._live and self.tail.writable:
             self.tail.wait_for(visible, timeout_us)
-        else:  # the page cannot be slept on without the right to write it
-            time.sleep(min(timeout_us / 1e6, _POLL_S))
+        else:
+            time.sleep(min(timeout_us / 1e6, _POLL_S if self._live else _LOOK_S))
 
     def _forked(self) -> None:
         """In a forked child: refuse everything."""
+        self._error = ForkedError(f"{self.path} was opened by process {self._pid}; open it again in this one")
         self._set_segments([])
 
     # ---- state ----------------------------------------------------------------------------------------------
@@ -173,7 +265,7 @@ class LogReader(Access):
     @property
     def start(self) -> int:
         """Number of the first entry there is."""
-        if not self._live:
+        if not self._look():
             return self._settled_start[1]
         if self.tail.start > super().start_position:  # trimmed since
             self._rebuild()
@@ -182,39 +274,39 @@ class LogReader(Access):
     @property
     def start_position(self) -> int:
         """Position of the first segment."""
-        return super().start_position if self._live else self._settled_start[0]
+        return super().start_position if self._look() else self._settled_start[0]
 
     @property
     def end(self) -> int:
         """Number of the first entry that may not be read: one more than the last visible one."""
-        return self.tail.visible_entry if self._live else self._own_visible_entry
+        return self.tail.visible_entry if self._look() else self._own_visible_entry
 
     @property
     def live(self) -> bool:
         """Whether a writer says that it has the log open (it may have been killed since)."""
-        return bool(self._live and self.tail.open)
+        return self._look() and self.tail.open
 
     async def _reached(self, entry: int, timeout: float | None) -> bool:
-        if self._watcher is None or not self._live:
-            return self.end > entry
-        return await self._watcher.reached(entry, timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._look():  # nobody is there to wake us
+            self._check_open()
+            left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
+            if self.end > entry or left <= 0:
+                return self.end > entry
+            await asyncio.sleep(left)
+        assert self._watcher is not None, "made when the log goes live"
+        left_over = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+        return await self._watcher.reached(entry, left_over)
 
     def close(self) -> None:
         """Let go of the files. Closing twice is fine; batches and views already given out stay valid."""
-        if self._error is not None:
-            return
-        self._error = ClosedError(f"{self.path} was closed")
+        with self._lock:
+            if self._error is not None:
+                return
+            error = self._error = ClosedError(f"{self.path} was closed")
+            self._set_segments([])
         if self._watcher is not None:
-            self._watcher.stop(self._error)
-        self._set_segments([])
-
-    def __enter__(self) -> LogReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+            self._watcher.stop(error)
 
     def append(self, *_: object, **__: object) -> NoReturn:
         """Refused: ReadOnlyError."""

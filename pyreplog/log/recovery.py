@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 ENTRY, BLANK = -8, -9  # statuses of a record with a wrong number and of the end of a segment, see _native/record.pxd
 _COPY_BYTES = 1 << 20
+_BLANK_BYTES = 32  # what is written of a blank; what lies behind it means nothing
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Recovered:
     sealed: bool = True  # the last segment ends in a blank, or there is none: the next append starts another
     cut: bool = False  # there is a torn tail
     cut_stop: int = 0  # offset in the last segment after the last byte that is cut
+    cut_records: int = 0  # intact ones among what is cut: they lay behind one that is not
     last_time: int = 0
 
     @property
@@ -157,6 +159,7 @@ def recover(
         logger.warning("%s: no intact checkpoint; verifying all %d segments", directory, len(found.files))
         checkpoint = _assumed(found)
     result = Recovered(found, checkpoint, checkpoint.position, checkpoint.entry)
+    result.cut_records = sum(_remains_of_file(files, path)[2] for path in found.dropped)
     for number in range(_first_unproven(found.files, checkpoint.position), len(found.files)):
         file = found.files[number]
         segment = Segment(files.open(file.path, writable=writable), str(file.path), writable=writable)
@@ -170,6 +173,8 @@ def recover(
             break
         if number + 1 < len(found.files):
             _check_follows(found.files[number + 1], result.entry)
+            if not writable:
+                segment.close_file()  # there may be thousands
     result.cut = result.cut or bool(found.dropped)
     result.last_time = _last_time(result.opened)
     return result
@@ -200,7 +205,7 @@ def _verify(result: Recovered, segment: Segment, stop: Truncation | None) -> tup
     offset, status = segment.verify(segment.index, HEADER_BYTES, extent)
     result.opened.append(segment)
     result.end, result.sealed = segment.base + offset, status == BLANK
-    result.entry = max(segment.first_entry, 0) + segment.index.entries
+    result.entry = segment.entry_after(segment.index.entries)
     segment.advance(offset, result.sealed)
     return offset, status
 
@@ -232,19 +237,24 @@ def _judge(
     result.cut_stop = offset
     if result.checkpoint.clean and position == result.checkpoint.position and not later:
         return
-    claimed, stop = _remains(segment, offset)
+    claimed, stop, records = _remains(segment, offset)
+    result.cut_records += records
     for file in later:
-        other = Segment(files.open(file.path, writable=False), str(file.path), writable=False)
-        claimed = max(claimed, _remains(other, HEADER_BYTES)[0])
+        found, _, records = _remains_of_file(files, file.path)
+        claimed, result.cut_records = max(claimed, found), result.cut_records + records
     if claimed >= result.entry and segment.first_entry >= 0:
         raise segment.fault(offset, status)
     result.cut, result.cut_stop = stop > offset, stop
 
 
-def _remains(segment: Segment, offset: int) -> tuple[int, int]:
+def _remains_of_file(files: Files, path: Path) -> tuple[int, int, int]:
+    return _remains(Segment(files.open(path, writable=False), str(path), writable=False), HEADER_BYTES)
+
+
+def _remains(segment: Segment, offset: int) -> tuple[int, int, int]:
     """What is left of this segment's records from `offset` on: (highest entry they claim was synced or -1, offset
-    after the last of them; `offset` when there is none, not even the beginning of one)."""
-    claimed, stop = -1, offset
+    after the last of them; `offset` when there is none, not even the beginning of one; how many are intact)."""
+    claimed, stop, records = -1, offset, 0
     if offset + 32 <= segment.size and segment.stamp_at(offset) == segment.stamp:
         stop = min(offset + max(segment.head_at(offset)[4], 32), segment.size)
     at = offset
@@ -252,8 +262,8 @@ def _remains(segment: Segment, offset: int) -> tuple[int, int]:
         _, _, synced, _, length = segment.head_at(at)
         claimed = max(claimed, synced)
         at += (length + 7) & ~7
-        stop = max(stop, at)
-    return claimed, stop
+        stop, records = max(stop, at), records + 1
+    return claimed, stop, records
 
 
 def _set_aside(directory: Path, files: Files, result: Recovered) -> Path:
@@ -288,10 +298,11 @@ def cut(directory: Path, files: Files, result: Recovered) -> None:
     """
     folder = _set_aside(directory, files, result)
     logger.warning(
-        "%s: torn tail cut at position %d (entry %d); its bytes are kept in %s",
+        "%s: torn tail cut at position %d (entry %d), %d intact records in it; its bytes are kept in %s",
         directory,
         result.end,
         result.entry,
+        result.cut_records,
         folder,
     )
     if result.opened and not result.sealed:
@@ -302,7 +313,8 @@ def cut(directory: Path, files: Files, result: Recovered) -> None:
 def remove(directory: Path, files: Files, paths: list[Path]) -> None:
     """Remove segment files and their indexes, the last one first, durably."""
     for path in reversed(paths):
-        files.remove(path.with_suffix(".idx"))
+        for side in (".idx", ".led"):
+            files.remove(path.with_suffix(side))
         files.remove(path)
     if paths:
         files.sync_directory(directory)
@@ -322,7 +334,7 @@ def rewrite_unproven(files: Files, result: Recovered) -> None:
     that failed before the crash may have left it there as clean."""
     for segment in result.opened:
         start = max(result.checkpoint.position - segment.base, 0) & ~4095
-        stop = segment.size if segment.sealed else segment.end
+        stop = segment.end + _BLANK_BYTES if segment.sealed else segment.end
         for at in range(start, stop, _COPY_BYTES):
             files.write(segment.fileno(), segment.bytes_at(at, min(_COPY_BYTES, stop - at)), at)
         if start < stop:

@@ -8,13 +8,14 @@ import uuid as uuid_module
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyreplog._native.tail import Tail
+from pyreplog._native.tail import PAGE, Tail
 from pyreplog.config import LogConfig
 from pyreplog.errors import ConfigError, NotALogError, ReadOnlyError
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import names, recovery, truncation
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
 from pyreplog.log.files import Files, boot_id
+from pyreplog.log.truncation import Truncation
 
 logger = logging.getLogger(__name__)
 
@@ -98,20 +99,28 @@ def _finish_truncation(path: Path, files: Files) -> None:
         return
     logger.warning("%s: finishing the truncation to position %d", path, wanted.position)
     file = CheckpointFile(path, files, checkpoint)
+    truncation.tell_readers(path, checkpoint.uuid, wanted)
     truncation.apply(path, files, wanted, file)
+    truncation.tell_readers(path, checkpoint.uuid, wanted)
     file.close()
 
 
-def open_tail(path: Path, files: Files, uuid: bytes) -> Tail:
-    """Map the tail page for a writer, making the file if need be."""
-    page = path / names.TAIL
-    if not page.exists() or page.stat().st_size < 4096:
-        files.replace_small(page, bytes(4096))
+def open_tail(path: Path, files: Files, started: Started) -> Tail:
+    """Map the tail page for a writer, making the file if need be.
+
+    Readers trust it as soon as it names this boot and this log, if its visible end is not 0: words of another boot or
+    log are cleared before it does. Those of this boot stay, for readers that go by them; but for what recovery has cut.
+    """
+    page, uuid, found = path / names.TAIL, started.checkpoint.uuid, started.found
+    if not page.exists() or page.stat().st_size < PAGE:
+        files.replace_small(page, bytes(PAGE))
     with page.open("r+b") as file:
         tail = Tail(file, writable=True)
-    if not tail.belongs_to(boot_id(), uuid):  # what it says was of another boot, and must not seem to be of this one
+    if not tail.belongs_to(boot_id(), uuid):
         tail.publish(
             start=0, end=0, end_entry=0, synced_end=0, synced_entry=0, visible=0, visible_entry=0, is_open=False
         )
+    elif tail.visible > found.end:
+        truncation.tell_readers(path, uuid, Truncation(found.end, found.entry, found.checkpoint.epoch))
     tail.begin(boot_id=boot_id(), uuid=uuid, pid=os.getpid())
     return tail

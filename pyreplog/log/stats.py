@@ -16,6 +16,7 @@ class LogStats:
 
     start, end, synced_end: entry numbers. *_position: bytes since the log began. last_time: append time of the last
     record, microseconds since the epoch. ready_segments: prepared ahead. state_bytes: private memory of the indexes.
+    trouble: what the log's threads fail at and try again (retention, preparing, syncing sealed segments), or "".
     """
 
     path: str
@@ -32,6 +33,7 @@ class LogStats:
     last_time: int
     ready_segments: int
     state_bytes: int
+    trouble: str
 
     @classmethod
     def of(cls, log: CommitLog) -> LogStats:
@@ -54,4 +56,5 @@ class LogStats:
             last_time=last_time,
             ready_segments=log._pool.ready,
             state_bytes=sum(index.memory_bytes for index in indexes if index is not None),
+            trouble=log._housekeeper.trouble,
         )

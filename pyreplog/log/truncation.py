@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 from pyreplog._native.checksum import crc32c
 from pyreplog._native.segment import HEADER_BYTES, Segment
 from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.tail import PAGE, Tail
 from pyreplog.errors import CorruptionError
 from pyreplog.log import names
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
-from pyreplog.log.files import Files
+from pyreplog.log.files import Files, boot_id
 
 if TYPE_CHECKING:
     from pyreplog.log.commitlog import CommitLog
@@ -108,6 +109,25 @@ def apply(directory: Path, files: Files, wanted: Truncation, checkpoint: Checkpo
 def as_if_done(wanted: Truncation, checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint that step 4 writes, for a reader that may not."""
     return replace(checkpoint, position=wanted.position, entry=wanted.entry, epoch=wanted.epoch, clean=False)
+
+
+def tell_readers(directory: Path, uuid: bytes, wanted: Truncation) -> None:
+    """As `_show_cut`, where no writer has the log open: readers go by the tail page, if it is of this boot and log.
+
+    Before the files change, and once more after: a reader may have looked meanwhile.
+    """
+    path = directory / names.TAIL
+    if not path.exists() or path.stat().st_size < PAGE:
+        return
+    with path.open("r+b") as file:
+        tail = Tail(file, writable=True)
+    if tail.belongs_to(boot_id(), uuid):
+        end, entry = wanted.position, wanted.entry
+        tail.publish(
+            start=tail.start, end=end, end_entry=entry, synced_end=end, synced_entry=entry,
+            visible=end, visible_entry=entry, is_open=False,
+        )  # fmt: skip
+        tail.note_truncation()
 
 
 def _show_cut(log: CommitLog, wanted: Truncation) -> None:

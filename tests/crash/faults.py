@@ -7,8 +7,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from pyreplog._native.disk import Steps
 from pyreplog.errors import DiskFullError
 from pyreplog.log.files import RealFiles
+
+from .disk import run_each
 
 Fault = Callable[[], OSError | None]
 
@@ -43,6 +46,9 @@ class FaultyFiles(RealFiles):
     def write_sync(self, fd: int, data: bytes | memoryview, offset: int) -> None:
         self.write(fd, data, offset)
         self.sync(fd)
+
+    def run(self, steps: Steps) -> None:
+        run_each(self, steps)
 
     def sync_directory(self, path: Path) -> None:
         self._meet("sync_directory")

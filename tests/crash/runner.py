@@ -16,10 +16,11 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-from . import kill, lives
+from . import kill, ledgers, lives
 
 KINDS: dict[str, Callable[[int, Path], None]] = {
     "power-cut": lives.run,
+    "ledgers": ledgers.run,
     "kill": lambda seed, folder: kill.run(seed, folder / "log", rounds=4),
 }
 

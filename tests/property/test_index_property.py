@@ -97,8 +97,9 @@ class Model:
     def where(self) -> dict[tuple[int, int], int]:
         return {(ledger, entry): offset for ledger, entry, offset, _ in self.rows}
 
-    def entries(self, ledger: int, start: int, stop: int) -> list[tuple[int, int]]:
-        return sorted((e, o) for (held, e), o in self.where().items() if held == ledger and start <= e < stop)
+    def entries(self, ledger: int, start: int, stop: int, below: int = 2**62) -> list[tuple[int, int]]:
+        where = {(ledger, entry): offset for ledger, entry, offset, _ in self.rows if offset < below}
+        return sorted((e, o) for (held, e), o in where.items() if held == ledger and start <= e < stop)
 
     def ledgers(self) -> list[tuple[int, int, int, int, int]]:
         table = []
@@ -148,6 +149,13 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(batch=st.lists(additions, min_size=1, max_size=60))
     def add_batch(self, batch: list[Row]) -> None:
+        self.take(batch)
+
+    @rule(ledger=st.sampled_from([0, 1]), first=st.integers(0, 30), count=st.integers(1, 12), stride=strides)
+    def add_stretch(self, ledger: int, first: int, count: int, stride: int) -> None:
+        self.take([(ledger, first + i, 0, stride) for i in range(count)])
+
+    def take(self, batch: list[Row]) -> None:
         rows = self.model.place(batch)
         self.index.add_batch(*np.array(rows, np.int64).T.copy())
         self.model.rows += rows
@@ -179,6 +187,13 @@ class IndexMachine(RuleBasedStateMachine):
     def range_of_entries(self, ledger: int, start: int, length: int) -> None:
         stop = start + length
         assert pairs(self.index, ledger, start, stop) == self.model.entries(ledger, start, stop)
+
+    @precondition(lambda self: self.model.rows)
+    @rule(data=st.data(), ledger=ledger_ids)
+    def range_as_it_was(self, data: st.DataObject, ledger: int) -> None:
+        below = data.draw(st.sampled_from(self.model.rows))[2] + data.draw(st.integers(-1, 1))
+        ids, offsets = self.index.entries(ledger, *EVERY_ENTRY, below)
+        assert list(zip(ids.tolist(), offsets.tolist(), strict=True)) == self.model.entries(ledger, *EVERY_ENTRY, below)
 
     @rule(start=st.integers(0, 2**40), length=st.integers(0, 2**40))
     def save_and_open(self, start: int, length: int) -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pytest
 
 from pyreplog.ack import Ack, settle_all
-from pyreplog.errors import OutcomeUnknownError, PoisonedError
+from pyreplog.errors import InvalidArgumentError, OutcomeUnknownError, PoisonedError, WrongTypeError
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ def test_many_raises_of_one_exception_do_not_pile_up_its_traceback() -> None:
     assert len(set(depths)) == 1
 
 
-@pytest.mark.parametrize("timeout", [0, 0.001, -1.0])
+@pytest.mark.parametrize("timeout", [0, 0.001, -1.0, float("-inf"), -(10**400)])
 def test_a_timeout_is_an_unknown_outcome(timeout: float) -> None:
     ack = Ack(1)
     with pytest.raises(OutcomeUnknownError, match="may still become durable"):
@@ -131,7 +131,16 @@ def test_an_ack_can_be_neither_pickled_nor_copied() -> None:
 # Threads
 
 
-@pytest.mark.parametrize("timeout", [None, 60, float("inf")])
+@pytest.mark.parametrize("timeout", [float("nan"), "1", True, b"", [1]])
+def test_what_is_no_time_to_wait_is_refused(timeout: Any) -> None:
+    ack: Ack[int] = Ack(1)
+    for wait in (ack.result, ack.exception):
+        with pytest.raises((WrongTypeError, InvalidArgumentError), match="timeout: expected a number of seconds"):
+            wait(timeout)
+    assert not ack._waiters
+
+
+@pytest.mark.parametrize("timeout", [None, 60, float("inf"), 1e30, 10**400])
 def test_result_waits_for_another_thread(timeout: float | None) -> None:
     ack = Ack(7)
     results: list[int] = []

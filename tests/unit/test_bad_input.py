@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -308,6 +309,55 @@ def test_followers_from_nowhere(handle):
         refused(handle, WrongTypeError, call, 0, timeout=True, match="timeout")
         refused(handle, InvalidArgumentError, call, 0, timeout=float("nan"), match="timeout")
         assert len(list(call(0, timeout=-1))) in (1, 3)
+
+
+@pytest.mark.parametrize("number", [1 << 70, -(1 << 70), 1 << 63, -(1 << 63), (1 << 63) - 1])
+def test_numbers_beyond_all_bounds(handle, number):
+    """None of them reaches the native side as it is: a typed error, or what the number means."""
+    refused(handle, OutOfRangeError, handle.read, number)
+    refused(handle, OutOfRangeError, handle.scan, number)
+    refused(handle, OutOfRangeError, handle.position_of, number)
+    refused(handle, OutOfRangeError, lambda: handle[number])
+    assert len(handle[number:]) + len(handle[:number]) == 3
+    assert handle.entry_at_time(number) == (3 if number > 0 else 0)
+    assert sum(len(batch) for batch in handle.scan(0, number)) == (3 if number > 0 else 0)
+    if number > 0:
+        assert [len(batch) for batch in handle.scan(0, batch_bytes=number)] == [3]
+        assert [len(batch) for batch in handle.follow_batches(0, batch_bytes=number, timeout=0)] == [3]
+    if abs(number) >= 1 << 63:
+        refused(handle, OutOfRangeError, handle.scan_positions, number & ~7, match="fit into 64 bits")
+        refused(handle, OutOfRangeError, handle.scan_positions, 0, number & ~7, match="fit into 64 bits")
+    if isinstance(handle, pyreplog.CommitLog):
+        refused(handle, OutOfRangeError, handle.truncate, number)
+        assert handle.trim(number) == 0
+
+
+def test_event_times_beyond_all_bounds(tmp_path):
+    with pyreplog.open(tmp_path / "log") as log:
+        log.append_batch([b"early", b"none", b"late"], event_times=[-(1 << 63) + 1, None, (1 << 63) - 2])
+        found = [batch.values() for batch in log.scan_event_times(-(1 << 63), (1 << 63) - 1)]
+        assert found == [[b"early", b"late"]]  # the lowest number there is stands for no time
+        for time in (1 << 70, -(1 << 70), 1 << 63):
+            refused(log, InvalidArgumentError, log.scan_event_times, time, 0, match="low_us: .* 64 bits")
+            refused(log, InvalidArgumentError, log.scan_event_times, 0, time, match="high_us: .* 64 bits")
+
+
+@pytest.mark.parametrize("timeout", [1e30, 1e308, float("inf"), 10**400])
+def test_times_to_wait_that_no_clock_counts_are_for_ever(handle, timeout):
+    async def first() -> bytes:
+        return (await anext(aiter(handle.follow(1, timeout=timeout)))).value
+
+    assert next(handle.follow_batches(0, timeout=timeout)).values() == [b"zero", b"one", b"two"]
+    assert asyncio.run(first()) == b"one"
+
+
+@pytest.mark.parametrize("timeout", [0, -1, -1e308, float("-inf"), -(10**400)])
+def test_no_time_to_wait(handle, timeout):
+    async def those_there() -> list[bytes]:
+        return [record.value async for record in handle.follow(1, timeout=timeout)]
+
+    assert [len(batch) for batch in handle.follow_batches(0, timeout=timeout)] == [3]
+    assert asyncio.run(those_there()) == [b"one", b"two"]
 
 
 def test_trimmed_entries(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import struct
@@ -24,6 +23,7 @@ from pyreplog import (
 )
 from pyreplog._native.checksum import crc32c
 from pyreplog.log import checkpoint as checkpoints
+from pyreplog.log import files as log_files
 from pyreplog.log import names
 from tests import samples
 
@@ -256,12 +256,12 @@ def test_a_file_system_without_ofd_locks(tmp_path, monkeypatch, code):
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patched:
-        patched.setattr(fcntl, "fcntl", refuse)
+        patched.setattr(log_files, "lock_file", refuse)
         with pytest.raises(UnsupportedFilesystemError, match="no open-file-description locks"):
             pyreplog.open(tmp_path / "log", segment_bytes=SIZE)
     with pyreplog.open(tmp_path / "log", segment_bytes=SIZE) as log:
         log.append(b"x")
-        patched.setattr(fcntl, "fcntl", refuse)
+        patched.setattr(log_files, "lock_file", refuse)
         with pyreplog.open(tmp_path / "log", "r") as reader, pytest.raises(UnsupportedFilesystemError):
             reader.read(0)
         patched.undo()

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 import pyreplog
+import pyreplog.log.commit
+import pyreplog.log.commitlog
 from pyreplog.log.files import RealFiles
 
 
@@ -146,23 +152,126 @@ def test_an_interrupted_commit_is_finished_and_the_log_goes_on(tmp_path: Path):
         assert log[:] == [b"before", b"interrupted", b"after"]
 
 
-def test_a_group_lost_to_an_interruption_poisons_the_log(tmp_path: Path):
-    """The interruption comes when the group is taken and nobody has written it: what follows would leave a hole."""
-    log = pyreplog.open(tmp_path / "log", durability="synced")
-    log.append(b"before")
-    take = log._take_stage
+def test_a_group_that_was_taken_and_not_written_is_written_by_the_next_leader(tmp_path: Path):
+    with pyreplog.open(tmp_path / "log", durability="synced") as log:
+        log.append(b"before")
+        take = log._take_stage
 
-    def take_and_be_interrupted() -> None:
-        take()
-        del log._take_stage
-        raise KeyboardInterrupt
+        def take_and_be_interrupted() -> None:
+            take()
+            del log._take_stage
+            raise KeyboardInterrupt
 
-    log._take_stage = take_and_be_interrupted
-    with pytest.raises(KeyboardInterrupt):
-        log.append(b"lost")
-    with pytest.raises(pyreplog.PoisonedError, match="taken and not written"):
-        log.append(b"after")
-    assert (log.end, log[:]) == (1, [b"before"])
-    log.close()
+        log._take_stage = take_and_be_interrupted
+        with pytest.raises(KeyboardInterrupt):
+            log.append(b"taken")
+        assert log.end == 1
+        assert log.append(b"after") == 2
+        assert log[:] == [b"before", b"taken", b"after"]
     with pyreplog.open(tmp_path / "log") as again:
-        assert again[:] == [b"before"]
+        assert again[:] == [b"before", b"taken", b"after"]
+
+
+COMMITTING = {pyreplog.log.commit.__file__, pyreplog.log.commitlog.__file__}
+
+
+class NoSync(RealFiles):
+    """A disk without waiting: there are some hundred commits to interrupt."""
+
+    def write_sync(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        super().write(fd, data, offset)
+
+
+def interrupted_at(step: int, action: Callable[[], object]) -> bool:
+    """Run `action` with a Ctrl-C before the bytecode number `step` of the commit path; whether it has so many."""
+    left = step
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in COMMITTING:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == -1:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    except KeyboardInterrupt:
+        assert left == -1
+    finally:
+        sys.settrace(before)
+    return left < 0
+
+
+def interrupted_everywhere(path: Path, play: Callable[[pyreplog.CommitLog, int], bool]) -> int:
+    """Call `play` with the number of each bytecode in turn, until it finds none of that number; how many there are."""
+    with pyreplog.open(path, files=NoSync(), durability="synced") as log:
+        step = 0
+        while play(log, step):
+            step += 1
+    assert step > 50, "nothing was traced"
+    return step
+
+
+def test_ctrl_c_at_any_bytecode_of_a_commit_loses_nothing(tmp_path: Path):
+    values: list[bytes] = []
+
+    def play(log: pyreplog.CommitLog, step: int) -> bool:
+        values.extend([b"%d" % step, b"after"])
+        came = interrupted_at(step, lambda: log.append(values[-2]))
+        assert log.append(b"after") == len(values) - 1
+        assert log.synced_end == len(values)
+        return came
+
+    interrupted_everywhere(tmp_path / "log", play)
+    with pyreplog.open(tmp_path / "log") as again:
+        assert again[:] == values
+
+
+def test_ctrl_c_at_any_bytecode_of_a_flush_loses_nothing(tmp_path: Path):
+    values: list[bytes] = []
+
+    def play(log: pyreplog.CommitLog, step: int) -> bool:
+        values.append(b"%d" % step)
+        log._append_pending(values[-1])
+
+        def flush() -> None:
+            log._enter()
+            try:
+                log._commits.flush()
+            finally:
+                log._leave()
+
+        try:
+            came = interrupted_at(step, flush)
+        finally:
+            log._leave_if_inside()
+        values.append(b"after")
+        assert log.append(b"after") == len(values) - 1
+        return came
+
+    interrupted_everywhere(tmp_path / "log", play)
+    with pyreplog.open(tmp_path / "log") as again:
+        assert again[:] == values
+
+
+def test_ctrl_c_at_any_bytecode_of_a_commit_leaves_nobody_waiting(tmp_path: Path):
+    """An Ack waits for the same group; the committing thread, asked only then, does what the interrupted one left."""
+
+    def play(log: pyreplog.CommitLog, step: int) -> bool:
+        request = log._commits.request
+        log._commits.request = lambda: None
+        ack = log.submit(b"pending")
+        came = interrupted_at(step, lambda: log.append(b"interrupted"))
+        log._commits.request = request
+        request()
+        assert ack.result(60) == log.synced_end - 2
+        log.sync()
+        return came
+
+    interrupted_everywhere(tmp_path / "log", play)

@@ -14,6 +14,9 @@ from tests import twin
 
 NATIVE = Path(pyreplog.__file__).parent / "_native"
 FORMAT = (NATIVE / "FORMAT.md").read_text()
+SOURCE = re.findall(r'cdef extern from \*:\n    """\n(.*?)"""', (NATIVE / "index.pxd").read_text(), re.DOTALL)[0]
+"""What index.pxd has in C; includes layout.h."""
+
 TABLE = re.compile(r"<!-- table: (\w+) -->\n\|[^\n]*\n\|[-|]*\n((?:\|[^\n]*\n)+)")
 
 
@@ -38,7 +41,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[i
                 f'printf("{name} {field} %zu %zu\\n", offsetof({name}, {field}), sizeof((({name} *)0)->{field}));'
             )
     source = folder / "layout.c"
-    source.write_text(f'#include <stdio.h>\n#include "layout.h"\nint main(void) {{ {" ".join(lines)} return 0; }}\n')
+    source.write_text(f"#include <stdio.h>\n{SOURCE}\nint main(void) {{ {' '.join(lines)} return 0; }}\n")
     subprocess.run(["gcc", "-I", NATIVE, source, "-o", folder / "layout"], check=True)
     output = subprocess.run([folder / "layout"], check=True, capture_output=True, text=True).stdout
     tables: dict[str, list[tuple[int, int, str]]] = {}
@@ -51,12 +54,13 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[i
     return tables
 
 
-STRUCTURES = ["segment", "record", "short", "long", "index", "index_block", "time_range", "tail"]
+STRUCTURES = ["segment", "record", "short", "long", "index", "index_block", "time_range", "tail", "ledger_index",
+              "ledger_run"]  # fmt: skip
 
 
 def test_every_structure_has_a_table():
-    header = (NATIVE / "layout.h").read_text()
-    in_header = set(re.findall(r"^} (replog_\w+);", header, re.MULTILINE))
+    sources = (NATIVE / "layout.h").read_text() + SOURCE
+    in_header = set(re.findall(r"^ *} (replog_\w+);", sources, re.MULTILINE))
     assert in_header == set(documented()) == {f"replog_{name}" for name in STRUCTURES}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -197,7 +198,7 @@ def test_a_torn_tail_is_no_damage(log):
     assert report.clean and report.end == ENTRIES and report.torn_bytes == 32 + 100
     pyreplog.open(killed).close()
     report = fsck.check(killed)
-    assert report.torn_bytes == 0 and report.notes == ("aside/: keeps 1 sets of bytes that were cut or replaced",)
+    assert report.torn_bytes == 0 and report.notes == ("aside/: keeps 1 set of bytes that were cut or replaced",)
 
 
 def test_leftovers_are_named(log):
@@ -312,6 +313,22 @@ def test_a_short_segment(log):
         file.truncate(20_000)
     damage = only(fsck.check(log))
     assert (damage.expected, damage.found) == (f"a file of {SEGMENT_BYTES} bytes", "20000 bytes")
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+@pytest.mark.parametrize("length", [64, 4096, 20_000, SEGMENT_BYTES - 8, SEGMENT_BYTES + 4096])
+def test_what_is_left_of_a_segment_of_a_wrong_size_counts(log, number, length):
+    path, firsts = samples.segments(log)[number], [*first_entries(log), ENTRIES]
+    with pyreplog.open(log, "r") as reader:
+        records = [reader.read(entry) for entry in range(firsts[number], firsts[number + 1])]
+        whole = sum(record.position % SEGMENT_BYTES + len(record.raw) <= length for record in records)
+    os.truncate(path, length)
+    report = fsck.check(log)
+    damage = only(report)
+    assert damage.found == f"{length} bytes" and damage.intact_before == firsts[number] + whole
+    lost = firsts[number + 1] - firsts[number] - whole
+    assert report.entries == ENTRIES - lost and damage.intact_after == ENTRIES - firsts[number + 1]
+    assert report.lost == (0 if number == 3 else lost)
 
 
 def test_a_segment_that_is_an_older_copy_with_other_numbers(log):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from pathlib import Path
 
@@ -138,6 +139,19 @@ def test_truncating_before_a_lost_segment(log, how, tmp_path):
     done = repair(log, truncate_at_damage=True)
     assert done.after.clean, done
     samples.assert_intact(log, range(end))
+
+
+def test_truncating_a_segment_that_was_cut_short_keeps_what_is_left_of_it(log):
+    path, first = samples.segments(log)[2], first_entries(log)[2]
+    os.truncate(path, 20_000)
+    kept = fsck.check(log).first_loss
+    assert kept is not None and kept.entry is not None and kept.entry > first
+    done = repair(log, truncate_at_damage=True)
+    assert done.after.clean, done
+    samples.assert_intact(log, range(kept.entry))
+    with pyreplog.open(log) as writer:
+        assert writer.append(b"on") == kept.entry
+    assert fsck.check(log).clean
 
 
 def test_nothing_can_be_kept_when_the_first_segment_is_lost(log):

@@ -22,7 +22,8 @@ LAYERS = [
     {"_native"},
     {"base"},
     {"log", "net", "metadata"},
-    {"bookie", "ledger", "ha", "partition"},
+    {"bookie"},
+    {"ledger", "ha", "partition"},
     {"topic"},
     {"geo", "autorecovery"},
     {"facade"},
@@ -31,7 +32,7 @@ LAYERS = [
 ]
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 # Single modules that count as one part.
-BASE = {"config", "clock", "metrics", "ack", "purgatory", "timing_wheel"}
+BASE = {"config", "clock", "handles", "metrics", "ack", "purgatory", "timing_wheel"}
 
 LAZY = {"numpy", "pyarrow", "pyspark", "kazoo", "rich", "prometheus_client", "sqlite3", "multiprocessing", "http"}
 

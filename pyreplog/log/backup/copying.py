@@ -158,7 +158,7 @@ class _Copy:
             segment_bytes=self._size,
             epoch=epoch,
             start=max(first.first_entry, 0),
-            end=max(last.first_entry, 0) + last.entries,
+            end=last.first_entry + last.entries if last.first_entry >= 0 else 0,
             start_position=first.base,
             end_position=last.base + last.stop,
             entries=sum(piece.entries for piece in self._pieces),

@@ -17,7 +17,7 @@ from pyreplog.errors import CorruptionError, TrimmedError
 from pyreplog.log import names, recovery
 from pyreplog.log.fsck import leftovers, sidefiles, survey
 from pyreplog.log.fsck.damage import CHECKPOINT, HEADER, INDEX, MARKER, RECORD, SEGMENT, Damage, Report
-from pyreplog.log.fsck.hold import hold
+from pyreplog.log.fsck.hold import copy, hold
 from pyreplog.log.fsck.survey import Header, Survey
 from pyreplog.log.segments import PREPARED
 
@@ -166,9 +166,13 @@ class _Walk:
                 SEGMENT, CorruptionError(missing, self._due_base, "a segment file", f"none; the next is at {base}")
             )  # fmt: skip
         self._due_base = base + self.size
-        damaged = self._misfit(base, self.seen.headers[base])
+        header = self.seen.headers[base]
+        damaged = self._misfit(base, header)
         if damaged is not None:
             self._break(*damaged)
+            return
+        if isinstance(header, Header) and header.file_bytes != self.size:
+            self._check_resized(base, header.file_bytes)
             return
         try:
             segment = hold(self.seen.directory, base)
@@ -189,8 +193,6 @@ class _Walk:
         elif (header.base, header.size) != (base, self.size):
             expected = f"the segment at {base} of {self.size} bytes"
             found = f"that at {header.base} of {header.size} bytes"
-        elif header.file_bytes != self.size:
-            expected, found = f"a file of {self.size} bytes", f"{header.file_bytes} bytes"
         elif header.first_entry == PREPARED:
             expected, found = "a segment with records", "one that was only prepared"
         else:
@@ -212,6 +214,15 @@ class _Walk:
         self._resume(first)
 
     # ---- records --------------------------------------------------------------------------------------------
+
+    def _check_resized(self, base: int, found: int) -> None:
+        """A file that was cut short, or grew: the records that are still there, and then the damage."""
+        segment = copy(self.seen.directory, base, self.size)
+        self._check_header(segment)
+        index = SparseIndex(self.size)
+        offset, _ = segment.verify(index, HEADER_BYTES, self.size)
+        self._passed(segment, HEADER_BYTES, offset, index.entries)
+        self._break(SEGMENT, CorruptionError(segment.path, base, f"a file of {self.size} bytes", f"{found} bytes"))
 
     def _check_records(self, segment: Segment) -> None:
         end = self.seen.extent.position
@@ -296,6 +307,9 @@ class _Walk:
         except FileNotFoundError:
             return  # not made yet, or removed with its segment
         self.indexes += 1
+        if fault is not None:
+            self._report(INDEX, fault)
+        fault = sidefiles.ledgers_fault(names.ledgers_path(self.seen.directory, segment.base), segment, built)
         if fault is not None:
             self._report(INDEX, fault)
 

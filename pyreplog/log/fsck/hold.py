@@ -1,4 +1,4 @@
-"""Reading a segment file so that no writer, of any process, recycles it meanwhile."""
+"""Reading a segment file so that no writer, of any process, recycles it meanwhile; what is left of a damaged one."""
 
 from __future__ import annotations
 
@@ -30,6 +30,25 @@ def hold(directory: Path, base: int) -> Segment:
     if not _is_at(path, segment):
         raise TrimmedError(f"{path} was removed")  # and its file recycled, between our opening it and our lock
     raise CorruptionError(path, base, f"the segment at {base}", f"that at {segment.base}")
+
+
+def copy(directory: Path, base: int, size: int) -> Segment:
+    """A segment file of a wrong size, in memory: its first `size` bytes, zeros where it ends before.
+
+    Errors: as hold.
+    """
+    path = names.segment_path(directory, base)
+    fd = os.memfd_create(path.name, os.MFD_CLOEXEC)
+    try:
+        with path.open("rb") as file:
+            at = 0
+            while sent := os.sendfile(fd, file.fileno(), at, size - at):
+                at += sent
+        os.ftruncate(fd, size)
+    except BaseException:
+        os.close(fd)
+        raise
+    return Segment(fd, str(path), writable=False)
 
 
 def _is_at(path: Path, segment: Segment) -> bool:

@@ -19,14 +19,14 @@ def describe(seen: Survey, bases: list[int]) -> list[str]:
     if seen.writer is not None:
         return lines  # prepared and spare segments are as it should be, and change while we look
     here = seen.directory
-    used = {names.segment_path(here, base).name for base in bases} | {
-        names.index_path(here, base).name for base in bases
-    }
+    paths = (names.segment_path, names.index_path, names.ledgers_path)
+    used = {path(here, base).name for base in bases for path in paths}
     found = sorted(path.name for path in here.iterdir())
     lines += [f"{name}: {_nature(name)}" for name in found if name not in used | _KNOWN]
     aside = here / names.ASIDE
     if aside.is_dir():
-        lines.append(f"{names.ASIDE}/: keeps {len(list(aside.iterdir()))} sets of bytes that were cut or replaced")
+        kept = len(list(aside.iterdir()))
+        lines.append(f"{names.ASIDE}/: keeps {kept} set{'' if kept == 1 else 's'} of bytes that were cut or replaced")
     return lines
 
 
@@ -37,6 +37,6 @@ def _nature(name: str) -> str:
         return "half of a file that a crash kept from being finished"
     if name.endswith(".log"):
         return "a segment behind the end of the log, removed (what it holds set aside) at the next opening for writing"
-    if name.endswith(".idx"):
+    if name.endswith((".idx", ".led")):
         return "an index whose segment is not in use"
     return "not a file of this log"

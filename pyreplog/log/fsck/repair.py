@@ -21,15 +21,14 @@ from pathlib import Path
 
 from pyreplog._native.segment import HEADER_BYTES
 from pyreplog._native.sparse import SparseIndex
-from pyreplog._native.tail import Tail
 from pyreplog.log import names, truncation
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
-from pyreplog.log.files import RealFiles, boot_id
+from pyreplog.log.files import RealFiles
 from pyreplog.log.fsck import check as fsck
 from pyreplog.log.fsck import survey
 from pyreplog.log.fsck.check import HEADER_USED
-from pyreplog.log.fsck.damage import CHECKPOINT, HEADER, INDEX, MARKER, RECORD, Damage, Report
-from pyreplog.log.fsck.hold import hold
+from pyreplog.log.fsck.damage import CHECKPOINT, HEADER, INDEX, MARKER, RECORD, SEGMENT, Damage, Report
+from pyreplog.log.fsck.hold import copy, hold
 from pyreplog.log.fsck.rebuild import rebuild_header
 from pyreplog.log.fsck.survey import Header, Survey
 from pyreplog.log.lock import WriterLock
@@ -165,14 +164,19 @@ class _Work:
         )
 
     def _place(self, seen: Survey, loss: Damage) -> Truncation | None:
-        """Where the log ends from now on: at the bad record, or behind the last one of the segment before."""
+        """Where the log ends from now on: at the bad record; behind the last one that a file of a wrong size still has,
+        or else the segment before."""
         size, base = seen.identity[1], int(Path(loss.path).stem)
         epoch = 1 + _highest_epoch(seen)
         if loss.part == RECORD and loss.position - base <= size - BLANK_BYTES:
             return Truncation(loss.position, loss.entry or 0, epoch)
-        if not isinstance(seen.headers.get(base - size), Header):
+        header = seen.headers.get(base)
+        if isinstance(header, Header) and header.file_bytes != size and loss.part == SEGMENT:
+            before = copy(self.directory, base, size)
+        elif isinstance(seen.headers.get(base - size), Header):
+            before = hold(self.directory, base - size)
+        else:
             return None
-        before = hold(self.directory, base - size)
         index = SparseIndex(size)
         offset, _ = before.verify(index, HEADER_BYTES, size)
         return Truncation(before.base + offset, max(before.first_entry, 0) + index.entries, epoch)
@@ -205,24 +209,11 @@ class _Work:
         checkpoint = CheckpointFile(self.directory, self.files, last)
         try:
             truncation.announce(self.directory, self.files, cut)
-            self._tell_readers(cut, seen.identity[0])
+            truncation.tell_readers(self.directory, seen.identity[0], cut)
             truncation.apply(self.directory, self.files, cut, checkpoint)
+            truncation.tell_readers(self.directory, seen.identity[0], cut)
         finally:
             checkpoint.close()
-
-    def _tell_readers(self, cut: Truncation, uuid: bytes) -> None:
-        """Open readers, and those to come before the next writer, go by the tail page."""
-        path = self.directory / names.TAIL
-        if not path.exists():
-            return
-        with path.open("r+b") as file:
-            tail = Tail(file, writable=True)
-        if tail.belongs_to(boot_id(), uuid):
-            tail.note_truncation()
-            tail.publish(
-                start=tail.start, end=cut.position, end_entry=cut.entry, synced_end=cut.position,
-                synced_entry=cut.entry, visible=cut.position, visible_entry=cut.entry, is_open=False,
-            )  # fmt: skip
 
 
 def _highest_epoch(seen: Survey) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pyreplog._native.index import LedgerIndex
+from pyreplog._native.intake import index_entries
 from pyreplog._native.segment import HEADER_BYTES, Segment
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.errors import CorruptionError, FormatVersionError
@@ -29,11 +31,31 @@ def index_fault(path: Path, segment: Segment, built: SparseIndex | None) -> Corr
     if built is None:
         return None
     low, high = segment.head_at(HEADER_BYTES)[3], segment.head_at(built.end)[3]
-    made = built.to_bytes(segment.uuid, segment.base, segment.first_entry, segment.stamp, low, high)
-    if made == data:
+    return _difference(
+        path, built.to_bytes(segment.uuid, segment.base, segment.first_entry, segment.stamp, low, high), data
+    )
+
+
+def ledgers_fault(path: Path, segment: Segment, built: SparseIndex | None) -> CorruptionError | None:
+    """What is wrong with the ledger index file of a sealed segment, if there is one and the segment is intact."""
+    try:
+        found = path.read_bytes()
+    except FileNotFoundError:
         return None
-    at = next((i for i, (a, b) in enumerate(zip(made, data, strict=False)) if a != b), min(len(made), len(data)))
-    return CorruptionError(path, at, f"what the segment says, {made[at : at + 8].hex()}", data[at : at + 8].hex())
+    if built is None:
+        return None
+    made = LedgerIndex()
+    index_entries(segment, made, HEADER_BYTES, built.end)
+    data = made.to_bytes(uuid=segment.uuid, base=segment.base, stamp=segment.stamp, end=built.end)
+    return _difference(path, data, found)
+
+
+def _difference(path: Path, made: bytes, found: bytes) -> CorruptionError | None:
+    """Where an index file is not what its segment makes of it."""
+    if made == found:
+        return None
+    at = next((i for i, (a, b) in enumerate(zip(made, found, strict=False)) if a != b), min(len(made), len(found)))
+    return CorruptionError(path, at, f"what the segment says, {made[at : at + 8].hex()}", found[at : at + 8].hex())
 
 
 def checkpoint_fault(

@@ -1,0 +1,310 @@
+"""Entries of ledgers as bytes: encoded by their writer, and parsed by whoever gets them.
+
+One encoding serves all: what `encode_entries` makes is what frames carry, what a bookie's log stores (with its stamp
+written in, see `intake`) and what readers verify. Threads: any; large jobs release the GIL.
+"""
+
+from cpython.buffer cimport Py_buffer, PyBuffer_Release
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from pyreplog._native cimport record as rec
+from pyreplog._native.batch cimport make_batch
+from pyreplog._native.layout cimport (
+    ATTRIBUTES_MAX, FORM_ATTRIBUTES, FORM_KEY, FORM_LONG, KEY_MAX, KIND_CONTROL, LONG_HEADER, LongHeader,
+    RecordHead, SEGMENT_MAX,
+)
+from pyreplog._native.parts cimport Batch, get_buffer
+from pyreplog._native.record cimport Part
+from pyreplog._native.status cimport describe
+from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, RecordTooLargeError
+
+CONTROL = LEDGERS
+"""In an index, the control records of ledger L are entries of ledger L + CONTROL, numbered by what they are."""
+
+cdef int64_t RELEASE_GIL_FROM = 1 << 18
+
+
+# ---- encoding --------------------------------------------------------------------------------------------------
+
+cdef class Entries:
+    """Consecutive encoded entries of one ledger, in one buffer (`view`); made by `encode_entries`.
+
+    first, last: entry ids. ledger_bytes, ledger_messages: the ledger's running totals, the last entry included.
+    """
+
+    cdef uint8_t *bytes
+    cdef uint32_t *starts         # offset of each record, and where the last one ends
+    cdef readonly int64_t ledger
+    cdef readonly int64_t first
+    cdef readonly Py_ssize_t count
+    cdef readonly uint64_t ledger_bytes
+    cdef readonly uint64_t ledger_messages
+
+    def __init__(self):
+        raise TypeError("entries are made by encode_entries")
+
+    def __dealloc__(self):
+        free(self.bytes)
+        free(self.starts)
+
+    def __len__(self):
+        return self.count
+
+    @property
+    def last(self):
+        return self.first + self.count - 1
+
+    @property
+    def nbytes(self):
+        """Bytes of all the records."""
+        return self.starts[self.count]
+
+    @property
+    def view(self):
+        """The encoded records, not copied."""
+        return rec.span(self, self.bytes, self.starts[self.count])
+
+    @property
+    def offsets(self):
+        """uint32 offsets of the records in `view`, and where the last one ends: a view of len + 1 items."""
+        return memoryview(rec.span(self, <const uint8_t *>self.starts, (self.count + 1) * 4)).cast("I")
+
+    def totals(self, int64_t entry):
+        """(bytes, messages) of the ledger up to and with one of these entries. InvalidArgumentError for another."""
+        cdef const LongHeader *header
+        if not self.first <= entry < self.first + self.count:
+            raise InvalidArgumentError(f"entry: expected {self.first} to {self.last}, found {entry}")
+        header = <const LongHeader *>(self.bytes + self.starts[entry - self.first])
+        return header.ledger_bytes, header.ledger_messages
+
+    def __reduce__(self):
+        raise TypeError("entries borrow native memory and cannot be pickled")
+
+
+cdef void encode_long(uint8_t *dst, uint32_t length, const Part *part, uint8_t kind, int64_t time, int64_t ledger,
+                      int64_t entry, int64_t lac, uint64_t ledger_bytes, uint64_t ledger_messages) noexcept nogil:
+    cdef LongHeader *header = <LongHeader *>dst
+    cdef uint8_t form = (FORM_LONG | (FORM_KEY if part.key_length >= 0 else 0)
+                         | (FORM_ATTRIBUTES if part.attributes_length else 0))
+    rec.write_head(dst, length, 0, kind, form, <uint16_t>(part.key_length if part.key_length > 0 else 0), time)
+    header.ledger, header.entry, header.lac = ledger, entry, lac
+    header.ledger_bytes, header.ledger_messages = ledger_bytes, ledger_messages
+    rec.write_body(dst, LONG_HEADER, length, part)
+
+
+def encode_entries(values, keys=None, event_times=None, *, int64_t ledger, int64_t first, int64_t lac, int64_t time,
+                   uint64_t ledger_bytes=0, uint64_t ledger_messages=0, int64_t size_max=SEGMENT_MAX):
+    """Encode values as entries first, first + 1, ... of a ledger.
+
+    values, keys, event_times: as CommitLog.append_batch. lac: last add confirmed its writer knows, -1: none. time:
+    append time, microseconds since the epoch. ledger_bytes, ledger_messages: the ledger's totals before these entries.
+    size_max: bytes that one encoded record may have at most.
+    Errors: WrongTypeError, InvalidArgumentError, RecordTooLargeError.
+    """
+    cdef Batch batch = Batch(values, keys, event_times, None)
+    cdef Entries made = Entries.__new__(Entries)
+    cdef Py_ssize_t i
+    cdef int64_t total = 0
+    size_max = min(size_max, SEGMENT_MAX)
+    if not (0 <= ledger < LEDGERS and 0 <= first <= INT64_MAX - batch.count and -1 <= lac):
+        raise InvalidArgumentError(f"ledger {ledger}, entry {first}, LAC {lac}: ids are 0 or more and below 2**62, "
+                                   "and -1 is no LAC")
+    made.starts = <uint32_t *>malloc((batch.count + 1) * sizeof(uint32_t))
+    if made.starts == NULL:
+        raise MemoryError
+    for i in range(batch.count):
+        made.starts[i] = <uint32_t>total
+        total += rec.stride_of(check_part(&batch.parts[i], size_max))
+        if total > <int64_t>0xffffffff:
+            raise RecordTooLargeError(f"at most {0xffffffff} bytes of records in one call")
+    made.starts[batch.count] = <uint32_t>total
+    made.bytes = <uint8_t *>malloc(max(total, 1))
+    if made.bytes == NULL:
+        raise MemoryError
+    made.ledger, made.first, made.count = ledger, first, batch.count
+    made.ledger_bytes, made.ledger_messages = ledger_bytes, ledger_messages + <uint64_t>batch.count
+    if total >= RELEASE_GIL_FROM:
+        with nogil:
+            encode_run(made, batch.parts, time, lac, ledger_messages)
+    else:
+        encode_run(made, batch.parts, time, lac, ledger_messages)
+    return made
+
+
+cdef int64_t check_part(const Part *part, int64_t size_max) except -1:
+    """Length of the part's record. RecordTooLargeError."""
+    cdef int64_t length = rec.part_length(part, LONG_HEADER)
+    if part.key_length > KEY_MAX:
+        raise RecordTooLargeError(f"key: at most {KEY_MAX} bytes, found {part.key_length}")
+    if part.attributes_length > ATTRIBUTES_MAX:
+        raise RecordTooLargeError(f"attributes: at most {ATTRIBUTES_MAX} bytes, found {part.attributes_length}")
+    if rec.stride_of(length) > size_max:
+        raise RecordTooLargeError(f"entry: at most {size_max} bytes encoded, found {rec.stride_of(length)}")
+    return length
+
+
+cdef void encode_run(Entries made, const Part *parts, int64_t time, int64_t lac, uint64_t messages) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(made.count):
+        made.ledger_bytes += <uint64_t>parts[i].value_length
+        encode_long(made.bytes + made.starts[i], <uint32_t>rec.part_length(&parts[i], LONG_HEADER), &parts[i],
+                    parts[i].kind, time, made.ledger, made.first + i, lac, made.ledger_bytes, messages + i + 1)
+
+
+def encode_control(int64_t ledger, int64_t code, value, *, int64_t lac, int64_t time):
+    """A control record of a ledger, as bytes: `code` says what it is, and the newest of one code counts.
+
+    Arguments and errors as encode_entries.
+    """
+    cdef Py_buffer buffer
+    cdef Part part
+    cdef int64_t length
+    cdef bytes out
+    if not (0 <= ledger < LEDGERS and 0 <= code < INT64_MAX and -1 <= lac):
+        raise InvalidArgumentError(f"ledger {ledger}, code {code}, LAC {lac}: ids are 0 or more and below 2**62, "
+                                   "and -1 is no LAC")
+    get_buffer(value, &buffer, "value")
+    try:
+        part.key, part.attributes, part.value = NULL, NULL, <const uint8_t *>buffer.buf
+        part.key_length, part.attributes_length, part.value_length = -1, 0, buffer.len
+        length = check_part(&part, SEGMENT_MAX)
+        out = PyBytes_FromStringAndSize(NULL, rec.stride_of(length))
+        encode_long(<uint8_t *>PyBytes_AS_STRING(out), length, &part, KIND_CONTROL, time, ledger, code, lac, 0, 0)
+    finally:
+        PyBuffer_Release(&buffer)
+    return out
+
+
+# ---- parsing ---------------------------------------------------------------------------------------------------
+
+cdef int64_t check_entry(const uint8_t *p, int64_t space) noexcept nogil:
+    cdef int64_t stride
+    if space < LONG_HEADER:
+        return rec.RECORD_LENGTH
+    stride = rec.check_record(p, space, (<const rec.RecordHead *>p).stamp)
+    if stride == rec.RECORD_BLANK:
+        return rec.RECORD_KIND
+    return stride if stride < 0 else check_ids(p, stride)
+
+
+cdef int refuse(const uint8_t *p, int64_t offset, int64_t length, int64_t fault) except -1:
+    """Looks at a copy: the bytes may have changed since they were found bad."""
+    cdef int64_t space = length - offset, stride
+    cdef bytes kept
+    cdef const LongHeader *header
+    if space < LONG_HEADER:
+        raise InvalidRecordsError(offset, f"a record of at least {LONG_HEADER} bytes", f"{space} bytes")
+    stride = rec.stride_of((<const LongHeader *>(p + offset)).head.length)
+    kept = PyBytes_FromStringAndSize(<const char *>p + offset, min(space, max(stride, LONG_HEADER)))
+    header = <const LongHeader *>PyBytes_AS_STRING(kept)
+    if header.head.length < LONG_HEADER:
+        raise InvalidRecordsError(offset, f"a record of at least {LONG_HEADER} bytes", f"length {header.head.length}")
+    if rec.stride_of(header.head.length) > len(kept):
+        fault = rec.RECORD_LENGTH
+    expected, found = describe(fault, <const uint8_t *>header, len(kept), 0)
+    raise InvalidRecordsError(offset, expected, found)
+
+
+def parse_entries(data, *, int64_t ledger, int64_t first, int64_t last):
+    """A RecordBatch over encoded records that a peer sent: entries of `ledger`, ascending, from `first` to `last`.
+
+    A bad record ends the batch before it (`next_position` is its offset); InvalidRecordsError when it is the first.
+    The batch holds `data`, which nobody may change. The GIL is released.
+    """
+    cdef Py_buffer buffer
+    cdef int64_t at = 0, stride = 0, count = 0, length
+    cdef uint32_t *offsets
+    cdef const uint8_t *p
+    get_buffer(data, &buffer, "records")
+    p, length = <const uint8_t *>buffer.buf, buffer.len
+    view = memoryview(data)  # keeps it exported
+    PyBuffer_Release(&buffer)
+    if length > <int64_t>0xffffffff:
+        raise InvalidArgumentError(f"records: at most {0xffffffff} bytes, found {length}")
+    offsets = <uint32_t *>malloc(2 * (length // LONG_HEADER + 1) * sizeof(uint32_t))
+    if offsets == NULL:
+        raise MemoryError
+    with nogil:
+        while at < length:
+            stride = check_entry(p + at, length - at)
+            if stride > 0 and not is_wanted(p + at, ledger, first, last):
+                stride = rec.RECORD_IDS
+            if stride < 0:
+                break
+            first = (<const LongHeader *>(p + at)).entry + 1
+            offsets[count] = <uint32_t>at
+            count += 1
+            at += stride
+        stride = 0 if stride > 0 else stride
+        offsets = fit_columns(offsets, count, p)
+    if stride < 0 and count == 0:
+        free(offsets)
+        refuse(p, at, length, stride)
+    return make_batch(view, p, 0, -1, offsets, offsets + count, count, False, at)
+
+
+cdef inline bint is_wanted(const uint8_t *p, int64_t ledger, int64_t first, int64_t last) noexcept nogil:
+    cdef const LongHeader *header = <const LongHeader *>p
+    return header.ledger == ledger and first <= header.entry <= last and header.head.kind != KIND_CONTROL
+
+
+cdef uint32_t *fit_columns(uint32_t *offsets, int64_t count, const uint8_t *p) noexcept nogil:
+    """Value sizes behind the offsets."""
+    cdef int64_t i
+    for i in range(count):
+        offsets[count + i] = <uint32_t>rec.value_length_of(p + offsets[i])
+    return offsets
+
+
+def merge_entries(parts):
+    """Encoded records of several buffers, each ascending by entry and verified, as one buffer ascending by entry.
+
+    parts: list of bytes-like. Of an entry that is in several, the first buffer's counts.
+    """
+    cdef Py_ssize_t count = len(parts), i, best, done = 0
+    cdef int64_t total = 0, stride, last = -1, entry, lowest
+    cdef Py_buffer *views = <Py_buffer *>malloc(max(count, 1) * sizeof(Py_buffer))
+    cdef int64_t *at = <int64_t *>malloc(max(count, 1) * sizeof(int64_t))
+    cdef bytes out
+    cdef uint8_t *dst
+    if views == NULL or at == NULL:
+        free(views)
+        free(at)
+        raise MemoryError
+    try:
+        for i in range(count):
+            get_buffer(parts[i], &views[i], "records")
+            done += 1
+            at[i] = 0
+            total += views[i].len
+        out = PyBytes_FromStringAndSize(NULL, total)
+        dst = <uint8_t *>PyBytes_AS_STRING(out)
+        total = 0
+        while True:
+            best = -1
+            lowest = INT64_MAX
+            for i in range(count):
+                if at[i] + LONG_HEADER <= views[i].len:
+                    entry = (<const LongHeader *>(<const uint8_t *>views[i].buf + at[i])).entry
+                    if best < 0 or entry < lowest:
+                        best = i
+                        lowest = entry
+            if best < 0:
+                break
+            stride = rec.stride_of((<const RecordHead *>(<const uint8_t *>views[best].buf + at[best])).length)
+            if stride < LONG_HEADER or stride > views[best].len - at[best]:
+                raise InvalidRecordsError(at[best], "a record within its buffer", f"{stride} bytes")
+            if lowest != last:
+                memcpy(dst + total, <const uint8_t *>views[best].buf + at[best], stride)
+                total += stride
+                last = lowest
+            at[best] += stride
+    finally:
+        for i in range(done):
+            PyBuffer_Release(&views[i])
+        free(views)
+        free(at)
+    return out if total == len(out) else out[:total]

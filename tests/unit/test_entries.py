@@ -1,0 +1,155 @@
+"""Entries as bytes: what is encoded is what a reader of FORMAT.md finds; what is not intact is refused with its offset."""
+
+from __future__ import annotations
+
+import pickle
+import random
+
+import pytest
+
+from pyreplog._native.entries import CONTROL, encode_control, encode_entries, parse_entries
+from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, RecordTooLargeError, WrongTypeError
+from tests import twin
+from tests.ledgers import control_of, record_of, records_of
+
+SEGMENT = twin.TwinSegment(bytes(16), 0, 1 << 16, -1, 0)
+
+
+def in_segment(records: bytes) -> list[twin.TwinRecord]:
+    """The records as the twin reads them: encoded ones carry no stamp, which a log writes in."""
+    found, at = [], 0
+    while at < len(records):
+        stamped = records[:at] + records[at : at + 8] + SEGMENT.stamp.to_bytes(4, "little") + records[at + 12 :]
+        assert records[at + 8 : at + 12] == bytes(4)
+        record, stride = twin.read_record(stamped, at, SEGMENT)
+        assert record is not None
+        found.append(record)
+        at += stride
+    return found
+
+
+def test_the_twin_reads_what_was_encoded() -> None:
+    rng = random.Random(3)
+    values = [rng.randbytes(rng.choice((0, 1, 7, 8, 9, 300))) for _ in range(50)]
+    keys = [rng.choice((None, b"", rng.randbytes(9))) for _ in values]
+    times = [rng.choice((None, rng.randrange(-(1 << 40), 1 << 60))) for _ in values]
+    made = encode_entries(
+        values, keys, times, ledger=(1 << 62) - 1, first=77, lac=70, time=12345, ledger_bytes=1000, ledger_messages=77
+    )
+    found = in_segment(bytes(made.view))
+    assert [(r.kind, r.ledger, r.entry, r.synced, r.time, r.key, r.value) for r in found] == [
+        (1, (1 << 62) - 1, 77 + i, 70, 12345, key, value)
+        for i, (key, value) in enumerate(zip(keys, values, strict=True))
+    ]
+    total = 1000
+    for i, (record, value, time) in enumerate(zip(found, values, times, strict=True)):
+        total += len(value)
+        assert (record.ledger_bytes, record.ledger_messages) == (total, 78 + i)
+        assert record.attributes == (() if time is None else ((1, time.to_bytes(8, "little", signed=True)),))
+    assert (made.ledger, made.first, made.last, len(made)) == ((1 << 62) - 1, 77, 126, 50)
+    assert (made.ledger_bytes, made.ledger_messages, made.nbytes) == (total, 127, len(made.view))
+    assert [*made.offsets] == [record.position for record in found] + [made.nbytes]
+
+
+def test_large_jobs_are_the_same_bytes() -> None:
+    values = [b"%d" % n * 5000 for n in range(40)]
+    whole = encode_entries(values, ledger=1, first=0, lac=-1, time=9)
+    single = [encode_entries([v], ledger=1, first=i, lac=-1, time=9, ledger_bytes=sum(map(len, values[:i])), ledger_messages=i)
+              for i, v in enumerate(values)]  # fmt: skip
+    assert bytes(whole.view) == b"".join(bytes(made.view) for made in single)
+
+
+def test_control_records() -> None:
+    (record,) = in_segment(encode_control(5, 2, b"fence", lac=8, time=3))
+    assert (record.kind, record.ledger, record.entry, record.synced, record.value) == (3, 5, 2, 8, b"fence")
+    assert CONTROL == 1 << 62
+
+
+def test_nothing_is_a_batch_of_none() -> None:
+    made = encode_entries([], ledger=0, first=0, lac=-1, time=0, ledger_bytes=5)
+    assert (len(made), made.nbytes, bytes(made.view), made.last, made.ledger_bytes) == (0, 0, b"", -1, 5)
+    assert len(parse_entries(b"", ledger=0, first=0, last=9)) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"ledger": -1}, InvalidArgumentError),
+        ({"ledger": 1 << 62}, InvalidArgumentError),
+        ({"first": -1}, InvalidArgumentError),
+        ({"first": (1 << 63) - 1}, InvalidArgumentError),
+        ({"lac": -2}, InvalidArgumentError),
+        ({"values": ["text"]}, WrongTypeError),
+        ({"keys": [b"k", b"k"]}, InvalidArgumentError),
+        ({"keys": [bytes(65536)]}, RecordTooLargeError),
+        ({"size_max": 71}, RecordTooLargeError),
+    ],
+)
+def test_what_cannot_be_an_entry_is_refused(arguments: dict, error: type[Exception]) -> None:
+    good = {"values": [b"12345678"], "ledger": 0, "first": 0, "lac": -1, "time": 0, "size_max": 72}
+    encode_entries(**good)
+    with pytest.raises(error):
+        encode_entries(**good | arguments)
+
+
+@pytest.mark.parametrize(
+    ("ledger", "code", "lac"), [(-1, 0, 0), (1 << 62, 0, 0), (0, -1, 0), (0, (1 << 63) - 1, 0), (0, 0, -2)]
+)
+def test_what_cannot_be_a_control_record_is_refused(ledger: int, code: int, lac: int) -> None:
+    with pytest.raises(InvalidArgumentError):
+        encode_control(ledger, code, b"", lac=lac, time=0)
+
+
+def test_parsing_gives_columns() -> None:
+    batch = parse_entries(records_of(4, 3, 4, 9), ledger=4, first=3, last=9)
+    assert batch.entry.tolist() == [3, 4, 9]
+    assert [record.raw for record in batch] == [record_of(4, n) for n in (3, 4, 9)]
+    assert [record.ledger for record in batch] == [4, 4, 4]
+    assert batch.next_position == len(records_of(4, 3, 4, 9))
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        record_of(5, 4),  # another ledger's
+        record_of(4, 3),  # twice
+        record_of(4, 2),  # not ascending
+        record_of(4, 10),  # beyond
+        control_of(4, 4, b""),
+        record_of(4, 4)[:-8],
+        record_of(4, 4)[:40],
+        b"\0" * 64,
+    ],
+)
+def test_a_record_that_was_not_asked_for_ends_the_batch(second: bytes) -> None:
+    first = record_of(4, 3)
+    batch = parse_entries(first + second, ledger=4, first=3, last=9)
+    assert (len(batch), batch.next_position) == (1, len(first))
+    with pytest.raises(InvalidRecordsError) as caught:
+        parse_entries(second, ledger=4, first=4, last=9)
+    assert caught.value.offset == 0
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_every_flipped_bit_but_the_stamps_is_noticed() -> None:
+    record = record_of(4, 3)
+    for at in range(len(record)):
+        for bit in range(8):
+            flipped = bytearray(record)
+            flipped[at] ^= 1 << bit
+            if 8 <= at < 12:
+                assert len(parse_entries(flipped, ledger=4, first=0, last=9)) == 1
+            else:
+                with pytest.raises(InvalidRecordsError):
+                    parse_entries(flipped, ledger=4, first=0, last=9)
+
+
+def test_entries_and_batches_refuse_pickling() -> None:
+    made = encode_entries([b"v"], ledger=1, first=0, lac=-1, time=9)
+    with pytest.raises(TypeError):
+        pickle.dumps(made)
+    with pytest.raises(TypeError):
+        type(made)()
+    view = made.view
+    del made
+    assert len(parse_entries(view, ledger=1, first=0, last=0)) == 1

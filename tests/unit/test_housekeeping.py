@@ -1,0 +1,204 @@
+"""The log's threads: they go on after a failure, say what it is, and do not wait for each other."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+from pyreplog._native.disk import Steps
+from pyreplog.errors import CorruptionError, DiskError, DiskFullError, PoisonedError
+from pyreplog.log import duty as duties
+from pyreplog.log import housekeeper, truncation
+from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.duty import Duty
+from pyreplog.log.files import RealFiles
+from tests.crash.disk import run_each
+
+SEGMENT_BYTES = 64 << 10
+KILOBYTE = bytes(1000)
+WAIT_S = 60.0
+
+
+class Full(RealFiles):
+    """No room for a new file while `full`; `refused` and `made` are set when one was asked for."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.refused, self.made = threading.Event(), threading.Event()
+
+    def create(self, path: Path, size: int, *, zeroed: bool) -> int:
+        if self.full:
+            self.refused.set()
+            raise DiskFullError(errno.ENOSPC, f"{path}: no room")
+        self.made.set()
+        return super().create(path, size, zeroed=zeroed)
+
+
+class Stuck(RealFiles):
+    """Populating a recycled segment waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.stuck, self.go, self.synced = threading.Event(), threading.Event(), threading.Event()
+
+    def run(self, steps: Steps) -> None:
+        if any(name == "populate" for name, _ in steps):
+            self.stuck.set()
+            assert self.go.wait(WAIT_S)
+        super().run(steps)
+
+    def sync(self, fd: int) -> None:
+        super().sync(fd)
+        if self.stuck.is_set():
+            self.synced.set()
+
+
+def test_an_interval_sync_does_not_wait_for_a_segment_to_be_prepared(tmp_path: Path):
+    files = Stuck()
+    with pyreplog.open(
+        tmp_path / "log", files=files, durability="interval", sync_interval_ms=1,
+        segment_bytes=SEGMENT_BYTES, retention_bytes=0,
+    ) as log:  # fmt: skip
+        try:
+            while len(log._segment_table()) < 2:
+                log.append(KILOBYTE)
+            assert files.stuck.wait(WAIT_S)  # the full one is removed, and about to be prepared again
+            entry = log.append(b"meanwhile")
+            while log.synced_end <= entry:
+                assert files.synced.wait(WAIT_S)
+                files.synced.clear()
+        finally:
+            files.go.set()
+
+
+def test_a_full_disk_is_told_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(duties, "RETRY_FIRST_S", 0.001)
+    files = Full()
+    with pyreplog.open(tmp_path / "log", files=files, segment_bytes=SEGMENT_BYTES, spare_segments=1) as log:
+        files.full = True
+        with pytest.raises(DiskFullError):
+            while True:
+                log.append(KILOBYTE)
+        assert files.refused.wait(WAIT_S)
+        while "preparing a segment" not in (told := log.stats().trouble):
+            continue
+        assert "no room" in told
+        files.made.clear()
+        files.full = False
+        assert files.made.wait(WAIT_S)  # without an append
+        while log.stats().trouble:
+            continue
+        log.append(KILOBYTE)
+
+
+def test_retention_that_fails_keeps_nobody_from_preparing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def damaged(*_: object) -> int:
+        raise CorruptionError("a segment", 0, "a record", "none")
+
+    log = pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT_BYTES, retention_ms=1, spare_segments=2)
+    with log:
+        log._housekeeper.stop()
+        monkeypatch.setattr(housekeeper, "_first_time", damaged)
+        while log._pool.ready:
+            log.append(KILOBYTE)
+        log._housekeeper.step(log)
+        assert log._pool.ready == 2
+        assert log.stats().trouble == "retention: a segment at position 0: expected a record, found none"
+        monkeypatch.undo()
+        log._housekeeper.step(log)
+        assert log.stats().trouble == ""
+
+
+def test_a_disk_that_fails_while_a_file_is_prepared_again_costs_no_more_than_the_file(tmp_path: Path):
+    class Failing(RealFiles):
+        left = 0  # header writes before one fails
+
+        def run(self, steps: Steps) -> None:
+            run_each(self, steps)
+
+        def write(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+            if offset == 0 and self.left:
+                self.left -= 1
+                if not self.left:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+            super().write(fd, data, offset)
+
+    files, path = Failing(), tmp_path / "log"
+    with pyreplog.open(path, files=files, segment_bytes=SEGMENT_BYTES, spare_segments=4) as log:
+        log._housekeeper.stop()
+        log.append_batch([KILOBYTE] * 400)
+        log.trim(log.end)
+        while log._pool.ready:
+            log.append(KILOBYTE)
+        recycled = len(log._pool._recycled)
+        assert recycled >= 4
+        files.left = 3
+        with pytest.raises(DiskError):
+            log._pool.prepare_ahead()
+        assert (log._pool.ready, len(log._pool._recycled)) == (0, recycled - 4)
+        files.left = 0
+        assert len(list(path.glob("*.log"))) == len(log._segment_table())
+        assert len(list(path.glob("*.seg"))) == recycled - 4
+        log._pool.prepare_ahead()
+        log.append_batch([b"on" * 500] * 100)
+        values = log[log.start :]
+    with pyreplog.open(path) as log:
+        assert log[log.start :] == values
+
+
+def test_nothing_is_prepared_over_the_segments_that_a_failed_truncation_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, preparing = tmp_path / "log", list[threading.Thread]()
+
+    def prepare(log: CommitLog) -> None:
+        with pytest.raises(DiskError):
+            log._pool.prepare_ahead()
+
+    def fail(*_: object) -> None:
+        preparing.append(threading.Thread(target=prepare, args=(log,)))
+        preparing[0].start()  # goes on as soon as the truncation has failed
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    log = pyreplog.open(path, segment_bytes=SEGMENT_BYTES)
+    values = [b"%d," % i + KILOBYTE for i in range(400)]
+    log.append_batch(values)
+    log._housekeeper.stop()
+    monkeypatch.setattr(truncation, "announce", fail)
+    with pytest.raises(PoisonedError):
+        log.truncate(20)
+    preparing[0].join()
+    log.close()
+    with pyreplog.open(path) as log:
+        assert log[:] == values
+
+
+def test_a_duty_that_fails_is_put_off_for_longer_each_time(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    errors: list[DiskError] = []
+
+    def act(_: CommitLog) -> float:
+        if errors:
+            raise errors[-1]
+        return 7.0
+
+    caplog.set_level(logging.INFO, "pyreplog.log.duty")
+    duty = Duty("work", act)
+    with pyreplog.open(tmp_path / "log") as log:
+        assert (duty.attempt(log), duty.put_off()) == (7.0, 0.0)
+        errors.append(DiskError(errno.EIO, "one"))
+        assert [duty.attempt(log) for _ in range(8)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+        assert duty.put_off() > 0 and duty.trouble == "work: [Errno 5] one"
+        errors.append(DiskError(errno.EIO, "two"))
+        duty.attempt(log)
+        assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]  # once for each
+        errors.clear()
+        assert (duty.attempt(log), duty.trouble, duty.put_off()) == (7.0, "", 0.0)
+        errors.append(DiskError(errno.EIO, "one"))
+        assert duty.attempt(log) == 0.5
+    with pytest.raises(DiskError):  # closed: there is nothing to try again
+        duty.attempt(log)
