@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pyreplog
-from pyreplog.cli.output import amount, print_json
+from pyreplog.cli.output import amount, counted, print_json
 from pyreplog.cli.progress import progress
 from pyreplog.log.backup.copying import backup
 
@@ -30,5 +30,6 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(asdict(made))
     else:
         size = amount(sum(piece.bytes for piece in made.pieces))
-        print(f"{made.entries:,} entries, numbers {made.start:,} to before {made.end:,}, {size} in {arguments.target}")
+        entries = f"{counted(made.entries, 'entry')}, numbers {made.start:,} to before {made.end:,}"
+        print(f"{entries}, {size} in {arguments.target}")
     return 0

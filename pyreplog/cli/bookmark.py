@@ -25,7 +25,8 @@ class Bookmark:
 
     source: name of the source, None for one that is not resumed. place: where the batch begins in it. count: entries
     of the batch. entries, skipped: rows of the source before the batch that became entries, or were malformed.
-    settings: how rows become entries; the next run must use the same.
+    settings: how rows become entries; the next run must use the same. unseen: columns that were asked for and that no
+    row before the batch had.
     """
 
     source: str | None
@@ -34,12 +35,13 @@ class Bookmark:
     entries: int
     skipped: int
     settings: Settings
+    unseen: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
         fields = {
             "ingest": 1, "source": self.source, "offset": self.place.offset, "line": self.place.line,
             "crc32c": self.place.crc, "count": self.count, "entries": self.entries, "skipped": self.skipped,
-            "settings": self.settings,
+            "settings": self.settings, "unseen": self.unseen,
         }  # fmt: skip
         return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -52,6 +54,7 @@ class Bookmark:
         return cls(
             source=fields["source"], place=Place(fields["offset"], fields["line"], fields["crc32c"]),
             count=fields["count"], entries=fields["entries"], skipped=fields["skipped"], settings=fields["settings"],
+            unseen=tuple(fields.get("unseen", ())),
         )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pyreplog._native.checksum import crc32c
 from pyreplog.cli import layout
 from pyreplog.cli.layout import Field
-from pyreplog.cli.output import moment
+from pyreplog.cli.output import moment, plural
 from pyreplog.cli.rawsegment import RawSegment
 
 _TEXT_BYTES = 200
@@ -42,7 +42,7 @@ def explain_header(segment: RawSegment) -> list[Explained]:
         ),
         "uuid": (f"log {uuid.UUID(bytes=block[16:32])}", None),
         "base": (f"begins at position {number('base')}; the name says {segment.base}", number("base") == segment.base),
-        "size": (f"{size} bytes; the file has {segment.size}", size == segment.size and _possible(size)),
+        "size": (f"{_size(size)}; the file has {segment.size}", size == segment.size and _possible(size)),
         "first_entry": (_FIRST_ENTRIES.get(first, f"first entry {first}"), first >= -2),
         "epoch": (f"epoch {number('epoch')}; stamp of its records {segment.stamp:#010x}", None),
         "reserved": ("zero", number("reserved") == 0),
@@ -103,7 +103,7 @@ class _RecordDump:
             case "form":
                 return self._form(value)
             case "key_length":
-                return f"key of {value} bytes", self._key_fits(value) if self._length_ok else None
+                return f"key of {_size(value)}", self._key_fits(value) if self._length_ok else None
             case "time":
                 return f"appended {moment(value)}", value >= 0
             case "entry_delta":
@@ -118,9 +118,9 @@ class _RecordDump:
         if value == 0:
             return "no record was ever written here", False
         if self._blank:
-            return f"{value} bytes, the end of the segment; {self._space} are left of it", self._length_ok
+            return f"{_size(value)}, the end of the segment; {self._space} are left of it", self._length_ok
         return (
-            f"{value} bytes, {layout.stride(value)} with padding; {self._space} to the segment's end",
+            f"{_size(value)}, {layout.stride(value)} with padding; {self._space} to the segment's end",
             self._length_ok,
         )
 
@@ -158,7 +158,7 @@ class _RecordDump:
             size = int.from_bytes(self._bytes(at, 2), "little")
             fits = at + 2 + size <= length
             made.append(
-                Explained("attributes", self._offset + at, self._bytes(at, 2), f"{size} bytes of attributes", fits)
+                Explained("attributes", self._offset + at, self._bytes(at, 2), f"{_size(size)} of attributes", fits)
             )
             if not fits:
                 return made
@@ -170,7 +170,7 @@ class _RecordDump:
         if self._values["form"] & layout.FORM_KEY:
             made.append(Explained("key", self._offset + at, self._bytes(at, key), _text(self._bytes(at, key))))
         value = self._bytes(at + key, length - at - key)
-        made.append(Explained("value", self._offset + at + key, value, f"{len(value)} bytes: {_text(value)}"))
+        made.append(Explained("value", self._offset + at + key, value, f"{_size(len(value))}: {_text(value)}"))
         padding = self._bytes(length, layout.stride(length) - length)
         if padding:
             made.append(Explained("padding", self._offset + length, padding, "zero", not any(padding)))
@@ -199,6 +199,10 @@ def _attribute(data: bytes) -> str:
         split = 2 + int.from_bytes(value[:2], "little")
         return f"{name} {_text(value[2:split])} = {_text(value[split:])}"
     return f"{name} {_text(value)}"
+
+
+def _size(count: int) -> str:
+    return f"{count} {plural(count, 'byte')}"
 
 
 def _text(data: bytes) -> str:

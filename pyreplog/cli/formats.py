@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from pyreplog.cli import eventtime
+from pyreplog.cli.output import plural
 from pyreplog.cli.rows import KEY_MAX, LINE_MAX, Fault, Rows
 from pyreplog.errors import InvalidArgumentError
 
@@ -39,6 +40,8 @@ class Columns:
 class Format(Protocol):
     header: list[str]
     """Names of the columns, where the source begins with them."""
+    unseen: set[str]
+    """Columns that were asked for and that no row has had so far."""
 
     def begin(self, data: bytes, at_end: bool) -> int | None: ...
     def parse(self, data: bytes, at_end: bool) -> Rows: ...
@@ -68,6 +71,7 @@ class Lines:
 
     def __init__(self) -> None:
         self.header: list[str] = []
+        self.unseen: set[str] = set()
 
     def begin(self, data: bytes, at_end: bool) -> int | None:
         return 0
@@ -81,6 +85,7 @@ class _Columned:
 
     def __init__(self, columns: Columns) -> None:
         self.header: list[str] = []
+        self.unseen: set[str] = set()
         self._columns = columns
         self._time = eventtime.parser(columns.event_time_format)
 
@@ -156,7 +161,7 @@ class Csv(_Columned):
         width, blank = len(self.header), [""] * len(self.header)
         for i, fields in enumerate(table):
             if len(fields) != width:
-                dropped.setdefault(i, Fault(f"{width} columns", f"{len(fields)}") if fields else None)
+                dropped.setdefault(i, Fault(f"{width} {plural(width, 'column')}", f"{len(fields)}") if fields else None)
                 table[i] = blank
         keys = self._keys([fields[self._key] for fields in table], dropped) if self._key >= 0 else None
         times = self._times(self._time_texts(table), dropped) if self._event_time else None
@@ -218,7 +223,8 @@ class JsonLines(_Columned):
         super().__init__(columns)
         decoder = json.JSONDecoder(parse_int=str, parse_float=str)  # numbers keep their digits
         self._decode: Callable[[str], Any] = decoder.decode
-        self._wanted = columns.key is not None or bool(columns.event_time)
+        self._wanted = {*columns.event_time} | ({columns.key} if columns.key is not None else set())
+        self.unseen = set(self._wanted)
 
     def begin(self, data: bytes, at_end: bool) -> int | None:
         if len(data) < len(BOM) and not at_end:
@@ -250,6 +256,8 @@ class JsonLines(_Columned):
 
     def _texts(self, objects: list[dict[str, Any]], column: str, dropped: Dropped) -> list[str]:
         """The column's values as text, "" where it is missing or null."""
+        if column in self.unseen and any(column in each for each in objects):
+            self.unseen.discard(column)
         found: list[Any] = [each.get(column) for each in objects]
         if set(map(type, found)) == {str}:
             return found

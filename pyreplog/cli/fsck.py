@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from pyreplog.cli.output import amount, print_fields, print_json
+from pyreplog.cli.output import amount, counted, print_fields, print_json
 from pyreplog.cli.progress import progress
 from pyreplog.errors import CorruptionError, InvalidArgumentError
 from pyreplog.log import names
@@ -74,13 +74,14 @@ def _print(report: Report) -> None:
         ("entries", f"{report.entries:,} intact, numbers {start} to before {end}"),
         (
             "verified",
-            f"{amount(report.verified_bytes)} in {report.segments:,} segments, {report.indexes:,} index files",
+            f"{amount(report.verified_bytes)} in {counted(report.segments, 'segment')}, "
+            + counted(report.indexes, "index file"),
         ),
     ]
     if report.lost:
-        fields.append(("unreadable", f"{report.lost:,} entries"))
+        fields.append(("unreadable", counted(report.lost, "entry")))
     if report.torn_bytes:
-        torn = f"{report.torn_bytes:,} bytes behind position {report.end_position:,}"
+        torn = f"{counted(report.torn_bytes, 'byte')} behind position {report.end_position:,}"
         fields.append(("torn tail", f"{torn}; the next writer cuts them and keeps them in {names.ASIDE}/"))
     print_fields(fields)
     for note in report.notes:
@@ -106,4 +107,4 @@ def _explain(damage: Damage) -> str:
 def _verdict(report: Report) -> str:
     if report.clean:
         return "clean"
-    return f"{len(report.damages)} damaged place{'s' if len(report.damages) > 1 else ''}"
+    return counted(len(report.damages), "damaged place")

@@ -14,7 +14,7 @@ from types import FrameType
 import pyreplog
 from pyreplog.cli import bookmark, formats
 from pyreplog.cli.bookmark import Bookmark, Settings
-from pyreplog.cli.output import amount, duration, print_json
+from pyreplog.cli.output import amount, counted, duration, print_json
 from pyreplog.cli.progress import Progress, progress
 from pyreplog.cli.rowreader import RowReader, place_of
 from pyreplog.cli.rows import Fault, Rows
@@ -72,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         with pyreplog.open(arguments.log, durability=arguments.durability) as log:
             ingestion = Ingestion(log, source, rows, settings, arguments.batch, skip=arguments.on_error == "skip")
             _run(ingestion, arguments)
+            ingestion.check_columns()
     return 0
 
 
@@ -83,7 +84,7 @@ def _run(ingestion: Ingestion, arguments: argparse.Namespace) -> None:
         with progress(Path(ingestion.source.label).name, start=start, total=ingestion.source.size) as shown:
             ingestion.run(shown)
     except KeyboardInterrupt:
-        print(f"pyreplog: interrupted with {ingestion.entries:,} records in the log", file=sys.stderr)
+        print(f"pyreplog: interrupted with {counted(ingestion.entries, 'record')} in the log", file=sys.stderr)
         raise
     seconds = time.monotonic() - began
     length = ingestion.source.place.offset - start
@@ -95,8 +96,9 @@ def _run(ingestion: Ingestion, arguments: argparse.Namespace) -> None:
         })  # fmt: skip
         return
     print(
-        f"{ingestion.source.label}: {ingestion.entries - already:,} records added, {already:,} were there, "
-        f"{ingestion.skipped:,} rows skipped; {amount(length)} in {duration(seconds)}, "
+        f"{ingestion.source.label}: {counted(ingestion.entries - already, 'record')} added, "
+        f"{already:,} {'was' if already == 1 else 'were'} there, {counted(ingestion.skipped, 'row')} skipped; "
+        f"{amount(length)} in {duration(seconds)}, "
         f"{length / seconds / 1e6:.1f} MB/s"
     )
 
@@ -133,6 +135,7 @@ class Ingestion:
                 )
         self.source.skip_to(mark.place)
         self.entries, self.skipped = mark.entries, mark.skipped
+        self._rows.form.unseen.intersection_update(mark.unseen)
         self._match(found.first, found.stored)
 
     def _match(self, entry: int, count: int) -> None:
@@ -169,12 +172,21 @@ class Ingestion:
             self._append(place, rows)
             shown.update(self.source.place.offset, self.entries)
 
+    def check_columns(self) -> None:
+        """InvalidArgumentError when rows were ingested and none had a column that was asked for."""
+        missing = sorted(self._rows.form.unseen)
+        if missing and self.entries:
+            raise InvalidArgumentError(
+                f"{self.source.label}: no row has {' or '.join(map(repr, missing))}; "
+                f"{counted(self.entries, 'record')} went into the log without"
+            )
+
     def _append(self, place: Place, rows: Rows) -> None:
         kept = rows.kept()
         if len(kept):
             mark = Bookmark(
                 source=self.source.name, place=place, count=len(kept), entries=self.entries, skipped=self.skipped,
-                settings=self._settings,
+                settings=self._settings, unseen=tuple(sorted(self._rows.form.unseen)),
             )  # fmt: skip
             with interrupts_deferred():
                 self.log.append_batch(kept.rows, kept.keys, kept.times, control=mark.encode())

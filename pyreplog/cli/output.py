@@ -26,6 +26,18 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
         print(f"{name:<{width}}  {value}".rstrip())
 
 
+def counted(count: int, noun: str) -> str:
+    """So many things of a kind: 1 entry, 2 entries."""
+    return f"{count:,} {plural(count, noun)}"
+
+
+def plural(count: int, noun: str) -> str:
+    """The noun, for so many of its kind."""
+    if count == 1:
+        return noun
+    return noun.removesuffix("y") + "ies" if noun.endswith("y") else noun + "s"
+
+
 def amount(count: float) -> str:
     """A number of bytes for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):

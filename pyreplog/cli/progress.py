@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Protocol
 
-from pyreplog.cli.output import amount, duration
+from pyreplog.cli.output import amount, counted, duration
 
 _TERMINAL_S = 0.2
 _FILE_S = 5.0
@@ -41,7 +41,7 @@ class PlainProgress:
 
     def _line(self, done: int, entries: int, seconds: float) -> str:
         rate = (done - self._start) / seconds
-        line = f"{self._label}: {entries:,} records, {amount(done)}"
+        line = f"{self._label}: {counted(entries, 'record')}, {amount(done)}"
         if self._total is not None:
             line += f" of {amount(self._total)} ({done * 100 // max(self._total, 1)} %)"
         line += f", {amount(rate)}/s"
@@ -71,14 +71,14 @@ class RichProgress:
 
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(),
-            TextColumn("{task.fields[entries]:,} records"), TextColumn("ETA"), TimeRemainingColumn(),
+            TextColumn("{task.fields[entries]}"), TextColumn("ETA"), TimeRemainingColumn(),
             console=Console(stderr=True), transient=True,
         )  # fmt: skip
-        self._task = self._bar.add_task(label, total=total, completed=start, entries=0)
+        self._task = self._bar.add_task(label, total=total, completed=start, entries=counted(0, "record"))
         self._bar.start()
 
     def update(self, done: int, entries: int) -> None:
-        self._bar.update(self._task, completed=done, entries=entries)
+        self._bar.update(self._task, completed=done, entries=counted(entries, "record"))
 
     def finish(self) -> None:
         self._bar.stop()

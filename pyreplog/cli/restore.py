@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from pyreplog.cli.output import print_json
+from pyreplog.cli.output import counted, print_json
 from pyreplog.cli.progress import progress
 from pyreplog.log.backup import manifest
 from pyreplog.log.backup.restoring import restore
@@ -26,5 +26,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(asdict(made))
     else:
-        print(f"{made.entries:,} entries, numbers {made.start:,} to before {made.end:,}, in {arguments.target}")
+        entries = f"{counted(made.entries, 'entry')}, numbers {made.start:,} to before {made.end:,}"
+        print(f"{entries}, in {arguments.target}")
     return 0

@@ -11,7 +11,7 @@ class RowReader:
     """Reads `source` from behind its header on. Not for several threads."""
 
     def __init__(self, source: Source, form: Format) -> None:
-        self._source, self._format = source, form
+        self._source, self.form = source, form
         self._block = Rows([])
         self._at = 0
         while (length := form.begin(source.pending, source.at_end)) is None:
@@ -35,7 +35,7 @@ class RowReader:
         while True:
             data = self._source.pending
             self._check_tail(data)
-            block = self._format.parse(data, self._source.at_end)
+            block = self.form.parse(data, self._source.at_end)
             if len(block) or self._source.at_end:
                 self._check_rows(block)
                 return block

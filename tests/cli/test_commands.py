@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -115,6 +116,24 @@ def test_stat(run: Run, filled: Path) -> None:
 
 def test_stat_of_an_empty_log(run: Run, log: Path) -> None:
     assert "0, numbers 0 to before 0" in run("stat", log).out
+
+
+def test_stat_of_a_log_without_its_segment(run: Run, filled: Path) -> None:
+    segment = filled / f"{0:020d}.log"
+    segment.unlink()
+    for _ in range(2):
+        done = run("stat", filled)
+        assert (done.code, done.out) == (4, "")
+        assert str(segment) in done.error and "no " in done.error
+        (filled / "tail").unlink(missing_ok=True)  # and as after a boot
+
+
+@pytest.mark.parametrize("command", ["stat", "fsck", "backup"])
+def test_one_of_a_kind_is_not_said_to_be_many(run: Run, log: Path, tmp_path: Path, command: str) -> None:
+    with pyreplog.open(log) as writer:
+        writer.append(b"x")
+    done = run(command, log, *([tmp_path / "copy"] if command == "backup" else []))
+    assert done.code == 0 and not re.search(r"\b1 \w+(s|ies)\b", done.out), done.out
 
 
 # ---- bench -----------------------------------------------------------------------------------------------------

@@ -64,6 +64,41 @@ def test_json(run: Run, log: Path, source: Path) -> None:
     assert rows(log) == [(b"x", None, b'{"a": "x"}'), (b"y", None, b'{"a": "y"}')]
 
 
+def test_one_record_is_not_said_to_be_many(run: Run, log: Path, source: Path) -> None:
+    source.write_bytes(b"x\n")
+    assert "1 record added, 0 were there, 0 rows skipped" in run("ingest", log, source).out
+    assert "0 records added, 1 was there, 0 rows skipped" in run("ingest", log, source).out
+    source.write_bytes(b'{"a": 1}\nnot\n')
+    arguments = ("--format", "jsonl", "--key", "a", "--on-error", "skip", "--source", "other")
+    assert "1 record added, 0 were there, 1 row skipped" in run("ingest", log, source, *arguments).out
+
+
+@pytest.mark.parametrize("option", ["--key", "--event-time"])
+def test_a_member_that_no_row_has_is_named(run: Run, log: Path, source: Path, option: str) -> None:
+    """In the first run, in one that adds nothing, and in one that goes on after a kill in the middle."""
+    arguments = ("ingest", log, source, "--batch", 2, "--format", "jsonl", option, "ticket")
+    source.write_bytes(b'{"a": 1}\n{"a": 2}\n{"tickets": 3}\n')
+    done = run(*arguments)
+    assert done.code == 2 and "no row has 'ticket'; 3 records went into the log without" in done.error
+    assert "3 records added" in done.out
+    assert run(*arguments).code == 2 and len(values(log)) == 3
+    with pyreplog.open(log) as writer:
+        writer.truncate(1)
+    assert run(*arguments).code == 2 and len(values(log)) == 3
+    with source.open("ab") as file:
+        file.write(b'{"ticket": null}\n')
+    assert run(*arguments).code == 0 and len(values(log)) == 4
+
+
+def test_a_member_that_only_early_rows_have_is_no_mistake(run: Run, log: Path, source: Path) -> None:
+    arguments = ("ingest", log, source, "--batch", 1, "--format", "jsonl", "--key", "k")
+    source.write_bytes(b'{"k": "x"}\n{}\n')
+    assert run(*arguments).code == 0
+    with source.open("ab") as file:
+        file.write(b"{}\n{}\n")
+    assert run(*arguments).code == 0 and len(values(log)) == 4
+
+
 def test_makes_the_log(run: Run, tmp_path: Path, source: Path) -> None:
     assert run("ingest", tmp_path / "new", source, "--durability", "synced").code == 0
     assert values(tmp_path / "new") == LINES

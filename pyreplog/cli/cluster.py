@@ -1,0 +1,53 @@
+"""`pyreplog cluster status`: bookies, ledgers, and what lacks copies."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from pyreplog.cli import clusters
+from pyreplog.cli.output import amount, counted, print_json
+from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
+
+NAME = "cluster"
+HELP = "show the bookies and ledgers of a cluster, and what lacks copies"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    clusters.add_arguments(parser)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    actions.add_parser("status", help=HELP, description=HELP)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with clusters.cluster(arguments) as cluster:
+        status = cluster.status()
+    if arguments.json:
+        print_json({**asdict(status), "below_write_quorum": status.below_write_quorum})
+    else:
+        _print(status)
+    return 0
+
+
+def _print(status: ClusterStatus) -> None:
+    print(f"{counted(len(status.bookies), 'bookie')}, {counted(len(status.ledgers), 'ledger')}")
+    for bookie in status.bookies:
+        print(f"  {_bookie(bookie)}")
+    for ledger in status.ledgers:
+        print(f"  {_ledger(ledger)}")
+    for repair in status.repairs:
+        print(f"  to repair: entry {repair.entry} of ledger {repair.ledger} on {repair.bookie}")
+    missing = status.below_write_quorum
+    print(f"{counted(missing, 'copy')} below the write quorum" if missing else "every entry has all its copies")
+
+
+def _bookie(bookie: BookieStatus) -> str:
+    rack, state = f"rack {bookie.rack}" if bookie.rack else "", "read-only" if bookie.read_only else ""
+    parts = (bookie.bookie, bookie.address, rack, f"{amount(bookie.free_bytes)} free", state)
+    return "  ".join(part for part in parts if part)
+
+
+def _ledger(ledger: LedgerStatus) -> str:
+    line = f"ledger {ledger.ledger}  {ledger.state}  LAC {ledger.last_add_confirmed}, {ledger.distance} behind LAP"
+    line += f"  {counted(ledger.fragments, 'fragment')}"
+    return line + (f"  {counted(ledger.below_write_quorum, 'copy')} missing" if ledger.below_write_quorum else "")

@@ -1,0 +1,172 @@
+"""`pyreplog ledger`: make, fill, read, recover, repair and delete ledgers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from pyreplog.cli import cat, clusters
+from pyreplog.cli.output import counted, moment, print_fields, print_json
+from pyreplog.errors import InvalidArgumentError
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.handle import Ledger
+from pyreplog.ledger.ledgermetadata import LedgerMetadata
+
+NAME = "ledger"
+HELP = "make, fill, read, recover, repair and delete ledgers"
+
+_BATCH_LINES = 512
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    clusters.add_arguments(parser)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, text, run in (
+        ("create", "make a ledger of the lines of standard input, and close it", _create),
+        ("list", "the ids of all ledgers", _list),
+        ("read", "print the entries of a ledger; ends its writer if it has one", _read),
+        ("tail", "print entries as they are confirmed, beside the writer", _tail),
+        ("info", "show quorums, fragments and state", _info),
+        ("recover", "end the writer of a ledger and find its last entry", _recover),
+        ("repair", "write copies again that readers found missing or damaged", _repair),
+        ("delete", "delete a ledger", _delete),
+    ):
+        action = actions.add_parser(name, help=text, description=text)
+        action.set_defaults(action=run)
+        _add_action_arguments(action, name)
+
+
+def _add_action_arguments(action: argparse.ArgumentParser, name: str) -> None:
+    if name not in ("create", "list", "repair"):
+        action.add_argument("ledger", metavar="LEDGER", type=int, help="id of the ledger")
+    if name not in ("list", "info", "delete"):
+        clusters.add_password(action)
+    if name in ("read", "tail"):
+        action.add_argument("--from", metavar="N", type=int, default=0, dest="start", help="first entry (default 0)")
+        cat.add_printing(action)
+    if name == "read":
+        action.add_argument("--to", metavar="N", type=int, dest="stop", help="entry to stop before (default: the end)")
+    if name == "tail":
+        action.add_argument("--timeout", metavar="S", type=float, help="end when nothing came for so many seconds")
+    if name == "create":
+        action.add_argument("--ensemble", metavar="E", type=int, default=3, help="bookies it lies on (default 3)")
+        action.add_argument("--write-quorum", metavar="QW", type=int, help="copies of each entry (default: E)")
+        action.add_argument("--ack-quorum", metavar="QA", type=int, help="copies that confirm it (default: a majority)")
+        action.add_argument("--durability", choices=("synced", "appended"), default="synced")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with clusters.cluster(arguments) as cluster:
+        return int(arguments.action(cluster, arguments))
+
+
+# ---- actions ---------------------------------------------------------------------------------------------------
+
+
+def _create(cluster: Cluster, arguments: argparse.Namespace) -> int:
+    with cluster.create_ledger(
+        arguments.ensemble, arguments.write_quorum, arguments.ack_quorum,
+        durability=arguments.durability, password=clusters.password(arguments),
+    ) as ledger:  # fmt: skip
+        _fill(ledger)
+    if arguments.json:
+        print_json(_described(ledger.metadata))
+    else:
+        print(f"ledger {ledger.id}: {counted(ledger.last_add_confirmed + 1, 'entry')}")
+    return 0
+
+
+def _fill(ledger: Ledger) -> None:
+    for lines in _batches(sys.stdin.buffer):
+        ledger.submit_batch(lines)
+
+
+def _batches(source: BinaryIO) -> Iterator[list[bytes]]:
+    """Lines, some hundreds at a time."""
+    rest = b""
+    while block := source.read(1 << 18):
+        *lines, rest = (rest + block).split(b"\n")
+        for start in range(0, len(lines), _BATCH_LINES):
+            yield lines[start : start + _BATCH_LINES]
+    if rest:
+        yield [rest]
+
+
+def _list(cluster: Cluster, arguments: argparse.Namespace) -> int:
+    ledgers = cluster.ledgers()
+    if arguments.json:
+        print_json(ledgers)
+    else:
+        for ledger in ledgers:
+            print(ledger)
+    return 0
+
+
+def _read(cluster: Cluster, arguments: argparse.Namespace) -> int:
+    records = cat.printer(arguments)
+    with cluster.open_ledger(arguments.ledger, password=clusters.password(arguments)) as reader:
+        last = reader.last_add_confirmed if arguments.stop is None else arguments.stop - 1
+        for batch in reader.read(arguments.start, last):
+            records.print(batch)
+    return 0
+
+
+def _tail(cluster: Cluster, arguments: argparse.Namespace) -> int:
+    records = cat.printer(arguments)
+    with cluster.open_ledger(arguments.ledger, password=clusters.password(arguments), recover=False) as reader:
+        for batch in reader.follow(arguments.start, timeout=arguments.timeout):
+            records.print(batch)
+            records.flush()
+    return 0
+
+
+def _info(cluster: Cluster, arguments: argparse.Namespace) -> int:
+    found = _described(cluster.ledger_metadata(arguments.ledger))
+    if arguments.json:
+        print_json(found)
+        return 0
+    lines = [(name.replace("_", " "), value) for name, value in found.items() if name not in ("fragments", "custom")]
+    lines += [(f"fragment {first}", ", ".join(ensemble)) for first, ensemble in found["fragments"]]
+    print_fields([*lines, *found["custom"].items()])
+    return 0
+
+
+def _described(metadata: LedgerMetadata) -> dict[str, Any]:
+    """A ledger for people and programs; times as ISO 8601."""
+    return {
+        "ledger": metadata.ledger, "state": str(metadata.state), "ensemble": metadata.ensemble_size,
+        "write_quorum": metadata.write_quorum, "ack_quorum": metadata.ack_quorum, "durability": metadata.durability,
+        "last_entry": metadata.last_entry, "length": metadata.length, "messages": metadata.messages,
+        "created": moment(metadata.created_us),
+        "fragments": [[first, list(members)] for first, members in metadata.fragments],
+        "custom": dict(metadata.custom),
+    }  # fmt: skip
+
+
+def _recover(cluster: Cluster, arguments: argparse.Namespace) -> int:
+    with cluster.open_ledger(arguments.ledger, password=clusters.password(arguments)) as reader:
+        if arguments.json:
+            print_json(_described(reader.metadata))
+        else:
+            print(f"ledger {reader.id} is closed: {counted(len(reader), 'entry')}")
+    return 0
+
+
+def _repair(cluster: Cluster, arguments: argparse.Namespace) -> int:
+    done, left = cluster.repair(password=clusters.password(arguments))
+    if arguments.json:
+        print_json({"repaired": done, "left": [[*repair, str(error)] for repair, error in left.items()]})
+    else:
+        print(f"{counted(len(done), 'copy')} repaired")
+        for repair, error in left.items():
+            print(f"entry {repair.entry} of ledger {repair.ledger} on {repair.bookie}: {error}")
+    return next((error.exit_code for error in left.values()), 0)
+
+
+def _delete(cluster: Cluster, arguments: argparse.Namespace) -> int:
+    if arguments.ledger < 0:
+        raise InvalidArgumentError(f"ledger: ids are 0 or more, found {arguments.ledger}")
+    cluster.delete_ledger(arguments.ledger)
+    return 0
