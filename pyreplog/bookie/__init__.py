@@ -1,0 +1,21 @@
+"""A storage node: entries of many ledgers in one log.
+
+| module | holds |
+|---|---|
+| protocol | requests and replies, and their bytes |
+| bookie | Bookie: the state machine; its rules |
+| ledgerstate | what it knows of one ledger |
+| reading, duplicates | three-valued reads; entries that come a second time |
+| controls | control records: keys, fences, explicit LACs, limbo |
+| group | who waits for the next sync |
+| polls | who waits for a LAC |
+| space | read-only, and back |
+| entrylog | EntryLog: what it needs of a log; DiskLog: a LedgerLog |
+| config | BookieConfig |
+| local | LocalBookie: one in this process, for any thread |
+| identity, opening | whose directory it is; opening one, and what a crash may have lost |
+| registration | its key in metadata while it runs |
+| ledgerlist, collector | which ledgers there are; the space of the others comes back |
+| service | over TCP |
+| node | all of it, as a process runs it |
+"""

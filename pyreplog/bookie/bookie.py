@@ -1,0 +1,399 @@
+"""The bookie: a storage node as a state machine over the log it stores entries in.
+
+Rules, and whose bugs they leave out (facts of BookKeeper's history):
+- Fence check and append are one step on one object per ledger (#4462, #4701: two objects, two locks).
+- A fence is durable before any reply to it, positive or negative, and reads that fence see all that came before.
+- Only an intact index says "not here"; damage, lost data and a failing disk are UNKNOWN (#2908, #2612).
+- Nothing is given out that is less durable than its writer was promised.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Iterable
+from hmac import compare_digest
+from typing import TYPE_CHECKING
+
+from pyreplog._native.peek import peek_entries
+from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.controls import Controls, encode_limbo
+from pyreplog.bookie.duplicates import are_stored
+from pyreplog.bookie.entrylog import EntryLog
+from pyreplog.bookie.group import CommitGroup, Waiting
+from pyreplog.bookie.ledgerstate import FENCE, NOTHING, LedgerState, load_state
+from pyreplog.bookie.polls import Poll, Polls, Respond
+from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status
+from pyreplog.bookie.reading import read_entries
+from pyreplog.bookie.space import Space
+from pyreplog.errors import (
+    CorruptionError,
+    DiskError,
+    DiskFullError,
+    InvalidRecordsError,
+    RecordTooLargeError,
+    ReplogError,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[Request, Respond], Reply | None]
+
+_DELETED_MAX = 65536
+
+
+class Bookie:
+    """Handles one request after the other. No threads, sockets, clocks or randomness inside.
+
+    log: where entries are stored. limbo: ledgers to begin with in limbo (see `enter_limbo`). The driver gives requests
+    to `handle`, and calls `commit` when it has no more, and `expire` at `next_deadline_us` and now and then.
+    """
+
+    def __init__(self, log: EntryLog, config: BookieConfig, limbo: Collection[int] = ()) -> None:
+        self._log = log
+        self._space = Space(config, log.free_bytes)
+        self._polls = Polls(config.long_polls_max)
+        self._ledgers: dict[int, LedgerState] = {}
+        self._deleted: dict[int, None] = {}  # the newest, in order
+        self._group = CommitGroup()
+        self._lacs: dict[int, LedgerState] = {}  # explicit LACs to be appended
+        self._now_us = 0
+        self._failure: str | None = None
+        self._handlers: dict[int, Handler] = {
+            Kind.ADD: self._add,
+            Kind.READ: self._read,
+            Kind.LAST: self._last,
+            Kind.SET_LAC: self._set_lac,
+            Kind.WAIT_LAC: self._wait_lac,
+            Kind.STATUS: self._status,
+        }
+        self.enter_limbo(limbo)
+
+    # ---- requests -------------------------------------------------------------------------------------------
+
+    def handle(self, request: Request, respond: Respond) -> None:
+        """Do what is asked for. `respond` is called once, now or in a later call of any method here, with the Reply."""
+        reply = self._reply_to(request, respond)
+        if reply is not None:
+            respond(reply)
+
+    def _reply_to(self, request: Request, respond: Respond) -> Reply | None:
+        """None: later."""
+        if self._failure is not None:
+            return self._refuse(request, Status.UNKNOWN, self._failure)
+        if request.ledger in self._deleted and request.kind != Kind.STATUS:
+            return self._refuse(request, Status.REFUSED, "the ledger was deleted")
+        return self._guarded(self._handlers[request.kind], request, respond)
+
+    def _guarded(self, handler: Handler, request: Request, respond: Respond) -> Reply | None:
+        """What the handler says, or what its failure means."""
+        try:
+            return handler(request, respond)
+        except (InvalidRecordsError, RecordTooLargeError) as error:
+            return self._refuse(request, Status.REFUSED, str(error))
+        except DiskFullError as error:
+            self._space.fill()
+            plain = request.kind == Kind.ADD and not request.flags & Flag.RECOVERY
+            return self._refuse(request, Status.READ_ONLY if plain else Status.UNKNOWN, str(error))
+        except (CorruptionError, DiskError) as error:
+            return self._refuse(request, Status.UNKNOWN, str(error))
+        except (ReplogError, OSError) as error:
+            self._fail(error)
+            return self._refuse(request, Status.UNKNOWN, str(error))
+
+    def _refuse(self, request: Request, status: Status, why: str) -> Reply:
+        state = self._ledgers.get(request.ledger)
+        lac = state.lac if state is not None else -1
+        return Reply(status, request.ledger, request.first, request.last, lac, why.encode())
+
+    def _fail(self, error: Exception) -> None:
+        """Nothing that this log says can be relied on any more."""
+        self._failure = f"the bookie's log failed: {error}"
+        logger.error("%s", self._failure)
+
+    def _state(self, ledger: int) -> LedgerState | None:
+        state = self._ledgers.get(ledger)
+        if state is None:
+            state = load_state(self._log, ledger)
+            if state is not None:
+                self._ledgers[ledger] = state
+        return state
+
+    # ---- who may, and what is noted of it -------------------------------------------------------------------
+
+    def _check_key(self, request: Request, state: LedgerState | None) -> Reply | None:
+        """The refusal of a request whose key is not that of the ledger."""
+        if state is None or (state.key is None and state.limbo):
+            return None
+        if state.key is None:
+            return self._refuse(request, Status.UNKNOWN, "the ledger's key is lost")
+        if not compare_digest(state.key, request.key):
+            return self._refuse(request, Status.UNAUTHORIZED, "the key is not that of the ledger")
+        return None
+
+    def _check_writer(self, request: Request, state: LedgerState | None) -> Reply | None:
+        """The refusal of what only the ledger's writer may do, and, with Flag.RECOVERY, who recovers it."""
+        if (refusal := self._check_key(request, state)) is not None or request.flags & Flag.RECOVERY:
+            return refusal
+        if state is not None and state.fenced:
+            return self._refuse(request, Status.FENCED, "the ledger is fenced")
+        if state is not None and state.limbo:
+            return self._refuse(request, Status.UNKNOWN, "whether the ledger is fenced was lost in a crash")
+        return None
+
+    def _store(
+        self, request: Request, state: LedgerState | None, controls: Controls, entries: ReadableBuffer = b""
+    ) -> LedgerState:
+        """Append control records, behind the ledger's key if that is not here (yet), and entries behind them."""
+        if state is None or state.key is None:
+            controls = controls._replace(key=request.key)
+        before = controls.encode(request.ledger)
+        records = b"".join((before, entries)) if before else entries
+        self._log.append(records)
+        self._space.add(memoryview(records).nbytes)
+        if state is None:
+            state = self._ledgers[request.ledger] = LedgerState(request.ledger, controls, -1, -1)
+        elif state.key is None:
+            state.key = request.key
+        return state
+
+    def _raise_lac(self, state: LedgerState, lac: int) -> None:
+        """`lac` is confirmed; say so to those who wait for it."""
+        if lac > state.lac:
+            state.lac = lac
+            self._tell(self._polls.reached(state.ledger, lac))
+
+    def _tell(self, polls: Iterable[Poll]) -> None:
+        for poll in polls:
+            state = self._ledgers.get(poll.ledger)
+            lac = state.lac if state is not None else -1
+            poll.respond(Reply(Status.OK, poll.ledger, 0, -1, lac))
+
+    # ---- adds -----------------------------------------------------------------------------------------------
+
+    def _add(self, request: Request, respond: Respond) -> Reply | None:
+        state = self._state(request.ledger)
+        if (refusal := self._check_writer(request, state)) is not None:
+            return refusal
+        if not self._space.takes(recovery=bool(request.flags & Flag.RECOVERY)):
+            return self._refuse(request, Status.READ_ONLY, f"only {self._space.free} bytes are free")
+        ledger, first, last = request.ledger, request.first, request.last
+        _, highest, lac = peek_entries(request.records, ledger=ledger, first=first, last=last)
+        if state is None or first > state.last or not are_stored(self._log, request):
+            state = self._store(request, state, Controls(), request.records)
+        state.last = max(state.last, highest)
+        self._raise_lac(state, lac)
+        reply = Reply(Status.OK, ledger, first, last, state.lac)
+        if request.flags & Flag.UNSYNCED and not self._log.staged:
+            return reply
+        self._group.touch(state, first)
+        self._group.wait(respond, reply)
+        return None
+
+    # ---- fences and reads -----------------------------------------------------------------------------------
+
+    def _fence(self, request: Request) -> Reply | None:
+        """Fence the ledger, also one never seen; the reply is a refusal."""
+        state = self._state(request.ledger)
+        if (refusal := self._check_key(request, state)) is not None:
+            return refusal
+        if state is None or not state.fenced:
+            state = self._store(request, state, Controls(fenced=True))
+            state.fenced = True
+            self._group.touch(state, FENCE)
+            self._tell(self._polls.wake(request.ledger))
+        return None
+
+    def _read(self, request: Request, respond: Respond) -> Reply | None:
+        if request.first > request.last:
+            return self._refuse(request, Status.REFUSED, f"entries {request.first} to {request.last}")
+        if request.flags & Flag.FENCE and (refusal := self._fence(request)) is not None:
+            return refusal
+        return self._read_now(request, respond)
+
+    def _read_now(self, request: Request, respond: Respond) -> Reply | None:
+        """What is durable; None when the first of it is not durable yet."""
+        state = self._state(request.ledger)
+        if state is not None and state.durable_below <= request.first:
+            reply = Reply(Status.UNKNOWN, request.ledger, request.first, request.last, state.lac)
+            self._group.wait(respond, reply, request)
+            return None
+        return read_entries(self._log, request, state)
+
+    def _last(self, request: Request, respond: Respond) -> Reply | None:
+        if request.flags & Flag.FENCE and (refusal := self._fence(request)) is not None:
+            return refusal
+        state = self._state(request.ledger)
+        if state is not None and state.limbo:
+            reply = self._refuse(request, Status.UNKNOWN, "entries of the ledger may have been lost in a crash")
+        elif state is None:
+            reply = Reply(Status.OK, request.ledger)
+        else:
+            reply = Reply(Status.OK, request.ledger, 0, state.last, state.lac)
+        if state is None or state.durable_below == NOTHING:
+            return reply
+        self._group.wait(respond, reply)
+        return None
+
+    # ---- LACs -----------------------------------------------------------------------------------------------
+
+    def _set_lac(self, request: Request, respond: Respond) -> Reply | None:
+        state = self._state(request.ledger)
+        if (refusal := self._check_writer(request, state)) is not None:
+            return refusal
+        if state is None:
+            state = self._store(request, None, Controls())
+        if request.last > state.lac:
+            state.explicit_lac = request.last
+            self._lacs[request.ledger] = state
+            self._raise_lac(state, request.last)
+        return Reply(Status.OK, request.ledger, request.first, request.last, state.lac)
+
+    def _wait_lac(self, request: Request, respond: Respond) -> Reply | None:
+        state = self._state(request.ledger)
+        lac = state.lac if state is not None else -1
+        if lac > request.last:
+            return Reply(Status.OK, request.ledger, 0, -1, lac)
+        deadline_us = self._now_us + request.limit * 1000
+        if not self._polls.add(request.ledger, request.last, deadline_us, respond):
+            return self._refuse(request, Status.OVERLOADED, f"{self._polls.count} long polls wait already")
+        return None
+
+    def _status(self, request: Request, respond: Respond) -> Reply | None:
+        found = {"free_bytes": self._space.free, "long_polls": self._polls.count, "read_only": self._space.read_only}
+        return Reply(Status.OK, body=json.dumps(found).encode())
+
+    # ---- time -----------------------------------------------------------------------------------------------
+
+    def expire(self, now_us: int) -> None:
+        """It is `now_us` (microseconds, monotonic): long polls whose time is up are answered, free space is looked at.
+
+        A long poll's time begins at the last call before it.
+        """
+        self._now_us = now_us
+        self._tell(self._polls.expired(now_us))
+        self._space.look()
+
+    def next_deadline_us(self) -> int | None:
+        """When `expire` has something to answer, if nothing happens before; None: never."""
+        return self._polls.next_deadline_us()
+
+    def end_polls(self) -> None:
+        """Answer all long polls."""
+        self._tell(self._polls.wake_all())
+
+    # ---- group commit ---------------------------------------------------------------------------------------
+
+    @property
+    def waits(self) -> bool:
+        """Whether `commit` has something to do."""
+        return bool(self._group.waiting or self._lacs)
+
+    def commit(self) -> None:
+        """Make durable what waits for it, with one sync for all, and answer. Nothing is called when nothing waits."""
+        group = self.begin_commit()
+        if group:
+            self.end_commit(group, self.sync())
+
+    def begin_commit(self) -> list[Waiting]:
+        """The first of three steps, for drivers that let others in while the sync runs: take what waits."""
+        self._append_lacs()
+        return self._group.begin()
+
+    def sync(self) -> Exception | None:
+        """The second step; not under the driver's lock. Returns what went wrong."""
+        try:
+            self._log.sync()
+        except (ReplogError, OSError) as error:
+            return error
+        return None
+
+    def end_commit(self, group: list[Waiting], error: Exception | None) -> None:
+        """The third step: answer. What was read may have to wait once more, for what was appended meanwhile."""
+        if error is not None and self._failure is None:
+            self._fail(error)
+        self._group.end()
+        for respond, reply, request in group:
+            if self._failure is not None:
+                respond(reply._replace(status=Status.UNKNOWN, body=self._failure.encode()))
+            elif request is None:
+                respond(reply)
+            elif (late := self._guarded(self._read_now, request, respond)) is not None:
+                respond(late)
+
+    def _append_lacs(self) -> None:
+        """Explicit LACs become control records, one for each ledger; the next sync makes them durable."""
+        states, self._lacs = self._lacs, {}
+        records = [Controls(lac=state.explicit_lac).encode(ledger) for ledger, state in states.items()]
+        if not records or self._failure is not None:
+            return
+        try:
+            self._log.append(b"".join(records))
+        except DiskError as error:
+            logger.warning("explicit LACs were not stored: %s", error)
+        except (ReplogError, OSError) as error:
+            self._fail(error)
+
+    # ---- what others ask of it ------------------------------------------------------------------------------
+
+    @property
+    def read_only(self) -> bool:
+        """Whether new entries are refused for lack of space."""
+        return self._space.read_only
+
+    @property
+    def free_bytes(self) -> int:
+        """At the last look."""
+        return self._space.free
+
+    @property
+    def failure(self) -> str | None:
+        """Why everything is UNKNOWN for good."""
+        return self._failure
+
+    def enter_limbo(self, ledgers: Collection[int]) -> None:
+        """Entries and fences of these ledgers may have been lost: what is not here of them is UNKNOWN from now on.
+
+        Durable when it returns, until `leave_limbo`. Errors: those of the log.
+        """
+        records = [encode_limbo(ledger, True) for ledger in ledgers]
+        if records:
+            self._log.append(b"".join(records))
+            self._log.sync()
+        for ledger in ledgers:
+            if (state := self._ledgers.get(ledger)) is not None:
+                state.limbo = True
+
+    def leave_limbo(self, ledger: int) -> None:
+        """All entries that the bookie should have are here again, or were never. Errors: those of the log."""
+        state = self._state(ledger)
+        if state is not None and state.limbo:
+            self._log.append(encode_limbo(ledger, False))
+            state.limbo = False
+
+    def append_controls(self, ledger: int) -> None:
+        """Append once more what the control records of a ledger say now, for those whose segment is to go."""
+        state = self._state(ledger)
+        if state is not None:
+            self._log.append(state.controls.encode(ledger))
+
+    def forget(self, ledger: int) -> None:
+        """The ledger was deleted. Its id does not come back: who still asks for it is refused (#4462)."""
+        self._deleted[ledger] = None
+        if len(self._deleted) > _DELETED_MAX:
+            del self._deleted[next(iter(self._deleted))]
+        for poll in self._polls.wake(ledger):
+            poll.respond(Reply(Status.REFUSED, ledger, body=b"the ledger was deleted"))
+        self._ledgers.pop(ledger, None)
+        self._lacs.pop(ledger, None)
+
+    def stop(self, why: str) -> None:
+        """Answer all that wait, and from now on everything, with UNKNOWN."""
+        self._failure = self._failure or why
+        for respond, reply, _ in self._group.begin():
+            respond(reply._replace(status=Status.UNKNOWN, body=self._failure.encode()))
+        for poll in self._polls.wake_all():
+            poll.respond(Reply(Status.UNKNOWN, poll.ledger, body=self._failure.encode()))

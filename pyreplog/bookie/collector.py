@@ -1,0 +1,167 @@
+"""Garbage collection: the space of deleted ledgers comes back.
+
+A ledger is deleted only when two looks at metadata say so, a listing that began after it was seen here and a direct
+get, and metadata still knows this bookie: a store that was emptied, or is another one, proves nothing (#4607: one wrong
+proof deleted live data). Of each sealed segment, the emptiest first:
+
+1. live entries, if few enough to be worth it, and what control records say of live ledgers, are appended once more
+2. the log is synced                    crash before: two copies of some entries, equal bytes; nothing else happened
+3. the segment is trimmed or hollowed   crash during: it is whole or gone; nothing in it was needed any more
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, TypeVar
+
+from pyreplog._native.entries import CONTROL
+from pyreplog.bookie.bookie import Bookie
+from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.entrylog import DiskLog
+from pyreplog.errors import CorruptionError, DiskError
+from pyreplog.log.ledgermap import Share
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Ledgers(Protocol):
+    """What metadata says of ledgers. Any error: nothing is known."""
+
+    def knows_us(self) -> bool:
+        """Whether it is the metadata of our cluster, and knows this bookie."""
+        ...
+
+    def listed(self) -> set[int]:
+        """All ledgers there are, by a listing that begins now."""
+        ...
+
+    def exists(self, ledger: int) -> bool:
+        """By asking for this one."""
+        ...
+
+
+class Segment(NamedTuple):
+    """A sealed one. live, controls: (ledger, share) of ledgers that were not deleted. live_bytes: of their entries."""
+
+    live_bytes: int
+    base: int
+    total_bytes: int
+    live: list[tuple[int, Share]]
+    controls: list[int]
+
+
+class Collector:
+    """Collects in steps, each of which copies at most `collect_step_bytes` and may be made while the bookie serves.
+
+    alone: runs a function over the bookie while nothing else is handled (LocalBookie.with_bookie).
+    One thread at a time.
+    """
+
+    def __init__(
+        self,
+        log: DiskLog,
+        config: BookieConfig,
+        ledgers: Ledgers,
+        alone: Callable[[Callable[[Bookie], object]], object],
+    ) -> None:
+        self._log, self._config, self._ledgers, self._alone = log, config, ledgers, alone
+        self._round: Iterator[None] | None = None
+
+    def step(self) -> bool:
+        """Go on with this round, or begin one; False: it is over.
+
+        Errors: those of the metadata store and of the log, after which the next step begins a new round.
+        """
+        if self._round is None:
+            self._round = self._collect()
+        try:
+            next(self._round)
+        except StopIteration:
+            self._round = None
+        except BaseException:
+            self._round = None
+            raise
+        return self._round is not None
+
+    def collect(self) -> None:
+        """A whole round."""
+        while self.step():
+            continue
+
+    # ---- which ledgers --------------------------------------------------------------------------------------
+
+    def _collect(self) -> Iterator[None]:
+        deleted = self._find_deleted()
+        for ledger in sorted(deleted):
+            self._forget(ledger)
+        yield
+        for segment in sorted(self._survey(deleted)):
+            if self._is_worth_it(segment):
+                try:
+                    yield from self._empty(segment)
+                except CorruptionError as error:  # stays as it is, for repair; the others are collected (#4544)
+                    logger.error("the segment at %d cannot be collected: %s", segment.base, error)
+                except DiskError as error:  # later ones need as much space
+                    logger.warning("garbage collection stops: %s", error)
+                    return
+
+    def _find_deleted(self) -> set[int]:
+        """Order matters: what is here, then the listing, then each one."""
+        here = {ledger if ledger < CONTROL else ledger - CONTROL for ledger in self._log.log.ledgers()}
+        missing = here - self._ledgers.listed()
+        if not missing or not self._ledgers.knows_us():
+            return set()
+        return {ledger for ledger in missing if not self._ledgers.exists(ledger)}
+
+    def _forget(self, ledger: int) -> None:
+        self._alone(lambda bookie: bookie.forget(ledger))
+
+    # ---- which segments -------------------------------------------------------------------------------------
+
+    def _survey(self, deleted: set[int]) -> Iterator[Segment]:
+        for base, shares in self._log.log.segments():
+            entries = [(ledger, share) for ledger, share in shares if ledger < CONTROL]
+            live = [(ledger, share) for ledger, share in entries if ledger not in deleted]
+            controls = [
+                ledger - CONTROL for ledger, _ in shares if ledger >= CONTROL and ledger - CONTROL not in deleted
+            ]
+            total = sum(share.bytes for _, share in shares)
+            yield Segment(sum(share.bytes for _, share in live), base, total, live, controls)
+
+    def _is_worth_it(self, segment: Segment) -> bool:
+        """A segment without anything is hollow already; it goes when all before it has gone."""
+        if not segment.total_bytes:
+            return segment.base == self._log.log.start_position
+        return segment.live_bytes * 100 < segment.total_bytes * self._config.compact_below_percent or not segment.live
+
+    # ---- one segment ----------------------------------------------------------------------------------------
+
+    def _empty(self, segment: Segment) -> Iterator[None]:
+        for ledger, share in segment.live:
+            at = share.first
+            while at <= share.last:
+                records, at = self._log.log.read_share(share, ledger, at, self._config.collect_step_bytes)
+                self._log.append(records)
+                yield
+        for ledger in segment.controls:
+            self._append_controls(ledger)
+        if segment.live or segment.controls:
+            self._log.sync()
+        self._alone(lambda _: self._remove(segment.base))
+        logger.info("segment at %d: %d of %d bytes were live", segment.base, segment.live_bytes, segment.total_bytes)
+        yield
+
+    def _append_controls(self, ledger: int) -> None:
+        self._alone(lambda bookie: bookie.append_controls(ledger))
+
+    def _remove(self, base: int) -> None:
+        """Alone: a read that looked the old copy up a moment ago would not find it, and the new one neither."""
+        log = self._log.log
+        if base != log.start_position:
+            log.hollow(base)
+            return
+        needed = (at for at, shares in log.segments() if at != base and shares)
+        log.trim(next(needed, log.end_position))

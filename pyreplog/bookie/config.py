@@ -1,0 +1,83 @@
+"""Configuration of a bookie: one frozen dataclass, units in the names, validated when it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pyreplog.config import LogConfig
+from pyreplog.errors import ConfigError
+
+BookieDurability = Literal["appended", "synced"]
+BOOKIE_DURABILITIES: tuple[BookieDurability, ...] = ("appended", "synced")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BookieConfig:
+    """Settings of a bookie.
+
+    durability: how entries reach the disk. "synced": group commits through pwrite, the quickest way to be synced; all
+    adds are acknowledged after a sync. "appended": through the map; adds that need no sync are acknowledged at once,
+    the others after a slower sync.
+    segment_bytes: size of the log's segment files, a multiple of 4096; fixed when the bookie is made.
+    spare_segments: as of LogConfig.
+    read_only_below_bytes, writable_from_bytes: with less free space than the first no new entries are taken, until
+    there is as much as the second. reserve_bytes: with less than this not even those of ledger recovery are.
+    space_check_bytes: free space is looked at after so many bytes of adds, beside the driver's regular look.
+    long_polls_max: requests that may wait for a LAC at a time.
+    compact_below_percent: a segment is rewritten when less of it is live; 0: never.
+    collect_interval_ms: between two rounds of garbage collection.
+    collect_step_bytes: live bytes that garbage collection copies before it lets others go on.
+    """
+
+    durability: BookieDurability = "synced"
+    segment_bytes: int = LogConfig.segment_bytes
+    spare_segments: int = LogConfig.spare_segments
+    read_only_below_bytes: int = 512 << 20
+    writable_from_bytes: int = 768 << 20
+    reserve_bytes: int = 192 << 20
+    space_check_bytes: int = 4 << 20
+    long_polls_max: int = 65536
+    compact_below_percent: int = 50
+    collect_interval_ms: int = 60_000
+    collect_step_bytes: int = 4 << 20
+
+    def __post_init__(self) -> None:
+        if self.durability not in BOOKIE_DURABILITIES:
+            raise ConfigError(
+                f"durability: expected one of {', '.join(BOOKIE_DURABILITIES)}, found {self.durability!r}"
+            )
+        self.log_config()  # its own checks
+        for name in ("reserve_bytes", "read_only_below_bytes", "writable_from_bytes"):
+            self._check(name, 0, 1 << 62)
+        if not self.reserve_bytes <= self.read_only_below_bytes <= self.writable_from_bytes:
+            raise ConfigError(
+                "expected reserve_bytes <= read_only_below_bytes <= writable_from_bytes, found "
+                f"{self.reserve_bytes}, {self.read_only_below_bytes}, {self.writable_from_bytes}"
+            )
+        self._check("space_check_bytes", 1, 1 << 62)
+        self._check("long_polls_max", 1, 1 << 24)
+        self._check("compact_below_percent", 0, 100)
+        self._check("collect_interval_ms", 1, 1 << 40)
+        self._check("collect_step_bytes", 1, 1 << 30)
+
+    def _check(self, name: str, low: int, high: int) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ConfigError(f"{name}: expected an int from {low} to {high}, found {value!r}")
+
+    def log_config(self) -> LogConfig:
+        """The settings of the log underneath."""
+        return LogConfig(
+            durability=self.durability, segment_bytes=self.segment_bytes, spare_segments=self.spare_segments
+        )
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> BookieConfig:
+        """From keyword settings. ConfigError names keys there are none of."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(settings.keys() - known)
+        if unknown:
+            raise ConfigError(f"unknown setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
+        return cls(**settings)

@@ -1,0 +1,207 @@
+"""Who a bookie is: a random incarnation, kept with its data and in metadata, and compared whenever it starts.
+
+An emptied or swapped directory would answer "not here" for entries that others believe it to hold (BookKeeper's
+cookies; #4812: bookies replaced by empty ones at the same address). So ledgers name "name@incarnation", and a directory
+that is not that one is refused. Making a bookie, and what a crash between the steps leaves:
+
+1. identity file, not registered     crash after: the next start goes on from here, with the same incarnation
+2. log                               (the caller's)
+3. /bookies/<name> in metadata       crash after: the next start sees that it is its own
+4. identity file, registered         from now on 1 to 3 must be there and agree
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyreplog._native.checksum import crc32c
+from pyreplog.errors import (
+    CorruptionError,
+    EmptyDirectoryError,
+    ForeignDirectoryError,
+    FormatVersionError,
+    InvalidArgumentError,
+    InvalidMetadataError,
+    KeyExistsError,
+    MissingIdentityError,
+    UnknownBookieError,
+    WrongIncarnationError,
+)
+from pyreplog.log.files import Files, RealFiles
+from pyreplog.log.lock import WriterLock
+from pyreplog.metadata.store import MetadataStore, Versioned
+
+IDENTITY = "identity"
+LOG = "log"
+"""Names in a bookie's directory: the file, and the folder of the log."""
+
+CLUSTER = "/cluster"
+BOOKIES = "/bookies"
+
+MAGIC = b"RPBOOK01"
+VERSION = 1
+_HEAD = struct.Struct("<8sIHH16s16sHH")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Of one bookie. cluster, incarnation: 16 random bytes each. registered: metadata knows it."""
+
+    name: str
+    incarnation: bytes
+    cluster: bytes
+    registered: bool = False
+
+    @property
+    def id(self) -> str:
+        """As ledgers name it."""
+        return f"{self.name}@{self.incarnation.hex()}"
+
+    @property
+    def key(self) -> str:
+        """Where metadata keeps it."""
+        return f"{BOOKIES}/{self.name}"
+
+    def encode(self) -> bytes:
+        """The identity file."""
+        name = self.name.encode()
+        fields = (VERSION, VERSION, self.incarnation, self.cluster, self.registered, len(name))
+        body = _HEAD.pack(MAGIC, 0, *fields) + name
+        return _HEAD.pack(MAGIC, crc32c(body[12:]), *fields) + name
+
+    @classmethod
+    def decode(cls, path: Path, data: bytes) -> Identity:
+        """CorruptionError; FormatVersionError."""
+        if len(data) < _HEAD.size:
+            raise CorruptionError(path, 0, f"at least {_HEAD.size} bytes", f"{len(data)} bytes")
+        magic, crc, _, min_reader, incarnation, cluster, registered, length = _HEAD.unpack_from(data)
+        name = data[_HEAD.size :]
+        if magic != MAGIC or crc != crc32c(data[12:]) or length != len(name):
+            raise CorruptionError(path, 0, "an intact identity", f"{data[:12].hex()}, {len(name)} bytes of name")
+        if min_reader > VERSION:
+            raise FormatVersionError(path, min_reader, VERSION)
+        return cls(name.decode(), incarnation, cluster, bool(registered))
+
+
+def cluster_id(store: MetadataStore) -> bytes:
+    """The 16 random bytes that tell this cluster from others; made by who asks first."""
+    found = store.get(CLUSTER)
+    if found is None:
+        try:
+            store.create(CLUSTER, json.dumps({"id": uuid.uuid4().hex}).encode())
+        except KeyExistsError:  # somebody else was quicker
+            return cluster_id(store)
+        found = store.get(CLUSTER)
+    return _field(CLUSTER, found, "id")
+
+
+def claim(
+    path: Path, name: str, store: MetadataStore, *, make_new: bool = False, files: Files | None = None
+) -> Identity:
+    """The identity of the bookie in this directory, before its log is opened; a new one, not registered, is made.
+
+    name: what metadata calls it. make_new: a bookie of this name may have been registered; an empty directory becomes
+    its next incarnation, and what the earlier one held counts as lost.
+    Errors: LockedError, another process does this now; CorruptionError, FormatVersionError, the file;
+    EmptyDirectoryError; MissingIdentityError; UnknownBookieError; ForeignDirectoryError; WrongIncarnationError;
+    InvalidArgumentError, the name; InvalidMetadataError; those of the store.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidArgumentError(f"a bookie's name is 1 to 100 of letters, digits, '.', '_' and '-', not {name!r}")
+    files = files if files is not None else RealFiles()
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = WriterLock(path)
+    try:
+        cluster = cluster_id(store)
+        known = store.get(f"{BOOKIES}/{name}")
+        kept = _load(path)
+        if kept is None:
+            _check_empty(path, name, known, make_new=make_new)
+            kept = Identity(name, uuid.uuid4().bytes, cluster)
+            files.replace_small(path / IDENTITY, kept.encode())
+            files.sync_directory(path.parent)
+        else:
+            _check_kept(path, name, cluster, kept, known, make_new=make_new)
+        return kept
+    finally:
+        lock.release()
+
+
+def register(path: Path, identity: Identity, store: MetadataStore, *, files: Files | None = None) -> Identity:
+    """Make a claimed identity known, once its log is there. Again: changes nothing. Errors: those of the store."""
+    if identity.registered:
+        return identity
+    files = files if files is not None else RealFiles()
+    value = json.dumps({"id": identity.id, "incarnation": identity.incarnation.hex()}).encode()
+    known = store.get(identity.key)
+    if known is None:
+        store.create(identity.key, value)
+    elif known.value != value:
+        store.put(identity.key, value, known.version)
+    made = replace(identity, registered=True)
+    files.replace_small(path / IDENTITY, made.encode())
+    return made
+
+
+def is_registered(store: MetadataStore, identity: Identity) -> bool:
+    """Whether this is the metadata of the bookie's cluster, and knows the bookie by this incarnation."""
+    known = store.get(identity.key)
+    return (
+        known is not None
+        and _field(identity.key, known, "incarnation") == identity.incarnation
+        and _field(CLUSTER, store.get(CLUSTER), "id") == identity.cluster
+    )
+
+
+def _load(path: Path) -> Identity | None:
+    try:
+        data = (path / IDENTITY).read_bytes()
+    except FileNotFoundError:
+        return None
+    return Identity.decode(path / IDENTITY, data)
+
+
+def _check_empty(path: Path, name: str, known: Versioned | None, *, make_new: bool) -> None:
+    """A directory without an identity is that of a new bookie, or something is wrong."""
+    log = path / LOG
+    if log.exists() and any(log.iterdir()):
+        raise MissingIdentityError(f"{path} holds a bookie's data and no file {IDENTITY!r} that says whose")
+    if known is not None and not make_new:
+        raise EmptyDirectoryError(
+            f"bookie {name} is registered, and {path} is empty: is its disk mounted? To give up what it held, and let "
+            "another incarnation take its name, start it with --replace"
+        )
+
+
+def _check_kept(
+    path: Path, name: str, cluster: bytes, kept: Identity, known: Versioned | None, *, make_new: bool
+) -> None:
+    """A directory with an identity is that of the bookie which is to run."""
+    if kept.cluster != cluster:
+        raise ForeignDirectoryError(f"{path} is of cluster {kept.cluster.hex()}, the metadata of {cluster.hex()}")
+    if kept.name != name:
+        raise WrongIncarnationError(f"{path} is of bookie {kept.id}, not of {name}")
+    if known is None:
+        if kept.registered:
+            raise UnknownBookieError(f"{path} is of bookie {kept.id}, of which the metadata knows nothing")
+        return
+    incarnation = _field(kept.key, known, "incarnation")
+    if incarnation != kept.incarnation and (kept.registered or not make_new):
+        raise WrongIncarnationError(f"{path} is of bookie {kept.id}; registered is {name}@{incarnation.hex()}")
+
+
+def _field(key: str, found: Versioned | None, field: str) -> bytes:
+    """16 bytes, of a key's value."""
+    try:
+        value = bytes.fromhex(json.loads(found.value)[field]) if found is not None else b""
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidMetadataError(f"{key}: {error}") from error
+    if len(value) != 16:
+        raise InvalidMetadataError(f"{key}: expected 16 bytes as {field}, found {len(value)}")
+    return value

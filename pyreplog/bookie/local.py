@@ -1,0 +1,171 @@
+"""A bookie in this process: no sockets, no event loop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TypeVar
+
+from pyreplog.bookie.bookie import Bookie
+from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.entrylog import DiskLog
+from pyreplog.bookie.identity import LOG
+from pyreplog.bookie.polls import Respond
+from pyreplog.bookie.protocol import Kind, Reply, Request
+from pyreplog.clock import Clock, SystemClock
+from pyreplog.handles import Handle
+from pyreplog.log.files import Files
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_LOOK_S = 5.0
+
+
+class LocalBookie(Handle):
+    """A bookie over its directory, called from any thread.
+
+    path: the bookie's directory. create: make its log if there is none. incarnation: of its identity (see `opening`);
+    None: its log's own. limbo: ledgers of which entries may have been lost (see Bookie). clock, files: as of LedgerLog.
+    Errors: LockedError and the others of opening a log.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        config: BookieConfig | None = None,
+        *,
+        create: bool = True,
+        incarnation: bytes | None = None,
+        limbo: Collection[int] = (),
+        clock: Clock | None = None,
+        files: Files | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self._incarnation = incarnation
+        self.config = config if config is not None else BookieConfig()
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._lock = threading.Lock()  # around the state machine; not held while a sync runs or a reply is delivered
+        self._work = threading.Condition(self._lock)
+        self._replies: deque[tuple[Respond, Reply]] = deque()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self.log = DiskLog(self.path / LOG, self.config, create=create, clock=clock, files=files)
+        try:
+            self._bookie = Bookie(self.log, self.config, limbo)
+        except BaseException:
+            self.log.close()
+            raise
+        super().__init__(f"bookie {self.path}")
+
+    @property
+    def incarnation(self) -> bytes:
+        """16 random bytes that tell this bookie from one whose directory was emptied."""
+        return self._incarnation if self._incarnation is not None else self.log.log.uuid
+
+    def request(self, request: Request, on_reply: Callable[[Reply], object]) -> None:
+        """Ask the bookie; never waits for the disk's syncs, and never raises what a reply can say.
+
+        `on_reply(reply)` is called once: before this returns when nothing has to become durable first, else later, from
+        the bookie's thread, after a sync that serves all who wait. It may come from any thread that is in a call here,
+        runs without a lock, may call `request`; what it raises is logged. Errors: ClosedError, ForkedError.
+        """
+        self._check_open()
+        with self._lock:
+            if request.kind == Kind.WAIT_LAC:
+                self._bookie.expire(self._clock.monotonic_us())
+            self._bookie.handle(request, self._later(on_reply))
+            if self._bookie.waits or request.kind == Kind.WAIT_LAC:
+                self._wake()
+        self._deliver()
+
+    def with_bookie(self, call: Callable[[Bookie], T]) -> T:
+        """Run `call(bookie)` alone: nothing else is handled meanwhile. It must be short, and not call this object."""
+        self._check_open()
+        with self._lock:
+            result = call(self._bookie)
+        self._deliver()
+        return result
+
+    def sync(self) -> Exception | None:
+        """The second step of a commit, for a driver that commits by itself: see Bookie."""
+        return self._bookie.sync()
+
+    @property
+    def failure(self) -> str | None:
+        """Why everything is UNKNOWN for good; None: it is not."""
+        return self._bookie.failure
+
+    @property
+    def read_only(self) -> bool:
+        """Whether new entries are refused for lack of space."""
+        return self._bookie.read_only
+
+    @property
+    def free_bytes(self) -> int:
+        """Free space at the last look."""
+        return self._bookie.free_bytes
+
+    # ---- replies --------------------------------------------------------------------------------------------
+
+    def _later(self, on_reply: Respond) -> Respond:
+        return lambda reply: self._replies.append((on_reply, reply))
+
+    def _deliver(self) -> None:
+        """Hand out replies, with no lock held."""
+        while self._replies:
+            try:
+                on_reply, reply = self._replies.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            try:
+                on_reply(reply)
+            except Exception:  # the others must not go without theirs
+                logger.exception("%s: a callback raised", self._what)
+
+    # ---- the thread that syncs ------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="pyreplog-bookie", daemon=True)
+            self._thread.start()
+        self._work.notify()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            with self._lock:
+                if not self._bookie.waits and not self._stopping:
+                    self._work.wait(self._pause_s())
+                    self._bookie.expire(self._clock.monotonic_us())
+                group = self._bookie.begin_commit()
+            if group:
+                error = self._bookie.sync()
+                with self._lock:
+                    self._bookie.end_commit(group, error)
+            self._deliver()
+
+    def _pause_s(self) -> float:
+        """Until the next long poll ends, or it is time to look at the free space."""
+        deadline_us = self._bookie.next_deadline_us()
+        if deadline_us is None:
+            return _LOOK_S
+        return min(max(deadline_us - self._clock.monotonic_us(), 0) / 1e6, _LOOK_S)
+
+    # ---- closing --------------------------------------------------------------------------------------------
+
+    def _let_go(self) -> None:
+        with self._lock:
+            self._stopping = True
+            self._work.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        with self._lock:
+            self._bookie.commit()
+            self._bookie.stop("the bookie was closed")
+        self._deliver()
+        self.log.close()

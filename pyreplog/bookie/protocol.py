@@ -1,0 +1,123 @@
+"""What clients and bookies say to each other: requests, replies, and their bytes (FORMAT.md, "Bookie protocol").
+
+State machines exchange these objects; only the TCP driver encodes them. The offset of a frame pairs a reply with its
+request.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum, IntFlag
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyreplog.errors import InvalidMessageError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+KEY_BYTES = 16
+READ_BYTES_MAX = 4 << 20
+"""A bookie gives at most so many bytes of records in a reply, whatever it is asked for, unless one record is larger."""
+
+_REQUEST = struct.Struct(">BBHIqqq16s")
+_REPLY = struct.Struct(">BBHIqqqq")
+REPLY_BYTES = _REPLY.size
+"""Of a reply's head."""
+
+
+class Kind(IntEnum):
+    """What a request asks for."""
+
+    ADD = 1  # store these records: entries of [first, last]
+    READ = 2  # the records of entries first, first + step, ... <= last
+    LAST = 3  # the highest entry and the LAC there is of a ledger
+    SET_LAC = 4  # `last` is confirmed (explicit LAC)
+    WAIT_LAC = 5  # answer when the LAC passes `last`, or after `limit` milliseconds
+    STATUS = 6  # how the bookie is
+
+
+class Flag(IntFlag):
+    """How."""
+
+    NONE = 0
+    RECOVERY = 1  # an ADD by who recovers the ledger: fenced or not
+    FENCE = 2  # READ, LAST: refuse the ledger's writer from now on, durably, before any reply
+    UNSYNCED = 4  # ADD: the ledger's entries need not be on disk when they are acknowledged
+
+
+class Status(IntEnum):
+    """How a request went. Only OK ever proves that something is not here."""
+
+    OK = 0
+    FENCED = 1
+    UNAUTHORIZED = 2
+    READ_ONLY = 3  # no new entries: the disk is nearly full, or the operator said so
+    UNKNOWN = 4  # cannot be told: damage, data lost in a crash, a disk that fails
+    REFUSED = 5  # the request makes no sense; the body says why
+    OVERLOADED = 6
+
+
+class Request(NamedTuple):
+    """kind: a Kind. key: who may write and fence, see `ledger_key`. limit: bytes of a READ, milliseconds of a WAIT_LAC.
+    step: of a READ. records: encoded entries of an ADD, end to end."""
+
+    kind: int
+    ledger: int = 0
+    first: int = 0
+    last: int = 0
+    key: bytes = bytes(KEY_BYTES)
+    flags: int = 0
+    limit: int = 0
+    step: int = 1
+    records: ReadableBuffer = b""
+
+
+class Reply(NamedTuple):
+    """status: a Status. lac: highest that the bookie knows of the ledger.
+
+    ADD: entries of [first, last] are stored. READ: `body` holds records; what is not among them of the entries asked
+    for in [first, last] is definitely not here. LAST: `last` is the highest entry id here, -1 none.
+    Not OK: `body` says why, in UTF-8.
+    """
+
+    status: int
+    ledger: int = 0
+    first: int = 0
+    last: int = -1
+    lac: int = -1
+    body: bytes | memoryview = b""
+
+
+def encode_request(request: Request) -> bytes:
+    """The head of a request; its records follow in the same frame."""
+    return _REQUEST.pack(
+        request.kind, request.flags, request.step, request.limit, request.ledger, request.first, request.last,
+        request.key,
+    )  # fmt: skip
+
+
+def decode_request(body: memoryview) -> Request:
+    """InvalidMessageError: it is none. Records are not looked at."""
+    if len(body) < _REQUEST.size:
+        raise InvalidMessageError(f"request: expected at least {_REQUEST.size} bytes, found {len(body)}")
+    kind, flags, step, limit, ledger, first, last, key = _REQUEST.unpack_from(body)
+    if not Kind.ADD <= kind <= Kind.STATUS or flags > 7 or not step:
+        raise InvalidMessageError(f"request: expected a known kind, flags and step, found {kind}, {flags}, {step}")
+    if ledger < 0 or first < 0 or last < -1:
+        raise InvalidMessageError(f"request: expected ids from 0 on, found ledger {ledger}, entries {first} to {last}")
+    return Request(kind, ledger, first, last, key, flags, limit, step, body[_REQUEST.size :])
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """The head of a reply; its body follows in the same frame."""
+    return _REPLY.pack(reply.status, 0, 0, 0, reply.ledger, reply.first, reply.last, reply.lac)
+
+
+def decode_reply(body: memoryview) -> Reply:
+    """InvalidMessageError: it is none."""
+    if len(body) < _REPLY.size:
+        raise InvalidMessageError(f"reply: expected at least {_REPLY.size} bytes, found {len(body)}")
+    status, _, _, _, ledger, first, last, lac = _REPLY.unpack_from(body)
+    if not Status.OK <= status <= Status.OVERLOADED or ledger < 0 or first < 0 or last < -1 or lac < -1:
+        raise InvalidMessageError(f"reply: expected a known status and ids, found status {status}, ledger {ledger}")
+    return Reply(status, ledger, first, last, lac, body[_REPLY.size :])

@@ -1,0 +1,155 @@
+"""A bookie over TCP: what one turn of the reactor has read is handled, committed with one sync, and answered."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyreplog._native.frame import CONTROL_OFFSET, FrameBatch, encode_header
+from pyreplog.bookie.bookie import Bookie
+from pyreplog.bookie.group import Waiting
+from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.protocol import REPLY_BYTES, Kind, Reply, Request, Status, decode_request, encode_reply
+from pyreplog.errors import InvalidMessageError, ReplogError
+from pyreplog.net.connection import Connection
+from pyreplog.net.inflight import ServerConnection
+from pyreplog.net.reactor import Reactor
+from pyreplog.net.timers import Timer
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+logger = logging.getLogger(__name__)
+
+SERVICE = "bookie"
+"""As the hello names it."""
+
+_LOOK_S = 1.0
+
+
+class BookieService:
+    """What a net.Server calls (`connection.Handler`). All calls come from the reactor's driver.
+
+    bookie: opened, and not used through `request`: the reactor's driver commits for all.
+    """
+
+    def __init__(self, reactor: Reactor, bookie: LocalBookie) -> None:
+        self._reactor, self._bookie = reactor, bookie
+        self._committing = False
+        self._answers: dict[ServerConnection, list[tuple[int, Reply]]] | None = None  # gathered during a commit
+        self._timer: Timer = reactor.call_later(_LOOK_S, self._look)
+
+    # ---- requests -------------------------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        logger.debug("%s connected", connection.peer.identity.node or "a client")
+
+    def frames(self, connection: Connection, batch: FrameBatch) -> None:
+        """InvalidMessageError ends the connection; what came before has been handled."""
+        assert isinstance(connection, ServerConnection)
+        self._bookie.with_bookie(lambda bookie: self._handle(bookie, connection, batch))
+
+    def _handle(self, bookie: Bookie, connection: ServerConnection, batch: FrameBatch) -> None:
+        for number, body in batch:
+            if body:
+                request = _decode(number, body, connection.peer.max_body_bytes)
+                if request.kind == Kind.WAIT_LAC:
+                    bookie.expire(self._reactor.clock.monotonic_us())
+                bookie.handle(request, partial(self._answer, connection, number))
+                if request.kind == Kind.WAIT_LAC:
+                    self._look_in(bookie)
+        if bookie.waits and not self._committing:
+            self._committing = True
+            self._reactor.call_soon(self._commit)  # behind the other connections of this turn
+
+    def drained(self, connection: Connection) -> None:
+        """Replies are made when they can be; there is no more to send."""
+
+    def closed(self, connection: Connection, error: ReplogError) -> None:
+        """What it has asked for is done all the same; replies to it go nowhere."""
+        logger.debug("%s: %s", connection.peer.identity.node or "a client", error)
+
+    # ---- commits --------------------------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        self._committing = False
+        group = self._bookie.with_bookie(lambda bookie: bookie.begin_commit())
+        if not group:
+            return
+        error = self._bookie.sync()
+        self._answers = {}
+        try:
+            self._bookie.with_bookie(lambda bookie: self._end_commit(bookie, group, error))
+        finally:
+            answers, self._answers = self._answers, None
+        for connection, replies in answers.items():
+            _send(connection, replies)
+
+    def _end_commit(self, bookie: Bookie, group: list[Waiting], error: Exception | None) -> None:
+        bookie.end_commit(group, error)
+        if bookie.waits:  # reads, for what was appended during the sync
+            self._committing = True
+            self._reactor.call_soon(self._commit)
+
+    def _answer(self, connection: ServerConnection, number: int, reply: Reply) -> None:
+        if self._answers is not None and self._reactor.in_driver():
+            self._answers.setdefault(connection, []).append((number, reply))
+        else:
+            connection.reply(number, *_parts(connection, reply))
+
+    # ---- time -----------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Long polls end, free space changes."""
+        self._bookie.with_bookie(self._expire)
+
+    def _expire(self, bookie: Bookie) -> None:
+        bookie.expire(self._reactor.clock.monotonic_us())
+        self._look_in(bookie)
+
+    def _look_in(self, bookie: Bookie) -> None:
+        deadline_us = bookie.next_deadline_us()
+        left_s = _LOOK_S
+        if deadline_us is not None:
+            left_s = min(max(deadline_us - self._reactor.clock.monotonic_us(), 0) / 1e6, _LOOK_S)
+        self._timer.cancel()
+        self._timer = self._reactor.call_later(left_s, self._look)
+
+    def close(self) -> None:
+        """After the server; in any thread."""
+        self._timer.cancel()
+
+
+def _decode(number: int, body: memoryview, max_body: int) -> Request:
+    """A request that keeps nothing of the receive buffer but an ADD's records; its reply fits into a frame."""
+    if number == CONTROL_OFFSET:
+        raise InvalidMessageError("expected requests, found a control body")
+    request = decode_request(body)
+    if request.kind == Kind.ADD:
+        return request
+    if request.records:
+        raise InvalidMessageError(f"request of kind {request.kind}: expected no records, found {len(body)} bytes")
+    limit = request.limit
+    if request.kind == Kind.READ:
+        limit = min(limit or max_body, max(max_body - REPLY_BYTES, 1))
+    return request._replace(records=b"", limit=limit)
+
+
+def _parts(connection: ServerConnection, reply: Reply) -> tuple[ReadableBuffer, ReadableBuffer]:
+    size = memoryview(reply.body).nbytes
+    if size > connection.peer.max_body_bytes - REPLY_BYTES:
+        why = f"entry {reply.first} has {size} bytes encoded, and the client takes {connection.peer.max_body_bytes}"
+        reply = reply._replace(status=Status.UNKNOWN, body=why.encode())
+    return encode_reply(reply), reply.body
+
+
+def _send(connection: ServerConnection, replies: list[tuple[int, Reply]]) -> None:
+    """In one go."""
+    buffers: list[ReadableBuffer] = []
+    for number, reply in replies:
+        head, body = _parts(connection, reply)
+        buffers += (encode_header(number, REPLY_BYTES + memoryview(body).nbytes), head, body)
+    connection.send(*buffers)
+    for number, _ in replies:
+        connection.forget(number)

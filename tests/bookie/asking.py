@@ -1,0 +1,92 @@
+"""Entries, requests, and a bookie that is asked one thing after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyreplog._native.entries import encode_entries, parse_entries
+from pyreplog.bookie.bookie import Bookie
+from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status
+from tests.bookie.memorylog import MemoryLog
+
+KEY, OTHER_KEY = b"k" * 16, b"o" * 16
+LEDGER = 7
+
+
+def records_of(*entries: int, ledger: int = LEDGER, lac: int | None = None, mark: bytes = b"") -> bytes:
+    """Records of these entries; always the same bytes for the same arguments."""
+    return b"".join(
+        bytes(
+            encode_entries(
+                [b"%d/%d" % (ledger, entry) + mark],
+                ledger=ledger,
+                first=entry,
+                lac=entry - 1 if lac is None else lac,
+                time=1_000_000 + entry,
+            ).view
+        )
+        for entry in entries
+    )
+
+
+def add(*entries: int, ledger: int = LEDGER, flags: int = 0, key: bytes = KEY, **settings: Any) -> Request:
+    records = records_of(*entries, ledger=ledger, **settings)
+    return Request(Kind.ADD, ledger, min(entries), max(entries), key, flags, records=records)
+
+
+def read(
+    first: int, last: int, *, ledger: int = LEDGER, flags: int = 0, key: bytes = KEY, limit: int = 0, step: int = 1
+) -> Request:
+    return Request(Kind.READ, ledger, first, last, key, flags, limit, step)
+
+
+def last(*, ledger: int = LEDGER, fence: bool = False, key: bytes = KEY) -> Request:
+    return Request(Kind.LAST, ledger, key=key, flags=Flag.FENCE if fence else 0)
+
+
+def set_lac(lac: int, *, ledger: int = LEDGER, flags: int = 0, key: bytes = KEY) -> Request:
+    return Request(Kind.SET_LAC, ledger, 0, lac, key, flags)
+
+
+def wait_lac(above: int, *, ledger: int = LEDGER, limit: int = 1000) -> Request:
+    return Request(Kind.WAIT_LAC, ledger, 0, above, limit=limit)
+
+
+def entries_in(reply: Reply) -> list[int]:
+    """Of an OK reply to a READ."""
+    assert reply.status == Status.OK, bytes(reply.body)
+    if not reply.body:
+        return []
+    batch = parse_entries(reply.body, ledger=reply.ledger, first=reply.first, last=reply.last)
+    assert batch.next_position == len(reply.body)
+    return batch.entry.tolist()
+
+
+class Node:
+    """A Bookie over a MemoryLog, and what its requests were answered."""
+
+    def __init__(
+        self, log: MemoryLog | None = None, *, limbo: tuple[int, ...] = (), staged: bool = True, **settings: Any
+    ) -> None:
+        self.log = log if log is not None else MemoryLog(staged=staged)
+        self.settings = settings
+        self.bookie = Bookie(self.log, BookieConfig(**settings), limbo)
+
+    def send(self, request: Request) -> list[Reply]:
+        """Without a commit; the reply appears in the list, once."""
+        replies: list[Reply] = []
+        self.bookie.handle(request, replies.append)
+        return replies
+
+    def ask(self, request: Request) -> Reply:
+        """With a commit if need be."""
+        replies = self.send(request)
+        if self.bookie.waits:
+            self.bookie.commit()
+        (reply,) = replies
+        return reply
+
+    def crash(self, kept: int = 0, *, limbo: tuple[int, ...] = ()) -> Node:
+        """Another one, over what a power cut left."""
+        return Node(self.log.crash(kept), limbo=limbo, **self.settings)

@@ -1,0 +1,91 @@
+"""An EntryLog in memory that loses what was not synced, and can be told to fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyreplog._native.entries import CONTROL, parse_entries
+from pyreplog._native.peek import peek_controls
+from pyreplog.errors import CorruptionError, DiskFullError, PoisonedError
+
+KIND_CONTROL = 3
+
+
+@dataclass(frozen=True)
+class Stored:
+    ledger: int  # + CONTROL for control records
+    entry: int
+    raw: bytes
+
+
+def split(records: bytes | memoryview) -> list[Stored]:
+    """InvalidRecordsError: one of them is not intact."""
+    data, at, found = bytes(records), 0, []
+    while at < len(data):
+        stride = max(int.from_bytes(data[at : at + 4], "little") + 7 & ~7, 64)
+        raw = data[at : at + stride]
+        ledger, entry = (int.from_bytes(raw[i : i + 8], "little") for i in (24, 32))
+        if raw[12] == KIND_CONTROL:
+            peek_controls(raw)
+            ledger += CONTROL
+        else:
+            parse_entries(raw, ledger=ledger, first=entry, last=entry)
+        found.append(Stored(ledger, entry, raw))
+        at += stride
+    return found
+
+
+class MemoryLog:
+    """staged: as of the real one. crash: what a power cut leaves. full, poisoned, damaged: what the next calls find."""
+
+    def __init__(self, *, staged: bool = True) -> None:
+        self.staged = staged
+        self.stored: list[Stored] = []
+        self.synced = 0
+        self.syncs = 0
+        self.free = 1 << 40
+        self.full = self.poisoned = False
+        self.damaged: set[tuple[int, int]] = set()
+
+    def append(self, records: bytes | memoryview) -> int:
+        if self.poisoned:
+            raise PoisonedError("the log failed")
+        made = split(records)
+        if self.full:
+            raise DiskFullError("full")
+        self.stored += made
+        return len(self.stored)
+
+    def sync(self) -> None:
+        if self.poisoned:
+            raise PoisonedError("the log failed")
+        self.syncs += 1
+        self.synced = len(self.stored)
+
+    def read(self, ledger: int, first: int, last: int, bytes_max: int, step: int) -> tuple[bytes, int]:
+        found = {item.entry: item.raw for item in self._visible(ledger) if first <= item.entry <= last}
+        out = b""
+        for entry in sorted(entry for entry in found if (entry - first) % step == 0):
+            if (ledger, entry) in self.damaged:
+                raise CorruptionError("memory", entry, "a record", "damage")
+            if out and len(out) + len(found[entry]) > bytes_max:
+                return out, entry
+            out += found[entry]
+        return out, last + 1
+
+    def last_entry(self, ledger: int) -> int | None:
+        return max((item.entry for item in self._visible(ledger)), default=None)
+
+    def free_bytes(self) -> int:
+        return self.free
+
+    def _visible(self, ledger: int) -> list[Stored]:
+        end = self.synced if self.staged else len(self.stored)
+        return [item for item in self.stored[:end] if item.ledger == ledger]
+
+    def crash(self, kept: int = 0) -> MemoryLog:
+        """The log as it is opened after a power cut that spared `kept` of the unsynced records."""
+        after = MemoryLog(staged=self.staged)
+        after.stored = self.stored[: self.synced + kept]
+        after.synced = len(after.stored)
+        return after

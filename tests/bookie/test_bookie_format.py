@@ -1,0 +1,87 @@
+"""FORMAT.md's tables of the bookie, and the code."""
+
+from __future__ import annotations
+
+import re
+import struct
+from enum import IntEnum, IntFlag
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+from pyreplog.bookie import identity, protocol
+from pyreplog.bookie.controls import Code
+from pyreplog.bookie.protocol import (
+    Flag,
+    Kind,
+    Reply,
+    Request,
+    Status,
+    decode_reply,
+    decode_request,
+    encode_reply,
+    encode_request,
+)
+from pyreplog.errors import InvalidMessageError
+
+FORMAT = (Path(pyreplog.__file__).parent / "_native" / "FORMAT.md").read_text()
+
+
+def section(title: str) -> str:
+    return FORMAT.partition(f"\n## {title}")[2].partition("\n## ")[0]
+
+
+def test_codes_of_control_records() -> None:
+    rows = re.findall(r"^\| (\d+) \| (\w+) \|", section("Control records"), re.MULTILINE)
+    assert {(int(code), name) for code, name in rows} == {(code.value, code.name) for code in Code}
+
+
+@pytest.mark.parametrize("enum", [Kind, Flag, Status])
+def test_codes_of_the_protocol(enum: type[IntEnum] | type[IntFlag]) -> None:
+    said = {(int(code), name) for code, name in re.findall(r"\b(\d+) ([A-Z_]+)\b", section("Bookie protocol"))}
+    assert {(member.value, member.name) for member in enum if member} <= said
+
+
+@pytest.mark.parametrize(
+    "packed", [protocol._REQUEST, protocol._REPLY, identity._HEAD], ids=["request", "reply", "identity"]
+)
+def test_tables_add_up(packed: struct.Struct) -> None:
+    title = "Identity file" if packed is identity._HEAD else "Bookie protocol"
+    text = section(title).partition(f"`{packed.format}`")[2].partition("\n| offset")[2].partition("\n\n")[0]
+    rows = [(int(at), int(size)) for at, size in re.findall(r"^\| (\d+) \| (\d+) \|", text, re.MULTILINE)]
+    assert [at + size for at, size in rows] == [*[at for at, _ in rows[1:]], packed.size]
+
+
+def test_requests_and_replies_as_bytes() -> None:
+    request = Request(Kind.ADD, 5, 6, 7, b"k" * 16, Flag.RECOVERY | Flag.UNSYNCED, 8, 9, b"records")
+    encoded = encode_request(request) + b"records"
+    assert (
+        encoded.hex() == "01050009"
+        "00000008"
+        "0000000000000005"
+        "0000000000000006"
+        "0000000000000007" + (b"k" * 16 + b"records").hex()
+    )
+    assert decode_request(memoryview(encoded)) == request
+    reply = Reply(Status.UNKNOWN, 1, 2, 3, -1, b"why")
+    encoded = encode_reply(reply) + b"why"
+    assert (
+        encoded.hex() == "04" + "00" * 7 + "000000000000000100000000000000020000000000000003" + "ff" * 8 + b"why".hex()
+    )
+    assert decode_reply(memoryview(encoded)) == reply
+
+
+def test_bytes_that_are_no_message() -> None:
+    for length in range(48):
+        with pytest.raises(InvalidMessageError):
+            decode_request(memoryview(bytes([1, 0, 0, 1]) + bytes(length))[:length])
+    for length in range(40):
+        with pytest.raises(InvalidMessageError):
+            decode_reply(memoryview(bytes(length)))
+    fine = bytearray(encode_request(Request(Kind.READ)))
+    for at, value in ((0, 0), (0, 7), (1, 8), (3, 0), (8, 0x80), (16, 0x80), (24, 0x80)):
+        bad = bytearray(fine)
+        bad[at] = value
+        with pytest.raises(InvalidMessageError):
+            decode_request(memoryview(bad))

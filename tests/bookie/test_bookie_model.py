@@ -1,0 +1,167 @@
+"""A Bookie against a dict: what was acknowledged is there, what a fence was answered for is fenced, across power cuts."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from pyreplog.bookie.protocol import Flag, Reply, Request, Status
+from tests.bookie.asking import Node, add, entries_in, last, read, set_lac, wait_lac
+
+LEDGERS = st.integers(1, 2)
+ENTRIES = st.integers(0, 12)
+
+
+class BookieMachine(RuleBasedStateMachine):
+    """promised: entries that must be here. possible: entries that may be. lax: those whose writer wants no sync. All by
+    ledger."""
+
+    @initialize(staged=st.booleans())
+    def begin(self, staged: bool) -> None:
+        self.node = Node(staged=staged)
+        self.promised: dict[int, set[int]] = {1: set(), 2: set()}
+        self.possible: dict[int, set[int]] = {1: set(), 2: set()}
+        self.lax: dict[int, set[int]] = {1: set(), 2: set()}
+        self.fenced: set[int] = set()  # answered
+        self.fencing: set[int] = set()  # asked for
+        self.lac = {1: -1, 2: -1}
+        self.waiting: list[tuple[Request, list[Reply]]] = []
+
+    # ---- requests -------------------------------------------------------------------------------------------
+
+    def send(self, request: Request) -> list[Reply]:
+        replies = self.node.send(request)
+        if replies:
+            self.answered(request, replies[0])
+        else:
+            self.waiting.append((request, replies))
+        return replies
+
+    @rule(
+        ledger=LEDGERS,
+        entries=st.sets(ENTRIES, min_size=1, max_size=5),
+        flags=st.sampled_from([Flag.NONE, Flag.RECOVERY, Flag.UNSYNCED]),
+    )
+    def add(self, ledger: int, entries: set[int], flags: Flag) -> None:
+        request = add(*sorted(entries), ledger=ledger, flags=flags)
+        replies = self.send(request)
+        if ledger in self.fenced | self.fencing and not flags & Flag.RECOVERY:
+            assert replies[0].status == Status.FENCED
+        else:
+            assert not replies or replies[0].status == Status.OK
+            self.possible[ledger] |= entries
+            self.lax[ledger] |= entries if flags & Flag.UNSYNCED else set()
+            self.lac[ledger] = max(self.lac[ledger], max(entries) - 1)
+
+    @rule(
+        ledger=LEDGERS,
+        first=ENTRIES,
+        count=st.integers(0, 8),
+        step=st.integers(1, 3),
+        fence=st.booleans(),
+        limit=st.sampled_from([0, 1, 300]),
+    )
+    def read(self, ledger: int, first: int, count: int, step: int, fence: bool, limit: int) -> None:
+        self.fencing |= {ledger} if fence else set()
+        flags = Flag.FENCE if fence else Flag.NONE
+        self.send(read(first, first + count, ledger=ledger, flags=flags, step=step, limit=limit))
+
+    @rule(ledger=LEDGERS, fence=st.booleans())
+    def last(self, ledger: int, fence: bool) -> None:
+        self.fencing |= {ledger} if fence else set()
+        self.send(last(ledger=ledger, fence=fence))
+
+    @rule(ledger=LEDGERS, lac=ENTRIES)
+    def set_lac(self, ledger: int, lac: int) -> None:
+        replies = self.send(set_lac(lac, ledger=ledger))
+        if replies[0].status == Status.OK:
+            self.lac[ledger] = max(self.lac[ledger], lac)
+
+    @rule(ledger=LEDGERS, above=ENTRIES)
+    def wait_lac(self, ledger: int, above: int) -> None:
+        replies = self.node.send(wait_lac(above, ledger=ledger))
+        assert bool(replies) is (self.lac[ledger] > above)
+
+    # ---- commits and crashes --------------------------------------------------------------------------------
+
+    @rule(between=st.sampled_from([None, 1, 2]))
+    def commit(self, between: int | None) -> None:
+        """Perhaps with reads and an add before the sync."""
+        bookie = self.node.bookie
+        before = self.waiting
+        self.waiting = []
+        group = bookie.begin_commit()
+        assert len(group) == len(before)
+        if not group:
+            return
+        if between is not None:
+            self.read(between, 0, 9, 1, False, 0)
+            self.read(between, 3, 9, 1, False, 0)
+        error = bookie.sync()
+        if between is not None and between not in self.fencing | self.fenced:
+            self.add(between, {3}, Flag.NONE)
+        bookie.end_commit(group, error)
+        for request, replies in before:
+            if replies:
+                self.answered(request, replies[0])
+            else:
+                self.waiting.append((request, replies))
+
+    @rule(kept=st.integers(0, 6))
+    def crash(self, kept: int) -> None:
+        """What was not answered may be lost."""
+        self.node = self.node.crash(kept)
+        self.waiting = []
+        for ledger in (1, 2):
+            here = set(entries_in(self.node.ask(read(0, 99, ledger=ledger))))
+            assert self.promised[ledger] <= here <= self.possible[ledger]
+            self.possible[ledger] = here
+            self.lac[ledger] = self.node.ask(last(ledger=ledger)).lac
+            status = self.node.ask(add(99, ledger=ledger)).status
+            assert status == Status.FENCED or ledger not in self.fenced
+            assert status == Status.OK or ledger in self.fencing | self.fenced
+            if status == Status.FENCED:
+                self.fenced.add(ledger)
+            else:
+                self.promised[ledger].add(99)
+                self.possible[ledger].add(99)
+                self.lac[ledger] = 98
+        self.fencing = set()
+
+    # ---- answers --------------------------------------------------------------------------------------------
+
+    def answered(self, request: Request, reply: Reply) -> None:
+        if reply.status == Status.FENCED:
+            return
+        assert reply.status == Status.OK, bytes(reply.body)
+        ledger = request.ledger
+        if request.flags & Flag.FENCE:
+            self.fenced.add(ledger)
+        if request.records:
+            asked = {
+                entry
+                for entry in self.possible[ledger]
+                if bytes(add(entry, ledger=ledger).records) in bytes(request.records)
+            }
+            durable = not request.flags & Flag.UNSYNCED or self.node.log.staged
+            self.promised[ledger] |= asked if durable else set()
+        elif request.kind == read(0, 0).kind:
+            got, asked = set(entries_in(reply)), set(range(request.first, reply.last + 1, request.step))
+            durable = {item.entry for item in self.node.log.stored[: self.node.log.synced] if item.ledger == ledger}
+            assert got <= durable | self.lax[ledger]
+            assert self.promised[ledger] & asked <= got <= self.possible[ledger] & asked
+            assert reply.first == request.first <= reply.last <= request.last
+        elif request.kind == last().kind:
+            assert max(self.promised[ledger], default=-1) <= reply.last <= max(self.possible[ledger], default=-1)
+            assert reply.lac <= self.lac[ledger]
+
+    @invariant()
+    def lac_never_goes_back(self) -> None:
+        for ledger in (1, 2):
+            state = self.node.bookie._ledgers.get(ledger)
+            assert state is None or state.lac == self.lac[ledger]
+
+
+BookieMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBookieMachine = BookieMachine.TestCase

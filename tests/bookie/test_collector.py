@@ -1,0 +1,234 @@
+"""Garbage collection on a real log: what comes back, what stays, and what a crash at any step leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyreplog.bookie.bookie import Bookie
+from pyreplog.bookie.collector import Collector
+from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.entrylog import DiskLog
+from pyreplog.bookie.protocol import Flag, Reply, Request, Status
+from pyreplog.errors import MetadataUnavailableError
+from pyreplog.log.files import RealFiles
+from tests.bookie.asking import OTHER_KEY, add, entries_in, last, read, set_lac
+
+SEGMENT = 64 << 10
+CONFIG = BookieConfig(durability="appended", segment_bytes=SEGMENT, collect_step_bytes=8 << 10)
+PADDING = b"." * 3000
+
+
+class Ledgers:
+    """Metadata that a test writes."""
+
+    def __init__(self, *there: int) -> None:
+        self.there = set(there)
+        self.known = True
+        self.unlisted: set[int] = set()
+
+    def knows_us(self) -> bool:
+        return self.known
+
+    def listed(self) -> set[int]:
+        return self.there - self.unlisted
+
+    def exists(self, ledger: int) -> bool:
+        return ledger in self.there
+
+
+class Node:
+    """A bookie over a directory, and its collector."""
+
+    def __init__(
+        self, path: Path, ledgers: Ledgers, *, files: RealFiles | None = None, config: BookieConfig = CONFIG
+    ) -> None:
+        self.log = DiskLog(path, config, files=files)
+        self.bookie = Bookie(self.log, config)
+        self.collector = Collector(self.log, config, ledgers, lambda call: call(self.bookie))
+
+    def ask(self, request: Request) -> Reply:
+        replies: list[Reply] = []
+        self.bookie.handle(request, replies.append)
+        self.bookie.commit()
+        (reply,) = replies
+        return reply
+
+    def fill(self, *ledgers: int, entries: range) -> None:
+        for entry in entries:
+            for ledger in ledgers:
+                assert self.ask(add(entry, ledger=ledger, mark=PADDING)).status == Status.OK
+
+    def whole(self) -> list[int]:
+        """Bases of the sealed segments that hold anything."""
+        return [base for base, shares in self.log.log.segments() if shares]
+
+    def close(self) -> None:
+        self.log.close()
+
+
+def found_in(node: Node, ledger: int) -> list[int]:
+    found, at = [], 0
+    while at <= 200:
+        reply = node.ask(read(at, 200, ledger=ledger))
+        found += entries_in(reply)
+        at = reply.last + 1
+    return found
+
+
+def test_deleted_ledgers_space_comes_back_and_live_ones_stay(tmp_path: Path) -> None:
+    ledgers = Ledgers(1, 2, 3)
+    node = Node(tmp_path / "log", ledgers)
+    node.fill(1, entries=range(60))  # segments of its own
+    node.fill(2, 3, entries=range(60))
+    node.ask(last(ledger=3, fence=True))
+    node.ask(set_lac(99, ledger=2))
+    before = node.whole()
+    node.collector.collect()
+    assert node.whole() == before and node.log.log.start_position == 0, "nothing was deleted"
+    ledgers.there.remove(1)
+    node.collector.collect()
+    assert node.log.log.start_position > 0 and len(node.whole()) < len(before), "the front is trimmed"
+    ledgers.there.remove(2)
+    node.collector.collect()
+    assert node.ask(last(ledger=1)).status == node.ask(last(ledger=2)).status == Status.REFUSED
+    assert found_in(node, 3) == list(range(60))
+    node.close()
+    again = Node(tmp_path / "log", ledgers)
+    assert found_in(again, 3) == list(range(60)) and found_in(again, 1) == []
+    assert again.ask(add(60, ledger=3)).status == Status.FENCED
+    assert again.ask(last(ledger=3, fence=True, key=OTHER_KEY)).status == Status.UNAUTHORIZED
+    again.close()
+
+
+def test_controls_outlive_the_segments_they_lay_in(tmp_path: Path) -> None:
+    """Also when nothing else of their ledger was there; the newest LAC counts, not one copied forward."""
+    ledgers = Ledgers(1, 2, 3)
+    node = Node(tmp_path / "log", ledgers)
+    node.ask(last(ledger=2, fence=True))
+    node.ask(set_lac(5, ledger=3))
+    node.fill(1, entries=range(40))
+    node.ask(set_lac(9, ledger=3))
+    node.fill(1, entries=range(40, 80))
+    ledgers.there.remove(1)
+    node.collector.collect()
+    assert node.whole() == []
+    node.close()
+    again = Node(tmp_path / "log", ledgers)
+    assert again.ask(add(0, ledger=2)).status == Status.FENCED
+    assert again.ask(last(ledger=3)).lac == 9
+    assert again.ask(set_lac(1, ledger=3, key=OTHER_KEY)).status == Status.UNAUTHORIZED
+    again.close()
+
+
+def test_one_proof_is_not_enough(tmp_path: Path) -> None:
+    ledgers = Ledgers(1, 2)
+    node = Node(tmp_path / "log", ledgers)
+    node.fill(1, entries=range(60))
+
+    def kept() -> bool:
+        node.collector.collect()
+        return node.log.log.start_position == 0 and node.ask(last(ledger=1)).status == Status.OK
+
+    ledgers.unlisted = {1}
+    assert kept(), "the listing missed it, a direct look finds it"
+    ledgers.there, ledgers.known = set(), False
+    assert kept(), "metadata that knows nothing of us was wiped, or is another's"
+    ledgers.known = True
+    assert not kept()
+    node.close()
+
+
+def test_a_ledger_that_came_after_the_look_around_is_not_taken_for_deleted(tmp_path: Path) -> None:
+    class Late(Ledgers):
+        def listed(self) -> set[int]:
+            node.fill(9, entries=range(30))
+            return super().listed()
+
+        def exists(self, ledger: int) -> bool:
+            assert ledger != 9
+            return super().exists(ledger)
+
+    node = Node(tmp_path / "log", Late(1))
+    node.fill(1, entries=range(30))
+    node.collector.collect()
+    assert node.ask(last(ledger=9)).last == 29
+    node.close()
+
+
+def test_metadata_that_fails_collects_nothing_and_the_next_round_does(tmp_path: Path) -> None:
+    class Failing(Ledgers):
+        failing = True
+
+        def exists(self, ledger: int) -> bool:
+            if self.failing:
+                raise MetadataUnavailableError("out of reach")
+            return super().exists(ledger)
+
+    ledgers = Failing()
+    node = Node(tmp_path / "log", ledgers)
+    node.fill(1, entries=range(60))
+    with pytest.raises(MetadataUnavailableError):
+        node.collector.collect()
+    assert node.ask(last(ledger=1)).last == 59
+    ledgers.failing = False
+    node.collector.collect()
+    assert node.whole() == []
+    node.close()
+
+
+def test_steps_are_bounded_and_the_bookie_serves_between_them(tmp_path: Path) -> None:
+    ledgers = Ledgers(1, 2)
+    node = Node(tmp_path / "log", ledgers)
+    node.fill(2, entries=range(3))
+    node.fill(1, entries=range(30))
+    node.fill(2, entries=range(3, 6))
+    node.fill(1, entries=range(30, 60))
+    ledgers.there.remove(1)
+    entry, steps = 6, 0
+    before = node.log.log.end_position
+    while node.collector.step():
+        steps += 1
+        copied = node.log.log.end_position - before
+        assert copied <= CONFIG.collect_step_bytes + SEGMENT, "a step may roll the log"
+        node.fill(2, entries=range(entry, entry + 1))
+        entry += 1
+        assert found_in(node, 2) == list(range(entry))
+        before = node.log.log.end_position
+    assert steps > 3
+    node.close()
+
+
+def test_mostly_live_segments_stay(tmp_path: Path) -> None:
+    ledgers = Ledgers(1, 2)
+    node = Node(tmp_path / "log", ledgers)
+    for entry in range(30):
+        node.fill(1, entries=range(3 * entry, 3 * entry + 3))
+        node.fill(2, entries=range(entry, entry + 1))
+    ledgers.there.remove(2)
+    before = node.whole()
+    node.collector.collect()
+    assert node.whole() == before and found_in(node, 1) == list(range(90))
+    node.close()
+
+
+def test_a_damaged_live_record_keeps_its_segment_and_no_other(tmp_path: Path) -> None:
+    """#4544: one bad segment must not stop collection, and is not thrown away."""
+    ledgers = Ledgers(1, 2)
+    node = Node(tmp_path / "log", ledgers)
+    node.fill(2, entries=range(2))
+    node.fill(1, entries=range(60))
+    ledgers.there.remove(1)
+    path = min((tmp_path / "log").glob("*.log"))
+    data = path.read_bytes()
+    at = data.index(b"2/1" + PADDING)
+    with path.open("r+b") as file:
+        file.seek(at + 50)
+        file.write(b"!")
+    node.collector.collect()
+    assert node.whole() == [0]
+    assert entries_in(node.ask(read(0, 0, ledger=2))) == [0] and node.ask(read(1, 1, ledger=2)).status == Status.UNKNOWN
+    assert node.ask(add(1, ledger=2, mark=PADDING, flags=Flag.RECOVERY)).status == Status.OK
+    assert entries_in(node.ask(read(0, 9, ledger=2))) == [0, 1]
+    node.close()

@@ -1,0 +1,92 @@
+"""Garbage collection with the power cut at every third step, which ones is drawn: what is live survives, and the next round finishes the work."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.protocol import Status
+from pyreplog.log import housekeeper
+from pyreplog.log.files import RealFiles
+from tests.bookie.asking import OTHER_KEY, add, entries_in, last, read, set_lac
+from tests.bookie.test_collector import PADDING, SEGMENT, Ledgers, Node, found_in
+from tests.crash.disk import Disk, PowerCutFiles
+from tests.crash.process import in_process
+
+LIVE = (2, 3)
+
+
+def config(durability: str) -> BookieConfig:
+    return BookieConfig.of({"durability": durability, "segment_bytes": SEGMENT, "collect_step_bytes": 4 << 10})
+
+
+class PageCache(RealFiles):
+    """Before and after the life that loses its power: nothing need be synced."""
+
+    def sync(self, fd: int) -> None:
+        assert fd >= 0
+
+    def write_sync(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        self.write(fd, data, offset)
+
+    def sync_directory(self, path: Path) -> None:
+        assert path.is_dir()
+
+
+def make(path: Path, durability: str) -> None:
+    """Ledger 1, to be deleted, fills segments at the front and in the middle; 2 and 3 have a few entries in some of them."""
+    node = Node(path, Ledgers(1, 2, 3), files=PageCache(), config=config(durability))
+    node.ask(last(ledger=2, fence=True))
+    node.ask(set_lac(7, ledger=3))
+    for entry in range(4):
+        assert node.ask(add(entry, ledger=3, mark=PADDING)).status == Status.OK
+        node.fill(1, entries=range(20 * entry, 20 * entry + 20))
+    node.fill(3, entries=range(4, 30))
+    node.fill(1, entries=range(80, 120))
+    node.close()
+
+
+def collect(root: Path, target: Path, seed: str, cut_at: int, durability: str) -> None:
+    """In a process of its own."""
+    vars(housekeeper)["_run"] = lambda *_: None
+    rng = Random(seed)
+    disk = Disk(root, target, rng, cut_at=cut_at)
+    disk.share = rng.choice((None, 0.0, 0.0, 1.0))
+    node = Node(root / "log", Ledgers(*LIVE), files=PowerCutFiles(disk), config=config(durability))
+    node.collector.collect()
+    disk.cut_at = 0
+    node.close()
+
+
+def check(path: Path, durability: str, left: int) -> None:
+    node = Node(path, Ledgers(*LIVE), files=PageCache(), config=config(durability))
+    for _ in range(2):
+        assert found_in(node, 3) == list(range(30))
+        assert node.ask(last(ledger=3)).lac == 28
+        assert node.ask(add(0, ledger=2)).status == Status.FENCED
+        assert node.ask(last(ledger=2, fence=True, key=OTHER_KEY)).status == Status.UNAUTHORIZED
+        assert entries_in(node.ask(read(0, 9, ledger=2))) == []
+        node.collector.collect()
+    assert len(node.whole()) <= left
+    node.close()
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+def test_power_cut_at_every_step(durability: str, tmp_path: Path, seed: int) -> None:
+    make(tmp_path / "made" / "log", durability)
+    cuts = seed % 3 - 2
+    was_cut = True
+    while was_cut:
+        cuts += 3  # the others: another run
+        home, target = tmp_path / "home", tmp_path / "cut"
+        shutil.copytree(tmp_path / "made", home)
+        run = f"{seed} {cuts}"
+        was_cut = in_process(lambda: collect(home, target, run, cuts, durability), tmp_path / "report")  # noqa: B023
+        check((target if was_cut else home) / "log", durability, left=3)
+        for path in (home, target):
+            shutil.rmtree(path, ignore_errors=True)
+    assert cuts > 30, "hardly any step was cut"

@@ -1,0 +1,328 @@
+"""Who a bookie is (48): the directory, the file and the metadata agree, or it does not start."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.identity import IDENTITY, LOG, Identity, claim, cluster_id, is_registered, register
+from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.opening import open_bookie
+from pyreplog.bookie.protocol import Status
+from pyreplog.bookie.registration import Availability, Registration, availability_key
+from pyreplog.errors import (
+    ClosedError,
+    CorruptionError,
+    EmptyDirectoryError,
+    ForeignDirectoryError,
+    FormatVersionError,
+    IdentityError,
+    InvalidArgumentError,
+    InvalidMetadataError,
+    LockedError,
+    MetadataUnavailableError,
+    MissingIdentityError,
+    NotALogError,
+    UnknownBookieError,
+    WrongIncarnationError,
+)
+from pyreplog.log.lock import WriterLock
+from pyreplog.metadata.memory import MemoryLease, MemoryStore
+from tests.bookie.asking import add, last, read
+from tests.bookie.test_local import WAIT_S, ask
+
+CONFIG = BookieConfig(durability="appended", segment_bytes=64 << 10)
+
+
+@pytest.fixture
+def store() -> Iterator[MemoryStore]:
+    with MemoryStore() as made:
+        yield made
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "bookie"
+
+
+def start(
+    path: Path, store: MemoryStore, name: str = "b1", *, make_new: bool = False, lost: tuple[int, ...] = ()
+) -> Identity:
+    """Open and close it."""
+    identity, bookie = opened(path, store, name, make_new=make_new, lost=lost)
+    bookie.close()
+    return identity
+
+
+def opened(
+    path: Path, store: MemoryStore, name: str = "b1", *, make_new: bool = False, lost: tuple[int, ...] = ()
+) -> tuple[Identity, LocalBookie]:
+    return open_bookie(path, name, store, CONFIG, open_ledgers=lambda _: lost, make_new=make_new)
+
+
+def test_the_same_incarnation_for_ever(path: Path, store: MemoryStore) -> None:
+    first = start(path, store)
+    assert first.registered and first.cluster == cluster_id(store) and is_registered(store, first)
+    assert start(path, store) == first
+    assert first.id == f"b1@{first.incarnation.hex()}"
+    other = start(path.with_name("other"), store, "b2")
+    assert other.incarnation != first.incarnation and other.cluster == first.cluster
+
+
+def test_an_emptied_directory(path: Path, store: MemoryStore) -> None:
+    first = start(path, store)
+    shutil.rmtree(path)
+    for _ in range(2):
+        with pytest.raises(EmptyDirectoryError, match="--replace"):
+            start(path, store)
+    made = start(path, store, make_new=True)
+    assert made.incarnation != first.incarnation and not is_registered(store, first)
+    assert start(path, store) == made
+
+
+def test_an_emptied_log(path: Path, store: MemoryStore) -> None:
+    start(path, store)
+    shutil.rmtree(path / LOG)
+    for make_new in (False, True):
+        with pytest.raises(NotALogError):
+            start(path, store, make_new=make_new)
+
+
+def test_a_missing_identity(path: Path, store: MemoryStore) -> None:
+    start(path, store)
+    (path / IDENTITY).unlink()
+    for make_new in (False, True):
+        with pytest.raises(MissingIdentityError):
+            start(path, store, make_new=make_new)
+
+
+def test_swapped_directories(path: Path, store: MemoryStore) -> None:
+    other = path.with_name("other")
+    start(path, store, "b1")
+    start(other, store, "b2")
+    for make_new in (False, True):
+        with pytest.raises(WrongIncarnationError, match="bookie b1@"):
+            start(path, store, "b2", make_new=make_new)
+
+
+def test_an_older_copy_of_a_directory_that_was_replaced(path: Path, store: MemoryStore) -> None:
+    start(path, store)
+    shutil.move(path, path.with_name("older"))
+    start(path, store, make_new=True)
+    for make_new in (False, True):
+        with pytest.raises(WrongIncarnationError, match="registered is b1@"):
+            start(path.with_name("older"), store, make_new=make_new)
+
+
+def test_another_cluster(path: Path, store: MemoryStore) -> None:
+    start(path, store)
+    with MemoryStore() as elsewhere, pytest.raises(ForeignDirectoryError):
+        start(path, elsewhere)
+
+
+def test_metadata_that_was_wiped(path: Path, store: MemoryStore) -> None:
+    identity = start(path, store)
+    found = store.get(identity.key)
+    assert found is not None
+    store.delete(identity.key, found.version)
+    assert not is_registered(store, identity)
+    with pytest.raises(UnknownBookieError):
+        start(path, store)
+
+
+@pytest.mark.parametrize("done", ["claimed", "log made", "registered"])
+def test_a_crash_while_it_was_made(done: str, path: Path, store: MemoryStore) -> None:
+    """The next start goes on, with the same incarnation; also when it replaces another."""
+    for make_new in (False, True):
+        identity = claim(path, "b1", store, make_new=make_new)
+        file = (path / IDENTITY).read_bytes()
+        if done != "claimed":
+            LocalBookie(path, CONFIG).close()
+        if done == "registered":
+            register(path, identity, store)
+            (path / IDENTITY).write_bytes(file)
+        finished = start(path, store, make_new=make_new)
+        assert finished.incarnation == identity.incarnation and finished.registered
+        shutil.rmtree(path)
+
+
+def test_a_name_taken_meanwhile(path: Path, store: MemoryStore) -> None:
+    claim(path, "b1", store)
+    start(path.with_name("other"), store, "b1")
+    with pytest.raises(WrongIncarnationError):
+        start(path, store, "b1")
+
+
+def test_two_at_once(path: Path, store: MemoryStore) -> None:
+    path.mkdir()
+    lock = WriterLock(path)
+    with pytest.raises(LockedError):
+        start(path, store)
+    lock.release()
+    _, bookie = opened(path, store)
+    with pytest.raises(LockedError):
+        start(path, store)
+    bookie.close()
+
+
+@pytest.mark.parametrize("at", [0, 8, 12, 16, 40, -1])
+def test_a_damaged_identity(at: int, path: Path, store: MemoryStore) -> None:
+    start(path, store)
+    data = bytearray((path / IDENTITY).read_bytes())
+    data[at] ^= 0x40
+    (path / IDENTITY).write_bytes(data)
+    with pytest.raises(CorruptionError, match=IDENTITY):
+        start(path, store)
+
+
+def test_identities_as_bytes(path: Path) -> None:
+    made = Identity("b1", b"i" * 16, b"c" * 16, True)
+    assert Identity.decode(path, made.encode()) == made
+    for length in range(len(made.encode())):
+        with pytest.raises(CorruptionError):
+            Identity.decode(path, made.encode()[:length])
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a@b", "a b", "x" * 101, "é"])
+def test_bad_names(name: str, path: Path, store: MemoryStore) -> None:
+    with pytest.raises(InvalidArgumentError):
+        start(path, store, name)
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"id": "00"}', b"\xff", b'{"id": 5}'])
+def test_metadata_that_makes_no_sense(value: bytes, path: Path, store: MemoryStore) -> None:
+    store.create("/cluster", value)
+    with pytest.raises(InvalidMetadataError):
+        start(path, store)
+
+
+def test_every_refusal_is_an_identity_error() -> None:
+    for kind in (
+        EmptyDirectoryError,
+        MissingIdentityError,
+        WrongIncarnationError,
+        ForeignDirectoryError,
+        UnknownBookieError,
+    ):
+        assert issubclass(kind, IdentityError)
+    assert not issubclass(FormatVersionError, IdentityError)
+
+
+# ---- limbo -----------------------------------------------------------------------------------------------------
+
+
+def tear(path: Path, store: MemoryStore) -> None:
+    """As after a power cut: an entry is gone, one behind it is there, neither was synced."""
+    _, bookie = opened(path, store)
+    ask(bookie, add(0, 1))
+    ask(bookie, add(0, ledger=8))
+    shutil.copytree(path, path.with_name("copy"))
+    bookie.close()
+    shutil.rmtree(path)
+    shutil.move(path.with_name("copy"), path)
+    (segment,) = [file for file in (path / LOG).glob("*.log") if file.read_bytes().find(b"7/0") >= 0]
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"7/0")] ^= 1
+    segment.write_bytes(data)
+
+
+def test_open_ledgers_are_in_limbo_after_a_crash_that_cut_records(path: Path, store: MemoryStore) -> None:
+    start(path, store)
+    tear(path, store)
+    for round_ in range(3):  # also after restarts, clean ones
+        _, bookie = opened(path, store, lost=(7, 99) if round_ == 0 else ())
+        assert bookie.log.cut_records == (3 if round_ == 0 else 0)
+        assert [ask(bookie, read(0, 9, ledger=ledger)).status for ledger in (7, 99)] == [Status.UNKNOWN] * 2
+        assert ask(bookie, last(ledger=5)).status == Status.OK
+        bookie.close()
+    _, bookie = opened(path, store)
+    bookie.with_bookie(lambda machine: machine.leave_limbo(7))
+    assert ask(bookie, read(0, 9)).status == Status.OK
+    bookie.close()
+
+
+def test_a_crash_before_limbo_was_noted_is_not_forgotten(path: Path, store: MemoryStore) -> None:
+    start(path, store)
+    tear(path, store)
+
+    def fail(_: str) -> tuple[int, ...]:
+        raise MetadataUnavailableError("out of reach")
+
+    with pytest.raises(MetadataUnavailableError):
+        open_bookie(path, "b1", store, CONFIG, open_ledgers=fail)
+    _, bookie = opened(path, store, lost=(7,))
+    assert bookie.log.cut_records == 0 and ask(bookie, last(ledger=7)).status == Status.UNKNOWN
+    bookie.close()
+
+
+# ---- registration ----------------------------------------------------------------------------------------------
+
+
+class Described:
+    def __init__(self) -> None:
+        self.now = Availability("127.0.0.1:7", "r1", False, 123_456_789)
+
+    def __call__(self) -> Availability:
+        return self.now
+
+
+def seen(store: MemoryStore) -> Availability | None:
+    found = store.get(availability_key("b1@00"))
+    return None if found is None else Availability.decode(found.value)
+
+
+def test_registration_says_what_is_so_while_it_is_held(store: MemoryStore) -> None:
+    described = Described()
+    with Registration(store, "b1@00", described, ttl=10) as registration:
+        registration.refresh()
+        found = seen(store)
+        assert found is not None and (found.address, found.rack, found.read_only) == ("127.0.0.1:7", "r1", False)
+        assert 0.9 * 123_456_789 < found.free_bytes <= 123_456_789
+        version = store.get(availability_key("b1@00"))
+        described.now = Availability("127.0.0.1:7", "r1", False, 123_456_000)
+        registration.refresh()
+        assert store.get(availability_key("b1@00")) == version, "hardly anything changed"
+        described.now = Availability("127.0.0.1:7", "r1", True, 0)
+        registration.refresh()
+        assert seen(store) == described.now
+    assert seen(store) is None
+    with pytest.raises(ClosedError):
+        registration.refresh()
+
+
+def test_registration_comes_back_after_the_lease_was_lost(store: MemoryStore) -> None:
+    with Registration(store, "b1@00", Described(), ttl=10) as registration:
+        registration.refresh()
+        lease = registration._lease
+        assert isinstance(lease, MemoryLease)
+        lease.expire()
+        lease._heartbeat._thread.join(WAIT_S)  # it registers again
+        assert seen(store) is not None and registration._lease is not lease
+        lease.close()
+        registration.refresh()
+        assert seen(store) is not None
+
+
+def test_a_key_of_an_earlier_life_is_taken_over(store: MemoryStore) -> None:
+    store.create(availability_key("b1@00"), b"old")
+    described = Described()
+    with Registration(store, "b1@00", described, ttl=10) as registration:
+        registration.refresh()
+        found = store.get(availability_key("b1@00"))
+        assert found is not None
+        store.delete(availability_key("b1@00"), found.version)
+        described.now = Availability("127.0.0.1:8")
+        registration.refresh()
+        assert seen(store) == described.now
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b'{"address": "x"}', b'{"address":"","rack":"","read_only":0,"free_bytes":"x"}']
+)
+def test_availability_that_makes_no_sense(data: bytes) -> None:
+    with pytest.raises(InvalidMetadataError):
+        Availability.decode(data)

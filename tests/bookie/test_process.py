@@ -1,0 +1,145 @@
+"""`pyreplog bookie` as a process: killed in the middle of adds again and again, drained, refused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pyreplog.bookie.protocol import Flag, Reply, Status
+from pyreplog.bookie.registration import AVAILABLE
+from pyreplog.metadata.url import open_store
+from tests.bookie.asking import OTHER_KEY, add, entries_in, last, read, set_lac
+from tests.bookie.tcp import Client
+
+LIMIT_S = 30.0
+
+
+class Process:
+    """One that serves `path / name`; its first line says where."""
+
+    def __init__(self, path: Path, *options: str, name: str = "b1") -> None:
+        self.popen = subprocess.Popen(
+            [
+                sys.executable, "-m", "pyreplog", "bookie", str(path / name), "--json", "--segment-bytes", str(256 << 10),
+                "--metadata", f"sqlite:{path / 'metadata.sqlite'}", *options,
+            ],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.popen.stdout is not None
+        line = self.popen.stdout.readline()
+        self.said = json.loads(line) if line else {}
+
+    @property
+    def address(self) -> str:
+        return str(self.said["address"])
+
+    def end(self, number: int) -> tuple[int, str]:
+        """Exit code and what it complained of."""
+        self.popen.send_signal(number)
+        return self.result()
+
+    def result(self) -> tuple[int, str]:
+        _, complaint = self.popen.communicate(timeout=LIMIT_S)
+        return self.popen.returncode, complaint
+
+
+@contextmanager
+def running(path: Path, *options: str) -> Iterator[Process]:
+    process = Process(path, *options)
+    try:
+        yield process
+    finally:
+        if process.popen.poll() is None:
+            process.end(signal.SIGKILL)
+        for stream in (process.popen.stdout, process.popen.stderr):
+            assert stream is not None
+            stream.close()
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+def test_killed_in_the_middle_of_adds(durability: str, tmp_path: Path, seed: int) -> None:
+    """All that was acknowledged is there, also the unsynced: only the process died."""
+    rng = Random(seed)
+    acked: dict[int, set[int]] = {1: set(), 2: set()}
+    sent = {1: 0, 2: 0}
+    for _ in range(4):
+        with running(tmp_path, "--durability", durability) as process, Client(process.address) as client:
+            for ledger, entries in acked.items():
+                found: set[int] = set()
+                while len(found) < sent[ledger]:
+                    reply = client.ask(read(max(found, default=-1) + 1, sent[ledger], ledger=ledger))
+                    found |= set(entries_in(reply))
+                    if reply.last == sent[ledger]:
+                        break
+                assert entries <= found
+            answers: list[object] = []
+            for _ in range(rng.randint(20, 60)):
+                ledger = rng.choice((1, 2))
+                first, sent[ledger] = sent[ledger], sent[ledger] + 5
+                request = add(
+                    *range(first, first + 5), ledger=ledger, flags=Flag.UNSYNCED if ledger == 1 else 0, mark=b"." * 300
+                )
+                answers.append((request, client.send(request)))
+            wanted = rng.randint(0, 20)
+            client.reactor.drive(lambda: sum(bool(answer) for _, answer in answers) >= wanted, LIMIT_S)  # noqa: B023
+            process.end(signal.SIGKILL)
+            client.reactor.drive(lambda: all(answer for _, answer in answers), LIMIT_S)  # noqa: B023
+            for request, (answer,) in answers:
+                if isinstance(answer, Reply) and answer.status == Status.OK:
+                    acked[request.ledger] |= set(range(request.first, request.last + 1))
+    assert acked[1] or acked[2]
+
+
+def test_fences_keys_and_lacs_survive_kill(tmp_path: Path) -> None:
+    """33"""
+    with running(tmp_path) as process, Client(process.address) as client:
+        client.ask(add(0, 1))
+        client.ask(set_lac(1))
+        client.ask(last(fence=True, ledger=9))
+        client.ask(last(fence=True))
+        assert process.end(signal.SIGKILL)[0] == -signal.SIGKILL
+    with running(tmp_path) as process, Client(process.address) as client:
+        for ledger in (7, 9):
+            assert client.ask(add(2, ledger=ledger)).status == Status.FENCED
+            assert client.ask(last(ledger=ledger, fence=True, key=OTHER_KEY)).status == Status.UNAUTHORIZED
+        assert client.ask(last()) == Reply(Status.OK, 7, 0, 1, 1)
+
+
+def test_sigterm_drains(tmp_path: Path) -> None:
+    with (
+        running(tmp_path) as process,
+        Client(process.address) as client,
+        open_store(f"sqlite:{tmp_path / 'metadata.sqlite'}") as store,
+    ):
+        assert store.list(AVAILABLE) == [process.said["bookie"]]
+        assert client.ask(add(0)).status == Status.OK
+        assert process.end(signal.SIGTERM) == (0, "")
+        assert store.list(AVAILABLE) == []
+    with running(tmp_path) as again:
+        assert again.said["bookie"] == process.said["bookie"]
+
+
+def test_refusals_are_one_line_and_an_exit_code(tmp_path: Path) -> None:
+    with running(tmp_path) as process:
+        with running(tmp_path) as second:
+            code, complaint = second.result()
+            assert code == 3 and f"process {process.popen.pid}" in complaint and complaint.count("\n") == 1
+        with Client(process.address) as client:
+            assert client.ask(add(0)).status == Status.OK, "the first one goes on"
+        process.end(signal.SIGTERM)
+    (tmp_path / "b1").rename(tmp_path / "elsewhere")
+    with running(tmp_path) as emptied:
+        code, complaint = emptied.result()
+        assert code == 4 and "--replace" in complaint and complaint.count("\n") == 1
+    with running(tmp_path, "--replace") as replaced:
+        assert replaced.said["bookie"].startswith("b1@") and replaced.said["bookie"] != process.said["bookie"]
+    with running(tmp_path, "--listen", "nowhere") as bad:
+        assert bad.result()[0] == 2

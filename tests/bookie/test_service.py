@@ -1,0 +1,241 @@
+"""The bookie over TCP, in this process: turns, commits, long polls, bad requests, limits, draining."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.node import BookieNode
+from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status
+from pyreplog.bookie.registration import Availability, availability_key
+from pyreplog.errors import (
+    AuthenticationError,
+    IncarnationError,
+    LockedError,
+    PoisonedError,
+    ReplogError,
+    WrongClusterError,
+)
+from pyreplog.metadata.memory import MemoryStore
+from pyreplog.net.handshake import Identity, Secret
+from pyreplog.net.limits import Limits
+from tests.bookie.asking import add, entries_in, last, read, records_of, set_lac, wait_lac
+from tests.bookie.tcp import Client
+
+Start = Callable[..., BookieNode]
+
+
+@pytest.fixture
+def store() -> Iterator[MemoryStore]:
+    with MemoryStore() as made:
+        yield made
+
+
+@pytest.fixture
+def start(tmp_path: Path, store: MemoryStore) -> Iterator[Start]:
+    nodes: list[BookieNode] = []
+
+    def started(
+        name: str = "b1", durability: str = "synced", collect_interval_ms: int = 60_000, **settings: Any
+    ) -> BookieNode:
+        config = BookieConfig.of(
+            {"durability": durability, "segment_bytes": 1 << 20, "collect_interval_ms": collect_interval_ms}
+        )
+        node = BookieNode(
+            tmp_path / name,
+            name,
+            store,
+            config,
+            open_ledgers=lambda _: (),
+            key_of=lambda ledger: f"/ledgers/{ledger}",
+            **settings,
+        )
+        nodes.append(node)
+        return node
+
+    yield started
+    for node in nodes:
+        node.close()
+
+
+def statuses(answers: list[Reply | ReplogError]) -> list[int | str]:
+    return [answer.status if isinstance(answer, Reply) else type(answer).__name__ for answer in answers]
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+def test_everything_over_tcp(durability: str, start: Start) -> None:
+    with Client(start(durability=durability).address) as client:
+        assert client.ask(add(0, 1, 2)) == Reply(Status.OK, 7, 0, 2, 1)
+        assert client.ask(add(3, flags=Flag.UNSYNCED)).status == Status.OK
+        assert entries_in(client.ask(read(0, 9))) == [0, 1, 2, 3]
+        assert entries_in(client.ask(read(1, 9, step=2))) == [1, 3]
+        assert client.ask(set_lac(3)).lac == 3 and client.ask(wait_lac(2)).lac == 3
+        assert client.ask(wait_lac(3, limit=20)).lac == 3
+        assert client.ask(last(fence=True)).last == 3
+        assert client.ask(add(4)).status == Status.FENCED
+        assert client.ask(Request(Kind.STATUS)).status == Status.OK
+
+
+def test_one_turn_one_sync(start: Start) -> None:
+    node = start()
+    syncs: list[object] = []
+    real = node.bookie.log.sync
+    node.bookie.log.sync = lambda: syncs.append(real())  # type: ignore[method-assign]
+    with Client(node.address) as client:
+        client.ask(last())
+        answers = client.send(*(add(entry) for entry in range(200)))
+        assert statuses(client.wait(answers, 200)) == [Status.OK] * 200
+        assert 1 <= len(syncs) < 100
+        assert client.ask(last()).last == 199
+
+
+def test_many_clients(start: Start) -> None:
+    node = start()
+    wrong: list[object] = []
+
+    def work(ledger: int) -> None:
+        with Client(node.address) as client:
+            for first in range(0, 100, 20):
+                answers = client.send(*(add(entry, ledger=ledger) for entry in range(first, first + 20)))
+                if statuses(client.wait(answers, 20)) != [Status.OK] * 20:
+                    wrong.append(answers)
+            if entries_in(client.ask(read(0, 200, ledger=ledger))) != list(range(100)):
+                wrong.append(ledger)
+
+    threads = [threading.Thread(target=work, args=(ledger,)) for ledger in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_long_poll_of_one_client_ends_by_another(start: Start) -> None:
+    node = start()
+    with Client(node.address) as waiting, Client(node.address) as writing:
+        writing.ask(add(0))
+        answers = waiting.send(wait_lac(0, limit=60_000))
+        waiting.ask(last())
+        assert answers == []
+        writing.ask(add(2))
+        (answer,) = waiting.wait(answers, 1)
+        assert isinstance(answer, Reply) and answer.lac == 1
+
+
+@pytest.mark.parametrize(
+    "body", [b"x", bytes(48), b"\x63" + bytes(47), b"\x02\x00\x00\x01" + bytes(44) + b"records", b"\xff" * 200]
+)
+def test_requests_that_make_no_sense_end_their_connection_and_no_other(body: bytes, start: Start) -> None:
+    node = start()
+    with Client(node.address) as bad, Client(node.address) as good:
+        good.ask(add(0))
+        answers: list[Any] = []
+        bad.channel.request(body, on_reply=answers.append, timeout=20)
+        assert bad.reactor.drive(lambda: bool(answers), 20) and isinstance(answers[0], ReplogError)
+        assert good.ask(last()).last == 0
+        assert bad.ask(last()).last == 0, "it connects again"
+
+
+def test_replies_fit_into_what_the_client_takes(start: Start) -> None:
+    with Client(start().address, limits=Limits(max_body_bytes=2000)) as client:
+        client.ask(add(*range(100)))
+        some = client.ask(read(0, 99))
+        assert 0 < len(entries_in(some)) < 99 and some.last < 99
+        large = records_of(100, mark=b"." * 3000)
+        with pytest.raises(ReplogError):
+            client.ask(Request(Kind.ADD, 7, 100, 100, b"k" * 16, records=large * 2000))
+
+
+def test_an_entry_too_large_for_a_client_is_unknown_to_it(start: Start) -> None:
+    node = start()
+    with Client(node.address) as writer, Client(node.address, limits=Limits(max_body_bytes=1000)) as reader:
+        assert writer.ask(add(0, mark=b"." * 3000)).status == Status.OK
+        assert reader.ask(read(0, 0)).status == Status.UNKNOWN
+        assert entries_in(writer.ask(read(0, 0))) == [0]
+
+
+def test_who_it_is_is_checked_on_every_connection(start: Start) -> None:
+    node = start(secret=Secret(b"s" * 16))
+    mine = {
+        "node": "b1",
+        "incarnation": node.identity.incarnation,
+        "cluster": node.identity.cluster.hex(),
+        "service": "bookie",
+    }
+    with Client(node.address, secret=Secret(b"s" * 16), expected=Identity(**mine)) as client:
+        assert client.ask(last()).status == Status.OK
+    for wrong, error in (({"incarnation": b"x" * 16}, IncarnationError), ({"cluster": "00"}, WrongClusterError)):
+        with Client(node.address, secret=Secret(b"s" * 16), expected=Identity(**{**mine, **wrong})) as client:
+            with pytest.raises(ReplogError):
+                client.ask(last())
+            assert isinstance(client.channel.error, error)
+    with Client(node.address, secret=Secret(b"t" * 16)) as client:
+        with pytest.raises(ReplogError):
+            client.ask(last())
+        assert isinstance(client.channel.error, AuthenticationError)
+
+
+def test_it_is_registered_while_it_runs(start: Start, store: MemoryStore) -> None:
+    node = start(rack="r7")
+    found = store.get(availability_key(node.identity.id))
+    assert found is not None
+    there = Availability.decode(found.value)
+    assert (there.address, there.rack, there.read_only) == (node.address, "r7", False) and there.free_bytes > 0
+    node.keep()
+    assert node.drain(5)
+    assert store.get(availability_key(node.identity.id)) is None
+
+
+def test_draining_answers_what_was_asked_for(start: Start) -> None:
+    node = start()
+    with Client(node.address) as client:
+        client.ask(add(0))
+        poll = client.send(wait_lac(50, limit=60_000))
+        client.ask(last())
+        assert node.drain(10)
+        (answer,) = client.wait(poll, 1)
+        assert isinstance(answer, Reply) and answer.status == Status.OK
+    again = start()
+    assert again.identity == node.identity
+    with Client(again.address) as client:
+        assert client.ask(last()).last == 0
+
+
+def test_a_second_one_on_the_same_directory(start: Start) -> None:
+    node = start()
+    with pytest.raises(LockedError):
+        start()
+    with Client(node.address) as client:
+        assert client.ask(add(0)).status == Status.OK
+
+
+def test_a_disk_that_fails_ends_it(start: Start) -> None:
+    node = start()
+
+    def fail() -> None:
+        raise PoisonedError("sync failed")
+
+    node.bookie.log.sync = fail  # type: ignore[method-assign]
+    with Client(node.address) as client:
+        assert client.ask(add(0)).status == client.ask(last()).status == Status.UNKNOWN
+        with pytest.raises(PoisonedError):
+            node.keep()
+
+
+def test_it_collects_garbage_while_it_serves(start: Start, store: MemoryStore) -> None:
+    node = start(durability="appended", collect_interval_ms=1)
+    store.create("/ledgers/1", b"")
+    with Client(node.address) as client:
+        for entry in range(8):
+            client.ask(add(entry, ledger=1, mark=b"." * 100))
+            client.ask(add(entry, ledger=2, mark=b"." * 400_000))
+        assert node.bookie.log.log.start_position == 0
+        while node.bookie.log.log.start_position == 0:
+            node.keep()
+        assert entries_in(client.ask(read(0, 9, ledger=1))) == list(range(8))
+        assert client.ask(last(ledger=2)).status == Status.REFUSED
