@@ -1,0 +1,20 @@
+"""Frames over TCP: what everything that talks to another process is built on.
+
+| module | holds |
+|---|---|
+| `limits` | `Limits`: sizes, counts and times |
+| `reactor` | `Reactor`: epoll, calls, and who drives it (`baton`); `timers` |
+| `hello` | the first frames of a connection, as bytes |
+| `handshake` | both sides of the hello, as state machines without I/O; `Secret`, `Identity`, `Peer` |
+| `greeting` | a connection that is being made: drives a handshake |
+| `connection` | `Connection`: frames in, buffers out (`outbox`); `Handler`; alive or not (`pulse`) |
+| `inflight` | `ServerConnection`: requests, replies, and the bytes in between |
+| `server` | `Server`: listens, greets, limits, drains |
+| `client` | `Channel`: requests to one address (`requests`), reconnection (`backoff`) |
+| `endpoint` | how servers and channels end |
+| `tls`, `sockets` | the streams below |
+
+Nothing here knows what a body says. Threads: see `Reactor.drive`. Sockets are Linux's.
+"""
+
+from __future__ import annotations

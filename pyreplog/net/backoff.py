@@ -1,0 +1,27 @@
+"""How long to wait before connecting again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Backoff:
+    """Doubling delays with full jitter (Brooker, "Exponential Backoff and Jitter", 2015): between a half and the whole.
+
+    random: a number from 0 to 1.
+    """
+
+    __slots__ = ("_delay_s", "_first_s", "_most_s", "_random")
+
+    def __init__(self, first_s: float, most_s: float, random: Callable[[], float]) -> None:
+        self._first_s, self._most_s, self._random = first_s, most_s, random
+        self._delay_s = first_s
+
+    def next_s(self) -> float:
+        """Seconds to wait now."""
+        delay_s, self._delay_s = self._delay_s, min(2 * self._delay_s, self._most_s)
+        return delay_s * (0.5 + self._random() / 2)
+
+    def reset(self) -> None:
+        """It has worked."""
+        self._delay_s = self._first_s

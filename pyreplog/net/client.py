@@ -1,0 +1,317 @@
+"""A client's link to one address: requests and their replies over a connection that is made again when it is lost."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import random as _random
+import secrets
+import socket
+import ssl
+import threading
+from _thread import allocate_lock
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyreplog._native.frame import HEADER_SIZE, FrameBatch, encode_header
+from pyreplog.errors import (
+    ClosedError,
+    DisconnectedError,
+    InvalidArgumentError,
+    NotConnectedError,
+    PeerTimeoutError,
+    ReplogError,
+)
+from pyreplog.net.backoff import Backoff
+from pyreplog.net.connection import Connection
+from pyreplog.net.endpoint import Endpoint
+from pyreplog.net.greeting import Greeting
+from pyreplog.net.handshake import ClientHandshake, Identity, Peer, Secret
+from pyreplog.net.hello import NONCE_BYTES
+from pyreplog.net.limits import Limits
+from pyreplog.net.reactor import Reactor
+from pyreplog.net.requests import OnReply, Requests
+from pyreplog.net.sockets import Address, Stream, family_of, look_up, prepare, size_of, weakly
+from pyreplog.net.tls import TlsStream
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+logger = logging.getLogger(__name__)
+
+_BACKOFF_FIRST_S = 0.02
+_BACKOFF_MOST_S = 5.0
+
+
+class Channel(Endpoint):
+    """Connects to `address` (host, port) in the background, and again whenever the connection is lost.
+
+    expected: what the server must be. identity: what we are. secret: the server must know it too, and is told so
+    only after it has shown that. tls: a context for clients; the certificate must be for `address`'s host.
+    random: a number from 0 to 1, for the delays between attempts.
+
+    `close` disconnects: requests without an outcome get DisconnectedError, or NotConnectedError if never sent.
+
+    Requests made before the first attempt has ended wait for it. After an attempt that failed, requests are refused
+    at once until one succeeds.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        address: Address,
+        *,
+        expected: Identity | None = None,
+        identity: Identity | None = None,
+        secret: Secret | None = None,
+        tls: ssl.SSLContext | None = None,
+        limits: Limits | None = None,
+        random: Callable[[], float] = _random.random,
+        nonce: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self.address = address
+        self.limits = limits or Limits()
+        self.unknown_replies = 0  # to nobody: late, or never asked for
+        self.error: ReplogError | None = None  # of the last attempt to connect; None: it succeeded, or is the first
+        self._expected, self._identity = expected or Identity(), identity or Identity()
+        self._secret, self._nonce = secret, nonce
+        self._wrap = None if tls is None else partial(TlsStream, tls, host=address[0])
+        self._backoff = Backoff(_BACKOFF_FIRST_S, _BACKOFF_MOST_S, random)
+        self._connection: Connection | None = None
+        self._greeting: Greeting | None = None
+        self._lock = allocate_lock()  # of the requests and of their order on the wire
+        self._requests = Requests()
+        self._unsent: dict[int, tuple[tuple[ReadableBuffer, ...], int]] = {}  # wait for the first attempt
+        self._unsent_bytes = 0
+        self._next_id = 1
+        super().__init__(f"channel to {address[0]}:{address[1]}", reactor)
+        reactor.call_soon(weakly(self._connect))
+
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None
+
+    @property
+    def peer(self) -> Peer | None:
+        """The server, while there is a connection."""
+        connection = self._connection
+        return None if connection is None else connection.peer
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait to be sent."""
+        connection = self._connection
+        return self._unsent_bytes if connection is None else connection.queued_bytes
+
+    @property
+    def inflight(self) -> int:
+        """Requests without an outcome."""
+        return len(self._requests.waiting)
+
+    # ---- requests -------------------------------------------------------------------------------------------
+
+    def request(self, *buffers: ReadableBuffer, on_reply: OnReply, timeout: float) -> int:
+        """Send a request, with a body made of `buffers`; its correlation id. Any thread; never blocks.
+
+        The buffers are not copied and must not change until the outcome is there. Requests leave in the order in
+        which they were made.
+
+        on_reply: called once, by the thread that drives the reactor, with the reply's body (a view that pins a
+        receive buffer) or with the error: PeerTimeoutError after `timeout` seconds, DisconnectedError (with both the
+        outcome is unknown), NotConnectedError, or InvalidArgumentError when it is larger than the server takes (nothing
+        was sent). Ctrl-C in the middle of
+        the call makes it be called again.
+
+        Errors: InvalidArgumentError, an empty body; ClosedError.
+        """
+        size = size_of(buffers)
+        if not size:
+            raise InvalidArgumentError("a request has a body: a frame without one is a heartbeat")
+        deadline_us = self._reactor.clock.monotonic_us() + int(timeout * 1e6)
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            correlation_id = self._next_id
+            self._next_id += 1
+            refusal = self._send(correlation_id, buffers, size, on_reply, deadline_us)
+        if refusal is not None:
+            self._reactor.call_soon(lambda: on_reply(refusal))
+        return correlation_id
+
+    def _send(
+        self, correlation_id: int, buffers: tuple[ReadableBuffer, ...], size: int, on_reply: OnReply, deadline_us: int
+    ) -> ReplogError | None:
+        """Under the lock. Returns why not."""
+        connection = self._connection
+        if connection is not None:
+            if size > connection.peer.max_body_bytes:
+                return _too_large(connection, size)
+            if self._requests.add(correlation_id, on_reply, deadline_us):
+                self._arm(deadline_us)
+            if connection.send_frame(encode_header(correlation_id, size), buffers, size + HEADER_SIZE):
+                return None
+            del self._requests.waiting[correlation_id]
+        elif self.error is None and self._unsent_bytes + size <= self.limits.queued_bytes:
+            if self._requests.add(correlation_id, on_reply, deadline_us):
+                self._arm(deadline_us)
+            self._unsent[correlation_id] = buffers, size
+            self._unsent_bytes += size
+            return None
+        return self._not_connected()
+
+    def _not_connected(self) -> NotConnectedError:
+        error = NotConnectedError(f"no {self._what}: {self.error or 'the connection was just lost'}")
+        error.__cause__ = self.error
+        return error
+
+    def _settle(self, correlation_id: int, outcome: memoryview | ReplogError) -> bool:
+        """Tell whoever waits; False: nobody does. By the driver. Forgotten when it was told: Ctrl-C loses none."""
+        waiting = self._requests.waiting
+        entry = waiting.get(correlation_id)
+        if entry is None:
+            return False
+        try:
+            entry[0](outcome)
+        except Exception:
+            logger.exception("an on_reply raised")
+        del waiting[correlation_id]
+        return True
+
+    # ---- deadlines ------------------------------------------------------------------------------------------
+
+    def _arm(self, deadline_us: int) -> None:
+        delay_s = (deadline_us - self._reactor.clock.monotonic_us()) / 1e6
+        self._reactor.call_later(max(0.0, delay_s), weakly(self._check_deadlines))
+
+    def _check_deadlines(self) -> None:
+        now_us = self._reactor.clock.monotonic_us()
+        with self._lock:
+            overdue = self._requests.overdue(now_us)
+        for correlation_id in overdue:
+            with self._lock:
+                unsent = self._unsent.pop(correlation_id, None)
+                self._unsent_bytes -= 0 if unsent is None else unsent[1]
+            if unsent is None:
+                self._settle(correlation_id, PeerTimeoutError(f"no reply in time from the {self._what}"))
+            else:
+                self._settle(correlation_id, NotConnectedError(f"no {self._what} in time"))
+        with self._lock:
+            next_us = self._requests.next_check_us(now_us)
+            if next_us is not None and self._error is None:
+                self._arm(next_us)
+
+    # ---- what the connection tells --------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        """Send what waited, in order."""
+        with self._lock:
+            self._connection, self.error = connection, None
+            unsent, self._unsent, self._unsent_bytes = self._unsent, {}, 0
+            too_large: list[tuple[int, int]] = []
+            for correlation_id, (buffers, size) in unsent.items():
+                if size <= connection.peer.max_body_bytes:
+                    connection.send_frame(encode_header(correlation_id, size), buffers, size + HEADER_SIZE)
+                else:
+                    too_large.append((correlation_id, size))
+        for correlation_id, size in too_large:
+            self._settle(correlation_id, _too_large(connection, size))
+
+    def frames(self, _: Connection, batch: FrameBatch) -> None:
+        self._backoff.reset()
+        settle = self._settle
+        for correlation_id, body in batch:
+            if body and not settle(correlation_id, body):
+                self.unknown_replies += 1
+
+    def drained(self, connection: Connection) -> None:
+        """Requests wait for nothing but their replies."""
+
+    def closed(self, connection: Connection, error: ReplogError) -> None:
+        with self._lock:
+            self._connection = None
+            lost = [correlation_id for correlation_id in self._requests.waiting if correlation_id not in self._unsent]
+        if self._error is None:
+            self._reactor.call_later(self._backoff.next_s(), weakly(self._connect))
+        for correlation_id in lost:
+            outcome = DisconnectedError(f"the {self._what} was lost: {error}")
+            outcome.__cause__ = error
+            self._settle(correlation_id, outcome)
+
+    # ---- connecting -----------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        if self._error is not None or self._connection is not None or self._greeting is not None:
+            return
+        host, port = self.address
+        family = family_of(host)
+        if family is not None:
+            self._connect_to(family, (host, port))
+        else:
+            threading.Thread(target=self._look_up, name="pyreplog-lookup", daemon=True).start()
+
+    def _look_up(self) -> None:
+        """In a thread of its own: it may take long."""
+        try:
+            family, address = look_up(*self.address)
+            self._reactor.call_soon(lambda: self._connect_to(family, address))
+        except InvalidArgumentError as error:
+            failed = error
+            self._reactor.call_soon(lambda: self._failed(failed))
+
+    def _connect_to(self, family: socket.AddressFamily, address: Address) -> None:
+        if self._error is not None:
+            return
+        sock = prepare(socket.socket(family, socket.SOCK_STREAM))
+        code = sock.connect_ex(address)
+        if code not in (0, errno.EINPROGRESS):
+            sock.close()
+            self._failed(NotConnectedError(f"{self.address}: {errno.errorcode.get(code, code)}"))
+            return
+        handshake = ClientHandshake(
+            self._identity,
+            self._expected,
+            self.limits,
+            self._nonce(NONCE_BYTES),
+            secret=self._secret,
+            tls=self._wrap is not None,
+        )
+        self._greeting = Greeting(
+            self._reactor, sock, handshake, self.limits.handshake_s, weakly(self._greeted), self._wrap
+        )
+        self._greeting.begin()
+
+    def _greeted(self, _: Greeting, stream: Stream | None, peer: Peer | None, error: ReplogError | None) -> None:
+        self._greeting = None
+        if stream is None or peer is None:
+            self._failed(error or NotConnectedError("no connection"))
+            return
+        Connection(self._reactor, stream, self, self.limits, peer).open()
+
+    def _failed(self, error: ReplogError) -> None:
+        """An attempt failed: whoever waited for it is told."""
+        with self._lock:
+            self.error = error
+            unsent, self._unsent, self._unsent_bytes = self._unsent, {}, 0
+        if self._error is None:
+            self._reactor.call_later(self._backoff.next_s(), weakly(self._connect))
+        for correlation_id in unsent:
+            self._settle(correlation_id, self._not_connected())
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def _gone(self) -> bool:
+        return self._connection is None and self._greeting is None and not self._unsent
+
+    def _shut(self) -> None:
+        if self._greeting is not None:
+            self._greeting.abandon()
+            self._greeting = None
+        if self._connection is not None:
+            self._connection.close(ClosedError(f"the {self._what} was closed"))
+        self._failed(ClosedError(f"the {self._what} was closed"))
+
+
+def _too_large(connection: Connection, size: int) -> InvalidArgumentError:
+    most = connection.peer.max_body_bytes
+    return InvalidArgumentError(f"a request has at most {most} bytes on this connection, this one {size}")

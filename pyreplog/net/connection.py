@@ -1,0 +1,306 @@
+"""One connection: frames in, buffers out."""
+
+from __future__ import annotations
+
+import logging
+from _thread import allocate_lock
+from typing import TYPE_CHECKING, Protocol
+
+from pyreplog import handles
+from pyreplog._native.frame import FrameBatch, FrameParser, heartbeat
+from pyreplog.errors import ClosedError, DisconnectedError, PeerError, PeerTimeoutError, ReplogError, SlowPeerError
+from pyreplog.net.handshake import Peer
+from pyreplog.net.limits import Limits
+from pyreplog.net.outbox import Outbox
+from pyreplog.net.pulse import Beat, Pulse
+from pyreplog.net.reactor import BROKEN, READ, WRITE, Reactor
+from pyreplog.net.sockets import Stream, size_of, weakly
+from pyreplog.net.timers import Timer
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+logger = logging.getLogger(__name__)
+
+BUFFER_BYTES = 256 << 10
+_HEARTBEAT = heartbeat(0)
+_SHORTEST_HEARTBEAT_S = 0.01
+
+# Why a connection does not read; it reads when there is no reason left.
+ASKED, QUEUE_FULL, INFLIGHT_FULL, SERVER_FULL = 1, 2, 4, 8
+
+
+class Handler(Protocol):
+    """What happens on connections. All calls come from the reactor's driver, one at a time; none may block.
+
+    An exception closes the connection it came from, and no other.
+    """
+
+    def opened(self, connection: Connection) -> None:
+        """The hello is over; `connection.peer` tells who it is."""
+
+    def frames(self, connection: Connection, batch: FrameBatch) -> None:
+        """Frames have arrived. Those without a body are heartbeats; those at offset -1 are control bodies.
+
+        Bodies are views that pin a receive buffer of 256 KiB or more: let go of them soon, or copy.
+        """
+
+    def drained(self, connection: Connection) -> None:
+        """All that was queued has left: a stream may send more."""
+
+    def closed(self, connection: Connection, error: ReplogError) -> None:
+        """The last call; why it ended."""
+
+
+class Connection:
+    """A socket behind the hello. The owner keeps it: the reactor does not.
+
+    peer: the other side, from its hello. `send`, `pause`, `resume` and `close` may be called by any thread.
+    """
+
+    def __init__(self, reactor: Reactor, stream: Stream, handler: Handler, limits: Limits, peer: Peer) -> None:
+        self.peer = peer
+        self.limits = limits
+        self.received_bytes = 0
+        self.error: ReplogError | None = None  # why it is closed, or about to be
+        self._reactor, self._stream, self._handler = reactor, stream, handler
+        self._parser = FrameParser(max_body=limits.max_body_bytes, buffer_size=BUFFER_BYTES)
+        self._recv_into = stream.recv_into
+        self._pending = getattr(stream, "pending", None)  # TLS: what was received and not yet read
+        self._outbox = Outbox(stream.sendmsg)
+        self._lock = allocate_lock()  # of the outbox, the reasons and the events
+        self._corked = False
+        self._reasons = 0
+        self._events = READ
+        self._closed = False
+        self._timer: Timer | None = None
+        heartbeat_s = min(limits.heartbeat_s, max(peer.silence_s / 3, _SHORTEST_HEARTBEAT_S))
+        self._pulse = Pulse(
+            reactor.clock.monotonic_us(),
+            heartbeat_s=heartbeat_s,
+            silence_s=limits.silence_s,
+            stall_s=limits.stall_s,
+        )
+        handles.opened(self)
+
+    def open(self) -> None:
+        """Begin: tell the handler, and read. Called by the driver."""
+        self._reactor.register(self._stream.fileno(), weakly(self._ready), READ)
+        self._timer = self._reactor.call_later(self._pulse.interval_s, weakly(self._check_pulse))
+        self._handler.opened(self)
+        if self._pending is not None:
+            self._reactor.call_soon(weakly(self._read_pending))
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait to be sent."""
+        return self._outbox.queued_bytes
+
+    # ---- out ------------------------------------------------------------------------------------------------
+
+    def send(self, *buffers: ReadableBuffer) -> bool:
+        """Send whole frames, their parts in order; nothing of another thread comes between.
+
+        Never blocks and does not copy: the buffers must not change until they have left. False: the connection is
+        closed, nothing was sent. True: it was sent, or will be unless the connection ends before.
+        """
+        return self._send(buffers, size_of(buffers))
+
+    def send_frame(self, header: bytes, body: tuple[ReadableBuffer, ...], size: int) -> bool:
+        """`send`, for whoever has the frame in these parts and knows its `size` in bytes, header included."""
+        return self._send((header, *body), size)
+
+    def _send(self, buffers: tuple[ReadableBuffer, ...], size: int) -> bool:
+        with self._lock:
+            return self._put(buffers, size)
+
+    def _put(self, buffers: tuple[ReadableBuffer, ...], size: int) -> bool:
+        """Under the lock."""
+        if self.error is not None:
+            return False
+        outbox = self._outbox
+        if self._corked:
+            outbox.put(buffers, size)
+            return True
+        try:
+            outbox.send(buffers, size)
+        except OSError as error:
+            self._lost(error)
+            return False
+        except BaseException:  # Ctrl-C: nobody knows how much of it was sent
+            self.close(DisconnectedError("sending was interrupted"))
+            raise
+        if outbox.queued_bytes:
+            self._queue_grew()
+        return True
+
+    def _queue_grew(self) -> None:
+        if self._outbox.queued_bytes > self.limits.queued_bytes:
+            self._reasons |= QUEUE_FULL
+        self._watch()
+
+    def _flush(self) -> None:
+        """Hand over what the kernel takes."""
+        with self._lock:
+            self._outbox.flush()
+            if self._outbox.queued_bytes <= self.limits.queued_bytes:
+                self._reasons &= ~QUEUE_FULL
+            self._watch()
+        self._flushed()
+
+    def _flushed(self) -> None:
+        """Something has left the queue."""
+        if not self._outbox.queued_bytes:
+            self._handler.drained(self)
+
+    def _watch(self) -> None:
+        """Have the reactor look for what concerns us now."""
+        events = (0 if self._reasons else READ) | (WRITE if self._outbox.queued_bytes else 0)
+        if events != self._events and self.error is None:
+            self._reactor.modify(self._stream.fileno(), events)
+            self._events = events
+
+    # ---- in -------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Read nothing more until `resume`."""
+        self.hold(ASKED)
+
+    def resume(self) -> None:
+        self.release(ASKED)
+
+    def hold(self, reason: int) -> None:
+        """Do not read, for one more reason."""
+        with self._lock:
+            self._reasons |= reason
+            self._watch()
+
+    def release(self, reason: int) -> None:
+        """One reason less not to read."""
+        with self._lock:
+            held = self._reasons & reason
+            self._reasons &= ~reason
+            self._watch()
+        if held and self._pending is not None and self.error is None:
+            self._reactor.call_soon(weakly(self._read_pending))
+
+    def _ready(self, events: int) -> None:
+        if self.error is not None:
+            return
+        try:
+            if events & WRITE:
+                self._flush()
+            if events & READ and not self._reasons:
+                self._receive()
+            elif events & BROKEN:
+                self._recv_into(bytearray(1))  # raises what broke it
+                self._lost(ConnectionResetError("the peer has gone"))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lost(error)
+        except ReplogError as error:
+            self.close(error)
+        except Exception as error:
+            logger.exception("a connection is closed because its handler raised")
+            self.close(PeerError(f"the handler raised {type(error).__name__}"))
+        except BaseException:  # Ctrl-C: bytes may have been taken from the stream and not parsed
+            self.close(DisconnectedError("receiving was interrupted"))
+            raise
+
+    def _receive(self) -> None:
+        """One read: others have their turn before the next."""
+        parser = self._parser
+        count = self._recv_into(parser.get_buffer())
+        if not count:
+            cut = f", {parser.buffered} bytes into a frame" if parser.buffered else ""
+            raise DisconnectedError(f"{self._who()} closed the connection{cut}")
+        self.received_bytes += count
+        batch = parser.received(count)
+        frames = len(batch)
+        if frames == 1:
+            self._dispatch(batch)
+        elif frames:
+            self._dispatch_corked(batch)
+        if batch.error is not None:
+            raise batch.error
+        if self._pending is not None and self._pending():
+            self._reactor.call_soon(weakly(self._read_pending))
+
+    def _dispatch(self, batch: FrameBatch) -> None:
+        self._handler.frames(self, batch)
+
+    def _dispatch_corked(self, batch: FrameBatch) -> None:
+        """What is sent meanwhile leaves together."""
+        self._corked = True
+        try:
+            self._dispatch(batch)
+        finally:
+            self._uncork()
+
+    def _uncork(self) -> None:
+        with self._lock:
+            self._corked = False
+            if self.error is not None or not self._outbox.queued_bytes:
+                return
+            self._outbox.flush()
+            self._queue_grew()
+        self._flushed()
+
+    def _read_pending(self) -> None:
+        """Bytes that TLS has decrypted are in no epoll's sight."""
+        self._ready(READ)
+
+    # ---- alive? ---------------------------------------------------------------------------------------------
+
+    def _check_pulse(self) -> None:
+        if self.error is not None:
+            return
+        beat = self._pulse.check(
+            self._reactor.clock.monotonic_us(),
+            received=self.received_bytes,
+            sent=self._outbox.sent_bytes,
+            listening=not self._reasons,
+            full=self._outbox.queued_bytes > self.limits.queued_bytes,
+        )
+        if beat is Beat.SILENT:
+            self.close(PeerTimeoutError(f"{self._who()} was silent for {self.limits.silence_s:g} s"))
+        elif beat is Beat.STALLED:
+            self.close(SlowPeerError(f"{self._who()} left {self.queued_bytes} bytes in the queue"))
+        else:
+            if beat is Beat.SEND and not self.queued_bytes:
+                self.send(_HEARTBEAT)
+            self._timer = self._reactor.call_later(self._pulse.interval_s, weakly(self._check_pulse))
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def close(self, error: ReplogError | None = None) -> None:
+        """End it, soon; what is queued is dropped. The handler is told by the driver. Closing twice is fine."""
+        if self.error is not None:
+            return
+        self.error = error or ClosedError("the connection was closed")
+        try:
+            self._reactor.call_soon(self._finish)
+        except ReplogError:  # the reactor was closed before
+            self._finish()
+
+    def _lost(self, error: OSError) -> None:
+        self.close(DisconnectedError(f"the connection to {self._who()} was lost: {error}"))
+
+    def _finish(self) -> None:
+        if self._closed:
+            return
+        self._reactor.unregister(self._stream.fileno())
+        self._stream.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._outbox.clear()
+        self._handler.closed(self, self.error or ClosedError("the connection was closed"))
+        self._closed = True
+
+    def _who(self) -> str:
+        return repr(self.peer.identity.node) if self.peer.identity.node else "the peer"
+
+    def _forked(self) -> None:
+        self.error = ClosedError("the connection belongs to the parent process")
+        self._stream.close()

@@ -1,0 +1,48 @@
+"""What servers and channels have in common: handles that live on a reactor."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+
+from pyreplog.errors import ForkedError, ReplogError
+from pyreplog.handles import Handle, warn_of_leak
+from pyreplog.net.reactor import Reactor
+
+_CLOSE_S = 5.0
+
+
+class Endpoint(Handle):
+    """A handle whose work is done by callbacks of a reactor, and so is its end."""
+
+    def __init__(self, what: str, reactor: Reactor) -> None:
+        self._reactor = reactor
+        super().__init__(what)
+
+    @abstractmethod
+    def _shut(self) -> None:
+        """Let go of everything; by the driver, or when there is none any more."""
+
+    @abstractmethod
+    def _gone(self) -> bool:
+        """Whether all is let go of."""
+
+    def close(self) -> None:
+        """Let go at once, and wait for callbacks that are at work, unless this is one."""
+        super().close()
+        if os.getpid() == self._pid and not self._reactor.in_driver() and not self._gone():
+            self._reactor.drive(self._gone, _CLOSE_S)
+
+    def _let_go(self) -> None:
+        try:
+            self._reactor.call_soon(self._shut)
+        except ReplogError:  # the reactor was closed before
+            self._shut()
+
+    def _forked(self) -> None:
+        self._error = ForkedError(f"the {self._what} was opened by process {self._pid}; open it again in this one")
+
+    def __del__(self) -> None:
+        if getattr(self, "_error", self) is None:
+            warn_of_leak(self._what, self, self._opened_at)
+            super().close()  # without waiting: a finalizer may run anywhere

@@ -1,0 +1,288 @@
+"""Both sides of the hello, as state machines without I/O: bodies in, bodies out.
+
+    server                                  client
+    ServerHello (identity, nonce)    ->     checks the identity before it says anything
+                                     <-     ClientHello (identity, expectations, nonce)
+    ServerProof (shared secret only) ->     checks it: a wrong server learns nothing from the client
+                                     <-     ClientProof (shared secret only)
+    Welcome                          ->
+
+A proof is the HMAC-SHA256 of the role and both hellos, whole: both nonces, both identities, versions and limits. So
+a proof fits no other connection, no other pair of nodes and not the other role, and no part of a hello can be changed
+on the way. What comes after the hello is protected by TLS alone.
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from typing import NoReturn
+
+from pyreplog.errors import (
+    AuthenticationError,
+    HandshakeError,
+    IncarnationError,
+    InvalidArgumentError,
+    ProtocolVersionError,
+    WrongClusterError,
+    WrongServiceError,
+)
+from pyreplog.net import hello
+from pyreplog.net.hello import Auth, ClientHello, Kind, Proof, Refusal, ServerHello, Welcome
+from pyreplog.net.limits import Limits
+
+_SECRET_MIN = 16
+
+
+class Secret:
+    """A secret that both sides know: 16 bytes or more, random, for whoever sees a proof may try guesses on it.
+
+    Never shown, logged or pickled.
+    """
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) < _SECRET_MIN:
+            raise InvalidArgumentError(f"a shared secret has {_SECRET_MIN} bytes or more, this one {len(key)}")
+        self._key = bytes(key)
+
+    def proof(self, kind: Kind, server: bytes, client: bytes) -> Proof:
+        """That the side which sends `kind` knows this secret, bound to both hellos (encoded)."""
+        parts = (kind.to_bytes(1, "big"), len(server).to_bytes(4, "big"), server, client)
+        return Proof(kind, hmac.digest(self._key, b"".join(parts), "sha256"))
+
+    def check(self, proof: Proof, server: bytes, client: bytes) -> None:
+        """Raises AuthenticationError."""
+        if not hmac.compare_digest(self.proof(proof.kind, server, client).mac, proof.mac):
+            side = "server" if proof.kind is Kind.SERVER_PROOF else "client"
+            raise AuthenticationError(f"the {side} does not know the shared secret")
+
+    def __repr__(self) -> str:
+        return "<Secret>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Secret is not pickled or copied")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """Who a node is. `incarnation`: 16 random bytes, kept with its data; zeros when it keeps none."""
+
+    node: str = ""
+    incarnation: bytes = hello.ANY_INCARNATION
+    cluster: str = ""
+    service: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.incarnation) != hello.INCARNATION_BYTES:
+            raise InvalidArgumentError(f"incarnation: expected 16 bytes, found {len(self.incarnation)}")
+        for what in ("node", "cluster", "service"):
+            hello.name_bytes(getattr(self, what), what)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The other side, as its hello describes it; the limits are those it asks us to keep.
+
+    `inflight_bytes`: of requests that it reads before their replies have left; None: it is a client.
+    """
+
+    identity: Identity
+    version: int
+    max_body_bytes: int
+    silence_s: float
+    inflight_bytes: int | None
+
+
+class ServerHandshake:
+    """The server's side of one connection. `peer` is there once it is over.
+
+    nonce: 32 random bytes. secret: None for none. mutual_tls: this connection has shown a client's certificate.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        limits: Limits,
+        nonce: bytes,
+        *,
+        secret: Secret | None = None,
+        mutual_tls: bool = False,
+    ) -> None:
+        self.peer: Peer | None = None
+        self._secret = secret
+        auth = Auth.SECRET if secret is not None else Auth.TLS if mutual_tls else Auth.NONE
+        self._hello = ServerHello(
+            auth,
+            identity.incarnation,
+            nonce,
+            limits.max_body_bytes,
+            int(limits.silence_s * 1000),
+            limits.connection_inflight_bytes,
+            identity.service,
+            identity.cluster,
+            identity.node,
+        )
+        self._client: ClientHello | None = None
+        self._client_bytes = b""
+        self._version = 0
+
+    def begin(self) -> list[bytes]:
+        """Bodies to send first."""
+        return [self._hello.encode()]
+
+    def receive(self, body: bytes) -> list[bytes]:
+        """Bodies to send in reply to `body`. Raises HandshakeError; send `refusal(error)` then, and close."""
+        message = hello.decode(body)
+        if isinstance(message, Refusal):
+            raise Refused(message.error)
+        if isinstance(message, ClientHello) and self._client is None:
+            return self._receive_hello(message, body)
+        if isinstance(message, Proof) and message.kind is Kind.CLIENT_PROOF and self._client and self._secret:
+            self._secret.check(message, self._hello.encode(), self._client_bytes)
+            return self._welcome(self._client)
+        raise HandshakeError(f"a {type(message).__name__} is out of turn")
+
+    def _receive_hello(self, client: ClientHello, body: bytes) -> list[bytes]:
+        server = self._hello
+        self._version = _common_version(server, client)
+        _check_names(client, server)
+        if client.expected_incarnation not in (hello.ANY_INCARNATION, server.incarnation):
+            raise IncarnationError(
+                f"the client expects incarnation {client.expected_incarnation.hex()} of node {server.node!r}, "
+                f"this is {server.incarnation.hex()}"
+            )
+        self._client, self._client_bytes = client, body
+        if self._secret is None:
+            return self._welcome(client)
+        return [self._secret.proof(Kind.SERVER_PROOF, server.encode(), body).encode()]
+
+    def _welcome(self, client: ClientHello) -> list[bytes]:
+        identity = Identity(
+            node=client.node, incarnation=client.incarnation, cluster=client.cluster, service=client.service
+        )
+        self.peer = Peer(identity, self._version, client.max_body_bytes, client.silence_ms / 1000, None)
+        return [Welcome(self._version).encode()]
+
+
+class ClientHandshake:
+    """The client's side of one connection. `peer` is there once it is over.
+
+    expected: what the server must be; empty names and an incarnation of zeros take any. tls: there is TLS below.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        expected: Identity,
+        limits: Limits,
+        nonce: bytes,
+        *,
+        secret: Secret | None = None,
+        tls: bool = False,
+    ) -> None:
+        self.peer: Peer | None = None
+        self._expected, self._secret, self._tls = expected, secret, tls
+        self._hello = ClientHello(
+            expected.incarnation,
+            identity.incarnation,
+            nonce,
+            limits.max_body_bytes,
+            int(limits.silence_s * 1000),
+            expected.service,
+            expected.cluster,
+            identity.node,
+        )
+        self._server: ServerHello | None = None
+        self._server_bytes = b""
+        self._proven = secret is None
+
+    def begin(self) -> list[bytes]:
+        return []
+
+    def receive(self, body: bytes) -> list[bytes]:
+        """Bodies to send in reply to `body`. Raises HandshakeError; send `refusal(error)` then, and close."""
+        message = hello.decode(body)
+        if isinstance(message, Refusal):
+            raise Refused(message.error)
+        if isinstance(message, ServerHello) and self._server is None:
+            return self._receive_hello(message, body)
+        if isinstance(message, Proof) and message.kind is Kind.SERVER_PROOF and self._server and not self._proven:
+            return self._receive_proof(message)
+        if isinstance(message, Welcome) and self._server is not None and self._proven:
+            return self._receive_welcome(message, self._server)
+        raise HandshakeError(f"a {type(message).__name__} is out of turn")
+
+    def _receive_hello(self, server: ServerHello, body: bytes) -> list[bytes]:
+        _common_version(server, self._hello)
+        _check_names(self._hello, server)
+        expected = self._expected
+        if (expected.node and expected.node != server.node) or (
+            expected.incarnation not in (hello.ANY_INCARNATION, server.incarnation)
+        ):
+            raise IncarnationError(
+                f"expected node {expected.node!r} in incarnation {expected.incarnation.hex()}, "
+                f"found {server.node!r} in {server.incarnation.hex()}"
+            )
+        self._check_auth(server.auth)
+        self._server, self._server_bytes = server, body
+        return [self._hello.encode()]
+
+    def _check_auth(self, auth: Auth) -> None:
+        """No side talks the other one into less than it was configured for."""
+        if self._secret is not None:
+            expected = Auth.SECRET
+        elif auth is Auth.TLS and self._tls:
+            return
+        else:
+            expected = Auth.NONE
+        if auth is not expected:
+            raise AuthenticationError(f"this client authenticates by {expected.name}, the server by {auth.name}")
+
+    def _receive_proof(self, proof: Proof) -> list[bytes]:
+        assert self._secret is not None
+        client = self._hello.encode()
+        self._secret.check(proof, self._server_bytes, client)
+        self._proven = True
+        return [self._secret.proof(Kind.CLIENT_PROOF, self._server_bytes, client).encode()]
+
+    def _receive_welcome(self, welcome: Welcome, server: ServerHello) -> list[bytes]:
+        if welcome.version != _common_version(server, self._hello):
+            raise ProtocolVersionError(f"the server chose version {welcome.version}, which was not offered")
+        identity = Identity(
+            node=server.node, incarnation=server.incarnation, cluster=server.cluster, service=server.service
+        )
+        silence_s = server.silence_ms / 1000
+        self.peer = Peer(identity, welcome.version, server.max_body_bytes, silence_s, server.inflight_bytes)
+        return []
+
+
+class Refused(HandshakeError):
+    """The peer refuses, for the reason in `error`; it is not told so again."""
+
+    def __init__(self, error: HandshakeError) -> None:
+        self.error = type(error)(f"the peer refuses: {error}")
+        super().__init__(str(self.error))
+
+
+def refusal(error: HandshakeError) -> list[bytes]:
+    """Bodies to send before closing because of `error`."""
+    return [] if isinstance(error, Refused) else [Refusal(error).encode()]
+
+
+def _common_version(server: ServerHello, client: ClientHello) -> int:
+    version = min(server.version, client.version)
+    if version < max(server.min_version, client.min_version):
+        raise ProtocolVersionError(
+            f"the server speaks versions {server.min_version} to {server.version}, "
+            f"the client {client.min_version} to {client.version}"
+        )
+    return version
+
+
+def _check_names(client: ClientHello, server: ServerHello) -> None:
+    if client.service and client.service != server.service:
+        raise WrongServiceError(f"the client expects service {client.service!r}, the server is {server.service!r}")
+    if client.cluster and client.cluster != server.cluster:
+        raise WrongClusterError(f"the client expects cluster {client.cluster!r}, the server is of {server.cluster!r}")

@@ -1,0 +1,252 @@
+"""The first frames of a connection, as bytes. The byte tables are in `_native/FORMAT.md`, "Hello".
+
+Every hello body begins with a magic and its kind; all of it is big-endian, and every length is bounded.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeAlias
+
+from pyreplog._native.frame import MAX_BODY
+from pyreplog.errors import (
+    AuthenticationError,
+    HandshakeError,
+    IncarnationError,
+    InvalidArgumentError,
+    ProtocolVersionError,
+    TooManyConnectionsError,
+    WrongClusterError,
+    WrongServiceError,
+)
+
+MAGIC = b"REPLOGNT"
+VERSION = 1
+MIN_VERSION = 1
+BODY_MAX = 2048
+"""Bytes of the largest hello body that is accepted."""
+
+NONCE_BYTES = 32
+MAC_BYTES = 32
+INCARNATION_BYTES = 16
+ANY_INCARNATION = bytes(INCARNATION_BYTES)
+_NAME_MAX = 255
+_REASON_MAX = 1024
+
+_START = struct.Struct(">8sB")
+_SERVER = struct.Struct(">8sBBHH16s32sIIQ")
+_CLIENT = struct.Struct(">8sBHH16s16s32sII")
+_PROOF = struct.Struct(">8sB32s")
+_WELCOME = struct.Struct(">8sBH")
+_REFUSAL = struct.Struct(">8sBBH")
+
+
+class Kind(IntEnum):
+    SERVER = 1
+    CLIENT = 2
+    SERVER_PROOF = 3
+    CLIENT_PROOF = 4
+    WELCOME = 5
+    REFUSAL = 6
+
+
+class Auth(IntEnum):
+    """How the two sides convince each other."""
+
+    NONE = 0
+    SECRET = 1
+    TLS = 2  # the certificates of both sides
+
+
+REASONS: dict[int, type[HandshakeError]] = {
+    0: HandshakeError,
+    1: ProtocolVersionError,
+    2: WrongServiceError,
+    3: IncarnationError,
+    4: AuthenticationError,
+    5: TooManyConnectionsError,
+    6: WrongClusterError,
+}
+_CODES = {error: code for code, error in REASONS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerHello:
+    """What a server says first. `min_version` to `version` are the versions that it speaks."""
+
+    auth: Auth
+    incarnation: bytes
+    nonce: bytes
+    max_body_bytes: int
+    silence_ms: int
+    inflight_bytes: int
+    service: str
+    cluster: str
+    node: str
+    min_version: int = MIN_VERSION
+    version: int = VERSION
+
+    def encode(self) -> bytes:
+        return _SERVER.pack(
+            MAGIC,
+            Kind.SERVER,
+            self.auth,
+            self.min_version,
+            self.version,
+            self.incarnation,
+            self.nonce,
+            self.max_body_bytes,
+            self.silence_ms,
+            self.inflight_bytes,
+        ) + _names(self.service, self.cluster, self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientHello:
+    """A client's answer. Empty `service` and `cluster`, and an incarnation of zeros, expect any."""
+
+    expected_incarnation: bytes
+    incarnation: bytes
+    nonce: bytes
+    max_body_bytes: int
+    silence_ms: int
+    service: str
+    cluster: str
+    node: str
+    min_version: int = MIN_VERSION
+    version: int = VERSION
+
+    def encode(self) -> bytes:
+        return _CLIENT.pack(
+            MAGIC,
+            Kind.CLIENT,
+            self.min_version,
+            self.version,
+            self.expected_incarnation,
+            self.incarnation,
+            self.nonce,
+            self.max_body_bytes,
+            self.silence_ms,
+        ) + _names(self.service, self.cluster, self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """That its sender (`kind`: SERVER_PROOF or CLIENT_PROOF) knows the secret."""
+
+    kind: Kind
+    mac: bytes
+
+    def encode(self) -> bytes:
+        return _PROOF.pack(MAGIC, self.kind, self.mac)
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The server's last word: from here on, frames are the service's, in this version."""
+
+    version: int
+
+    def encode(self) -> bytes:
+        return _WELCOME.pack(MAGIC, Kind.WELCOME, self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Either side's last word before it closes."""
+
+    error: HandshakeError
+
+    def encode(self) -> bytes:
+        reason = str(self.error).encode()[:_REASON_MAX]
+        return _REFUSAL.pack(MAGIC, Kind.REFUSAL, _CODES.get(type(self.error), 0), len(reason)) + reason
+
+
+Message: TypeAlias = ServerHello | ClientHello | Proof | Welcome | Refusal
+
+
+def decode(body: bytes) -> Message:
+    """The hello that `body` is. Raises HandshakeError, with a reason that does not repeat the peer's bytes."""
+    if len(body) < _START.size or body[:8] != MAGIC:
+        raise HandshakeError(f"expected a hello of pyreplog, found {len(body)} other bytes")
+    try:
+        return _DECODERS[Kind(body[8])](body)
+    except (ValueError, struct.error) as error:
+        raise HandshakeError(f"a hello of kind {body[8]} and {len(body)} bytes is malformed: {error}") from None
+
+
+def name_bytes(name: str, what: str) -> bytes:
+    """Bytes of a service, cluster or node name; InvalidArgumentError when it is too long."""
+    encoded = name.encode()
+    if len(encoded) > _NAME_MAX:
+        raise InvalidArgumentError(f"{what}: expected at most {_NAME_MAX} bytes of UTF-8, found {len(encoded)}")
+    return encoded
+
+
+def _names(*names: str) -> bytes:
+    return b"".join(bytes((len(encoded),)) + encoded for encoded in (name_bytes(name, "name") for name in names))
+
+
+def _read_names(body: bytes, at: int, count: int) -> list[str]:
+    names = []
+    for _ in range(count):
+        end = at + 1 + body[at] if at < len(body) else len(body) + 1
+        if end > len(body):
+            raise ValueError("a name ends behind the body")
+        names.append(body[at + 1 : end].decode())
+        at = end
+    if at != len(body):
+        raise ValueError(f"{len(body) - at} bytes too many")
+    return names
+
+
+def _check_limits(max_body_bytes: int, silence_ms: int) -> None:
+    if not 1 <= max_body_bytes <= MAX_BODY or silence_ms < 1:
+        raise ValueError(f"limits of {max_body_bytes} bytes and {silence_ms} ms")
+
+
+def _server_hello(body: bytes) -> ServerHello:
+    _, _, auth, low, high, incarnation, nonce, max_body, silence_ms, inflight = _SERVER.unpack_from(body)
+    _check_limits(max_body, silence_ms)
+    service, cluster, node = _read_names(body, _SERVER.size, 3)
+    return ServerHello(
+        Auth(auth), incarnation, nonce, max_body, silence_ms, inflight, service, cluster, node, low, high
+    )
+
+
+def _client_hello(body: bytes) -> ClientHello:
+    _, _, low, high, expected, incarnation, nonce, max_body, silence_ms = _CLIENT.unpack_from(body)
+    _check_limits(max_body, silence_ms)
+    service, cluster, node = _read_names(body, _CLIENT.size, 3)
+    return ClientHello(expected, incarnation, nonce, max_body, silence_ms, service, cluster, node, low, high)
+
+
+def _proof(body: bytes) -> Proof:
+    _, kind, mac = _PROOF.unpack(body)
+    return Proof(Kind(kind), mac)
+
+
+def _welcome(body: bytes) -> Welcome:
+    _, _, version = _WELCOME.unpack(body)
+    return Welcome(version)
+
+
+def _refusal(body: bytes) -> Refusal:
+    _, _, code, length = _REFUSAL.unpack_from(body)
+    reason = body[_REFUSAL.size :]
+    if length != len(reason) or length > _REASON_MAX:
+        raise ValueError(f"a reason of {length} bytes has {len(reason)}")
+    return Refusal(REASONS.get(code, HandshakeError)(reason.decode("utf-8", "replace")))
+
+
+_DECODERS: dict[Kind, Callable[[bytes], Message]] = {
+    Kind.SERVER: _server_hello,
+    Kind.CLIENT: _client_hello,
+    Kind.SERVER_PROOF: _proof,
+    Kind.CLIENT_PROOF: _proof,
+    Kind.WELCOME: _welcome,
+    Kind.REFUSAL: _refusal,
+}

@@ -1,0 +1,166 @@
+"""Requests whose replies have not left: counted, bounded, given back. A server reads no more than it can hold."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pyreplog._native.frame import CONTROL_OFFSET, HEADER_SIZE, FrameBatch, encode_header
+from pyreplog.errors import FrameError
+from pyreplog.net.connection import INFLIGHT_FULL, Connection, Handler
+from pyreplog.net.handshake import Peer
+from pyreplog.net.limits import Limits
+from pyreplog.net.reactor import Reactor
+from pyreplog.net.sockets import Stream, size_of
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+REQUEST_BYTES = 256
+"""What a request costs besides its body: small ones are bounded too."""
+
+
+class Budget:
+    """Bytes in flight on all connections of a server. Any thread.
+
+    changed: called, by whoever crosses the limit, with whether it is exceeded now.
+    """
+
+    __slots__ = ("_changed", "_limit", "_lock", "full", "used_bytes")
+
+    def __init__(self, limit: int, changed: Callable[[], object]) -> None:
+        self._limit, self._changed = limit, changed
+        self._lock = allocate_lock()
+        self.used_bytes = 0
+        self.full = False
+
+    def add(self, count: int) -> None:
+        """Take `count` bytes, or give them back (negative)."""
+        with self._lock:
+            self.used_bytes += count
+            full = self.used_bytes > self._limit
+            crossed = full is not self.full
+            self.full = full
+        if crossed:
+            self._changed()
+
+
+class ServerConnection(Connection):
+    """A connection whose frames are requests: each is answered by `reply` or let go by `forget`.
+
+    Heartbeats and control bodies do not count.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        stream: Stream,
+        handler: Handler,
+        limits: Limits,
+        peer: Peer,
+        budget: Budget,
+        ended: Callable[[ServerConnection], object],
+    ) -> None:
+        super().__init__(reactor, stream, handler, limits, peer)
+        self._ended = ended
+        self.inflight_bytes = 0
+        self._budget = budget
+        self._requests: dict[int, int] = {}  # correlation id -> bytes
+        self._leaving: deque[tuple[int, int]] = deque()  # (sent_bytes at which a reply has left, bytes of its request)
+
+    @property
+    def inflight(self) -> int:
+        """Requests that have not been answered."""
+        return len(self._requests)
+
+    def reply(self, correlation_id: int, *buffers: ReadableBuffer) -> bool:
+        """Answer a request, with a body made of `buffers`; once. Any thread.
+
+        As `send`: never blocks, keeps the buffers. False: the connection is closed. When the reply has left, the
+        bytes of the request are given back.
+        """
+        size = size_of(buffers)
+        with self._lock:
+            sent = self._put((encode_header(correlation_id, size), *buffers), size + HEADER_SIZE)
+            charge = self._settle(correlation_id)
+        self._give_back(charge)
+        return sent
+
+    def forget(self, correlation_id: int) -> None:
+        """No (further) reply will come to this request. Any thread."""
+        with self._lock:
+            charge = self._settle(correlation_id)
+        self._give_back(charge)
+
+    def _settle(self, correlation_id: int) -> int:
+        """Under the lock. Bytes to give back now: those of a reply that has to wait are given back when it has left."""
+        charge = self._requests.pop(correlation_id, 0)
+        outbox = self._outbox
+        if outbox.queued_bytes:
+            self._leaving.append((outbox.sent_bytes + outbox.queued_bytes, charge))
+            return 0
+        self.inflight_bytes -= charge
+        return charge
+
+    def _dispatch(self, batch: FrameBatch) -> None:
+        taken = self._take(batch)
+        if taken:
+            self._charge(taken)
+        if taken or any(body for _, body in batch):
+            self._handler.frames(self, batch)
+
+    def _charge(self, taken: int) -> None:
+        self._budget.add(taken)
+        with self._lock:
+            self.inflight_bytes += taken
+            if self.inflight_bytes > self.limits.connection_inflight_bytes:
+                self._reasons |= INFLIGHT_FULL
+                self._watch()
+
+    def _take(self, batch: FrameBatch) -> int:
+        """Note the requests of a batch; their bytes."""
+        requests = self._requests
+        taken = 0
+        for offset, body in batch:
+            if body and offset != CONTROL_OFFSET:
+                if offset in requests or offset < 0:
+                    self._charge(taken)
+                    raise FrameError(self.received_bytes, "a correlation id from 0 that is not in use", str(offset))
+                requests[offset] = charge = len(body) + REQUEST_BYTES
+                taken += charge
+        return taken
+
+    def _give_back(self, charge: int) -> None:
+        """To the server; and this connection reads on, if it did not because of its limit."""
+        if charge:
+            self._budget.add(-charge)
+            if self._reasons & INFLIGHT_FULL and self.inflight_bytes <= self.limits.connection_inflight_bytes:
+                self.release(INFLIGHT_FULL)
+
+    def _flushed(self) -> None:
+        """Give back what has left."""
+        leaving, sent = self._leaving, self._outbox.sent_bytes
+        charge = 0
+        with self._lock:
+            while leaving and leaving[0][0] <= sent:
+                charge += leaving.popleft()[1]
+            self.inflight_bytes -= charge
+        self._give_back(charge)
+        super()._flushed()
+
+    def _finish(self) -> None:
+        if not self._closed:
+            with self._lock:
+                charge, self.inflight_bytes = self.inflight_bytes, 0
+                self._requests.clear()
+                self._leaving.clear()
+            self._budget.add(-charge)
+        super()._finish()
+        self._ended(self)
+
+    @property
+    def idle(self) -> bool:
+        """Whether all requests are answered and all replies have left."""
+        return not self._requests and not self.queued_bytes

@@ -1,0 +1,323 @@
+"""A small reactor: epoll, timers, and calls handed over from other threads.
+
+Blocking sockets answer in half the time that asyncio takes for a round trip, and a thread that waits for a reply may
+drive this loop itself (`drive`), so that nobody has to wake it. Callbacks run in whichever thread drives, one at a
+time: they need no locks among themselves, and must not block.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+from pyreplog.clock import Clock, SystemClock
+from pyreplog.errors import ForkedError, InvalidArgumentError
+from pyreplog.handles import Handle
+from pyreplog.net.baton import DRIVER, REST_S, Baton
+from pyreplog.net.timers import Timer, Timers
+
+logger = logging.getLogger(__name__)
+
+READ, WRITE = select.EPOLLIN, select.EPOLLOUT
+BROKEN = select.EPOLLERR | select.EPOLLHUP
+
+_EVENTS_MAX = 256
+_ROUNDS = 16
+"""While one descriptor keeps the reactor busy, timers are looked at in every so many rounds only."""
+
+_FOREVER_S = 3600.0
+
+Callback = Callable[[int], object]
+Call = Callable[[], object]
+
+
+class Reactor(Handle):
+    """Calls back when descriptors are ready, when time has passed, and soon.
+
+    Any thread may use any method. It runs once somebody drives it: a thread of its own (`start`), the caller's
+    (`run`), or one that waits for something (`drive`).
+
+    clock: for timers. busy_poll_us: look for events this long, without sleeping, before going to sleep: saves the
+    wake-up of a core, costs the core.
+    """
+
+    def __init__(self, *, clock: Clock | None = None, busy_poll_us: int = 0) -> None:
+        if not 0 <= busy_poll_us <= 1_000_000:
+            raise InvalidArgumentError(f"busy_poll_us: expected 0 to 1000000, found {busy_poll_us}")
+        self.clock: Clock = SystemClock() if clock is None else clock
+        self._busy_s = busy_poll_us / 1e6
+        self._callbacks: dict[int, Callback] = {}
+        self._soon: deque[Call] = deque()
+        self._timers = Timers(self.clock)
+        self._baton = Baton()
+        self._asleep = False  # the driver is about to block, or does: what it should see needs a wake-up
+        self._running = False
+        self._round = 0
+        self._thread: threading.Thread | None = None
+        self._epoll = select.epoll()
+        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._eventfd, READ)
+        super().__init__("reactor")
+
+    # ---- what to call back for ------------------------------------------------------------------------------
+
+    def register(self, fd: int, callback: Callback, events: int) -> None:
+        """Have `callback(events)` called while `fd` is ready (level-triggered; READ, WRITE; BROKEN is always told)."""
+        self._check_open()
+        self._epoll.register(fd, events)
+        self._callbacks[fd] = callback
+
+    def modify(self, fd: int, events: int) -> None:
+        """Other events for a registered `fd`. After the reactor was closed there are none."""
+        try:
+            self._epoll.modify(fd, events)
+        except ValueError:
+            if self._error is None:
+                raise
+
+    def unregister(self, fd: int) -> None:
+        """No more calls; before `fd` is closed. An fd that is not registered is fine."""
+        if self._callbacks.pop(fd, None) is not None and self._error is None:
+            self._epoll.unregister(fd)
+
+    def call_soon(self, call: Call) -> None:
+        """Have `call()` called by the driver, after those handed over before.
+
+        When Ctrl-C interrupts it, it is called again.
+        """
+        if self._error is not None:
+            raise self._error
+        self._soon.append(call)
+        if self._asleep:
+            self._wake()
+
+    def call_later(self, delay_s: float, call: Call) -> Timer:
+        """Have `call()` called by the driver in `delay_s` seconds, or up to 2 ms later."""
+        if self._error is not None:
+            raise self._error
+        timer, first = self._timers.add(delay_s, call)
+        if first and self._asleep:
+            self._wake()
+        return timer
+
+    # ---- who drives -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Drive from a daemon thread, until `stop` or `close`."""
+        self._check_open()
+        if self._running:
+            raise InvalidArgumentError("this reactor is running")
+        self._running = True
+        ready = threading.Event()
+        self._thread = threading.Thread(
+            target=_run, args=(weakref.ref(self), self._baton, self._epoll, ready), name="pyreplog-net", daemon=True
+        )
+        self._thread.start()
+        ready.wait()
+
+    def run(self) -> None:
+        """Drive from this thread, until `stop` or `close`. Ctrl-C ends it with KeyboardInterrupt."""
+        self._check_open()
+        if self._running:
+            raise InvalidArgumentError("this reactor is running")
+        self._running = True
+        try:
+            _run(weakref.ref(self), self._baton, self._epoll, None)
+        finally:
+            self._running = False
+
+    def stop(self) -> None:
+        """Have `start`'s thread or `run` end; waits for the thread, unless this is it."""
+        self._running = False
+        self._wake()
+        self._baton.ring()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def drive(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until `done()`, at most `timeout` seconds (None: as long as it takes), and drive meanwhile.
+
+        done: cheap, does not block, and says True for good; called by any thread that drives, after events.
+        Returns its last word. Of several threads one drives, the others sleep until their outcome is there. The
+        reactor's own thread drives again 2 ms after the last of them left; until then nobody does.
+
+        Errors: InvalidArgumentError, called by a callback of this reactor; ClosedError.
+        """
+        if self._error is not None:
+            raise self._error
+        if done():
+            return True
+        baton, holder = self._baton, self._baton.holder
+        me = threading.get_ident()
+        if holder.get(DRIVER) == me:
+            raise InvalidArgumentError("a callback of a reactor cannot wait for it")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            while True:
+                left = _FOREVER_S if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    return done()
+                if self._error is not None:
+                    raise self._error
+                if holder.setdefault(DRIVER, me) == me:
+                    self._step(left)
+                    if baton.waiting:
+                        baton.wake_done()
+                else:
+                    baton.wait(done, left, self._wake)
+                if done():
+                    return True
+        finally:
+            if DRIVER in holder and holder[DRIVER] == me:
+                del holder[DRIVER]
+            self._left()
+
+    # ---- one round ------------------------------------------------------------------------------------------
+
+    def _step(self, timeout_s: float) -> None:
+        """Wait for events at most so long, and call back."""
+        timeout_s = self._before(timeout_s)
+        try:
+            events = self._epoll.poll(timeout_s, _EVENTS_MAX)
+        finally:
+            self._asleep = False
+        self._after(events)
+
+    def _before(self, timeout_s: float) -> float:
+        """Seconds to sleep. From here on, whoever has something for the driver wakes it."""
+        self._asleep = True
+        wait_s = self._timers.wait_s()
+        if self._soon:
+            return 0.0
+        if wait_s is not None and wait_s < timeout_s:
+            timeout_s = wait_s
+        if self._busy_s:
+            return self._spin(timeout_s)
+        return timeout_s
+
+    def _spin(self, timeout_s: float) -> float:
+        """Look for events without sleeping; they stay for the poll to come."""
+        until = time.monotonic() + min(timeout_s, self._busy_s)
+        poll = self._epoll.poll
+        while time.monotonic() < until:
+            if poll(0, 1):
+                return 0.0
+        return max(0.0, timeout_s - self._busy_s)
+
+    def _after(self, events: list[tuple[int, int]]) -> None:
+        callbacks = self._callbacks
+        for fd, mask in events:
+            callback = callbacks.get(fd)
+            if callback is not None:
+                try:
+                    callback(mask)
+                except Exception:
+                    logger.exception("a callback raised; its descriptor is not looked at any more")
+                    self.unregister(fd)
+            elif fd == self._eventfd:
+                self._drain_wakeups()
+        self._round += 1
+        if len(events) != 1 or self._round % _ROUNDS == 0 or events[0][0] == self._eventfd:
+            for timer in self._timers.due():
+                self._soon.append(timer.call)
+        if self._soon:
+            self._call_those_handed_over()
+
+    def _call_those_handed_over(self) -> None:
+        """A call leaves the queue after it was made: Ctrl-C loses none."""
+        soon = self._soon
+        for _ in range(len(soon)):
+            try:
+                soon[0]()
+            except Exception:
+                logger.exception("a call handed over to the reactor raised")
+            soon.popleft()
+
+    def _wake(self) -> None:
+        try:
+            os.eventfd_write(self._eventfd, 1)
+        except (BlockingIOError, OSError):  # full: the driver is awake; or closed meanwhile
+            return
+
+    def _drain_wakeups(self) -> None:
+        try:
+            os.eventfd_read(self._eventfd)
+        except BlockingIOError:
+            return
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def in_driver(self) -> bool:
+        """Whether this thread drives: it is in a callback."""
+        return self._baton.mine()
+
+    def _let_go(self) -> None:
+        self.stop()
+        self._baton.wake_all()
+        if self._baton.mine():  # a callback closes its reactor: whoever drives finishes behind it
+            return
+        while not self._baton.take():
+            self._wake()
+            self._baton.wait(lambda: False, REST_S, self._wake)
+        if self._eventfd >= 0:  # else the last driver was quicker
+            self._finish()
+        del self._baton.holder[DRIVER]
+
+    def _finish(self) -> None:
+        """What was handed over is still called; then the descriptors go. For the one who holds the baton."""
+        self._call_those_handed_over()
+        self._callbacks.clear()
+        self._epoll.close()
+        os.close(self._eventfd)
+        self._eventfd = -1
+
+    def _left(self) -> None:
+        """Behind the last statement of a driver."""
+        if self._error is not None and self._eventfd >= 0 and self._baton.take():
+            self._finish()
+            del self._baton.holder[DRIVER]
+        self._baton.given_back()
+
+    def _forked(self) -> None:
+        self._error = ForkedError(f"the reactor was made by process {self._pid}; make one in this process")
+        self._epoll.close()
+        os.close(self._eventfd)
+
+
+def _run(ref: weakref.ref[Reactor], baton: Baton, epoll: select.epoll, ready: threading.Event | None) -> None:
+    """Drive until stopped, whenever nobody else does."""
+    baton.owner = me = threading.get_ident()
+    if ready is not None:
+        ready.set()
+    wanted = True
+    while (reactor := ref()) is not None and reactor._running:
+        try:
+            if wanted and baton.take():
+                del reactor
+                _lead(ref, baton, epoll)
+        finally:
+            if DRIVER in baton.holder and baton.holder[DRIVER] == me:
+                del baton.holder[DRIVER]
+            if (reactor := ref()) is not None:
+                reactor._left()
+        del reactor
+        wanted = baton.rest()
+
+
+def _lead(ref: weakref.ref[Reactor], baton: Baton, epoll: select.epoll) -> None:
+    """Drive until somebody wants to borrow. While it sleeps it holds no reference: a forgotten reactor is met."""
+    while (reactor := ref()) is not None and reactor._running and not baton.waiting:
+        timeout_s = reactor._before(_FOREVER_S)
+        del reactor
+        events = epoll.poll(timeout_s, _EVENTS_MAX)
+        if (reactor := ref()) is None:
+            return
+        reactor._asleep = False
+        reactor._after(events)

@@ -1,0 +1,198 @@
+"""A server: listens, says hello, takes requests and sends replies, within its limits."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+
+from pyreplog._native.frame import CONTROL_OFFSET, encode
+from pyreplog.errors import ClosedError, ReplogError, TooManyConnectionsError
+from pyreplog.net.connection import ASKED, SERVER_FULL, Handler
+from pyreplog.net.endpoint import Endpoint
+from pyreplog.net.greeting import Greeting
+from pyreplog.net.handshake import Identity, Peer, Secret, ServerHandshake, refusal
+from pyreplog.net.hello import NONCE_BYTES
+from pyreplog.net.inflight import Budget, ServerConnection
+from pyreplog.net.limits import Limits
+from pyreplog.net.reactor import READ, Reactor
+from pyreplog.net.sockets import Address, Stream, family_of, look_up, prepare, weakly
+from pyreplog.net.tls import TlsStream
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 512
+_ACCEPTS_MAX = 16
+_NO_DESCRIPTORS_S = 0.5
+
+
+class Server(Endpoint):
+    """Serves `handler` at `address` until `drain` or `close`.
+
+    handler: gets `ServerConnection`s. host: loopback unless told otherwise; port: 0 for a free one.
+    identity: who this node is. secret: clients must know it, and are shown that this server does. tls: a context for
+    servers; with verify_mode CERT_REQUIRED and no secret, certificates authenticate both sides.
+    random: `count` random bytes.
+
+    Above `limits.connection_inflight_bytes` and `inflight_bytes` the server reads nothing more from that connection,
+    or from all, until replies leave. It never refuses a request.
+
+    `close` closes the port and all connections without waiting for replies.
+
+    Errors: OSError, the address is in use or not of this machine; InvalidArgumentError, there is no such host.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        handler: Handler,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        identity: Identity | None = None,
+        secret: Secret | None = None,
+        tls: ssl.SSLContext | None = None,
+        limits: Limits | None = None,
+        random: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.identity = identity or Identity()
+        self.connections: set[ServerConnection] = set()
+        self.refused = 0  # connections: the surplus, and those whose hello failed
+        self._handler = handler
+        self._secret, self._tls, self._random = secret, tls, random
+        self._wrap = None if tls is None else partial(TlsStream, tls, host=None)
+        self._greetings: set[Greeting] = set()
+        self._budget = Budget(self.limits.inflight_bytes, weakly(self._budget_changed))
+        family = family_of(host)
+        if family is None:
+            family, (host, port) = look_up(host, port)
+        self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        self._listener.setblocking(False)
+        name = self._listener.getsockname()
+        self.address: Address = (name[0], name[1])
+        super().__init__(f"server at {self.address[0]}:{self.address[1]}", reactor)
+        reactor.register(self._listener.fileno(), weakly(self._accept), READ)
+
+    @property
+    def inflight_bytes(self) -> int:
+        """Of requests that were read and whose replies have not left."""
+        return self._budget.used_bytes
+
+    # ---- coming ---------------------------------------------------------------------------------------------
+
+    def _accept(self, _: int) -> None:
+        for _ in range(_ACCEPTS_MAX):
+            try:
+                sock, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._accept_later(error)
+                return
+            self._greet(prepare(sock))
+
+    def _accept_later(self, error: OSError) -> None:
+        """No descriptors left, or no memory: connections wait in the backlog."""
+        logger.error("no connection can be accepted for now: %s", error)
+        self._reactor.modify(self._listener.fileno(), 0)
+        self._reactor.call_later(_NO_DESCRIPTORS_S, weakly(self._accept_again))
+
+    def _accept_again(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._reactor.modify(self._listener.fileno(), READ)
+
+    def _greet(self, sock: socket.socket) -> None:
+        if len(self.connections) + len(self._greetings) >= self.limits.connections:
+            self._turn_away(sock)
+            return
+        handshake = ServerHandshake(
+            self.identity,
+            self.limits,
+            self._random(NONCE_BYTES),
+            secret=self._secret,
+            mutual_tls=self._tls is not None and self._tls.verify_mode is ssl.CERT_REQUIRED,
+        )
+        greeting = Greeting(self._reactor, sock, handshake, self.limits.handshake_s, weakly(self._greeted), self._wrap)
+        self._greetings.add(greeting)
+        greeting.begin()
+
+    def _turn_away(self, sock: socket.socket) -> None:
+        self.refused += 1
+        error = TooManyConnectionsError(f"the server has its {self.limits.connections} connections")
+        with sock:
+            if self._tls is None:
+                sock.send(b"".join(encode(CONTROL_OFFSET, body) for body in refusal(error)))
+
+    def _greeted(self, greeting: Greeting, stream: Stream | None, peer: Peer | None, error: ReplogError | None) -> None:
+        self._greetings.discard(greeting)
+        if stream is None or peer is None:
+            self.refused += 1
+            logger.info("%s: a connection was not made: %s", self._what, error)
+            return
+        connection = ServerConnection(
+            self._reactor, stream, self._handler, self.limits, peer, self._budget, weakly(self._ended)
+        )
+        self.connections.add(connection)
+        if self._budget.full:
+            connection.hold(SERVER_FULL)
+        connection.open()
+
+    # ---- limits ---------------------------------------------------------------------------------------------
+
+    def _budget_changed(self) -> None:
+        if self._reactor.in_driver():
+            self._apply_budget()
+        else:
+            self._reactor.call_soon(weakly(self._apply_budget))
+
+    def _apply_budget(self) -> None:
+        for connection in self.connections:
+            if self._budget.full:
+                connection.hold(SERVER_FULL)
+            else:
+                connection.release(SERVER_FULL)
+
+    # ---- going ----------------------------------------------------------------------------------------------
+
+    def _ended(self, connection: ServerConnection) -> None:
+        self.connections.discard(connection)
+
+    def drain(self, timeout: float) -> bool:
+        """Take no more connections and requests, let replies leave for at most `timeout` seconds, close.
+
+        Returns whether all replies left. Errors: InvalidArgumentError, called by a callback.
+        """
+        self._check_open()
+        self._reactor.call_soon(self._stop_taking)
+        try:
+            return self._reactor.drive(self._all_replied, timeout)
+        finally:
+            self.close()
+
+    def _all_replied(self) -> bool:
+        return self._listener.fileno() < 0 and all(connection.idle for connection in list(self.connections))
+
+    def _stop_taking(self) -> None:
+        self._reactor.unregister(self._listener.fileno())
+        self._listener.close()
+        for greeting in self._greetings:
+            greeting.abandon()
+        self._greetings.clear()
+        for connection in self.connections:
+            connection.hold(ASKED)
+
+    def _gone(self) -> bool:
+        return self._listener.fileno() < 0 and not self.connections
+
+    def _shut(self) -> None:
+        self._stop_taking()
+        for connection in list(self.connections):
+            connection.close(ClosedError("the server was closed"))
+
+    def _forked(self) -> None:
+        super()._forked()
+        self._listener.close()

@@ -1,0 +1,77 @@
+"""What a connection needs of a socket."""
+
+from __future__ import annotations
+
+import socket
+import weakref
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pyreplog.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+Address = tuple[str, int]
+
+
+class Stream(Protocol):
+    """A non-blocking stream socket, plain or with TLS around it. "Not now" is BlockingIOError."""
+
+    def fileno(self) -> int: ...
+
+    def recv(self, count: int, /) -> bytes: ...
+
+    def recv_into(self, buffer: WriteableBuffer, /) -> int: ...
+
+    def sendmsg(self, buffers: Iterable[ReadableBuffer], /) -> int: ...
+
+    def close(self) -> None: ...
+
+
+def prepare(sock: socket.socket) -> socket.socket:
+    """Non-blocking; and replies are small and awaited, so nothing waits to be sent together with more."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def family_of(host: str) -> socket.AddressFamily | None:
+    """Of a numeric address; None: a name, which has to be looked up."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except OSError:
+            continue
+        return family
+    return None
+
+
+def look_up(host: str, port: int) -> tuple[socket.AddressFamily, Address]:
+    """Family and numeric address. Blocks. InvalidArgumentError: there is no such host."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise InvalidArgumentError(f"no address is known for host {host!r}: {error}") from None
+    family, _, _, _, address = found[0]
+    return family, (str(address[0]), int(address[1]))
+
+
+def size_of(buffers: Iterable[ReadableBuffer]) -> int:
+    """Bytes in all `buffers`."""
+    size = 0
+    for buffer in buffers:
+        size += len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes
+    return size
+
+
+def weakly(method: Callable[..., Any]) -> Callable[..., None]:
+    """Calls `method` as long as its object lives, and does not keep it alive: what is forgotten can be told so."""
+    function = method.__func__  # type: ignore[attr-defined]  # a bound method
+    ref = weakref.ref(method.__self__)  # type: ignore[attr-defined]
+
+    def call(*args: Any) -> None:
+        if (owner := ref()) is not None:
+            function(owner, *args)
+
+    return call

@@ -1,0 +1,60 @@
+"""Calls to be made later."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from collections.abc import Callable
+
+from pyreplog.clock import Clock
+from pyreplog.timing_wheel import TimingWheel
+
+TICK_US = 1000
+
+
+class Timer:
+    """One call to come; `cancel` takes it back."""
+
+    __slots__ = ("_deadline_us", "_timers", "call")
+
+    def __init__(self, timers: Timers, call: Callable[[], object], deadline_us: int) -> None:
+        self._timers, self.call, self._deadline_us = timers, call, deadline_us
+
+    def cancel(self) -> bool:
+        """Whether the call was taken back; False: it was made, or is about to be. Any thread."""
+        return self._timers.cancel(self, self._deadline_us)
+
+
+class Timers:
+    """The timers of a reactor: a timing wheel with a lock and a clock. Any thread."""
+
+    __slots__ = ("_clock", "_lock", "_wheel")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = allocate_lock()
+        self._wheel: TimingWheel[Timer] = TimingWheel(TICK_US)
+
+    def add(self, delay_s: float, call: Callable[[], object]) -> tuple[Timer, bool]:
+        """The timer, and whether it is the next one to go off."""
+        timer = Timer(self, call, self._clock.monotonic_us() + int(delay_s * 1e6))
+        with self._lock:
+            next_us = self._wheel.next_deadline_us()
+            self._wheel.add(timer, timer._deadline_us)
+        return timer, next_us is None or timer._deadline_us < next_us
+
+    def cancel(self, timer: Timer, deadline_us: int) -> bool:
+        with self._lock:
+            return self._wheel.cancel(timer, deadline_us)
+
+    def due(self) -> list[Timer]:
+        """Those whose time has come; each is handed out once."""
+        next_us = self._wheel.next_deadline_us()
+        if next_us is None or next_us > (now_us := self._clock.monotonic_us()):
+            return []
+        with self._lock:
+            return self._wheel.expire(now_us)
+
+    def wait_s(self) -> float | None:
+        """Seconds until something is due; None: nothing waits."""
+        next_us = self._wheel.next_deadline_us()
+        return None if next_us is None else max(0.0, (next_us - self._clock.monotonic_us()) / 1e6)

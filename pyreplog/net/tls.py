@@ -1,0 +1,117 @@
+"""TLS around a non-blocking socket, with the methods of a plain one.
+
+The context is the user's: versions, certificates, and whether a client needs one. Two differences remain and are
+`Connection`'s to know: decrypted bytes may wait where epoll does not see them (`pending`), and OpenSSL takes one
+thread at a time, so there is a lock.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from _thread import allocate_lock
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pyreplog.errors import AuthenticationError, HandshakeError
+from pyreplog.net.reactor import READ, WRITE
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+_RECORD_BYTES = 16 << 10
+_LATER = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class TlsStream:
+    """`sock` is connected; it belongs to this stream from now on. `host`: of the server, None on its own side."""
+
+    def __init__(self, context: ssl.SSLContext, sock: socket.socket, host: str | None) -> None:
+        self._lock = allocate_lock()
+        self._sock = context.wrap_socket(
+            sock, server_side=host is None, do_handshake_on_connect=False, server_hostname=host
+        )
+
+    def shake_hands(self) -> int:
+        """One step; the events to wait for, 0 when it is done. Errors: AuthenticationError, HandshakeError, OSError."""
+        try:
+            self._sock.do_handshake()
+        except ssl.SSLWantReadError:
+            return READ
+        except ssl.SSLWantWriteError:
+            return WRITE
+        except ssl.SSLError as error:
+            raise refusal_of(error) from None
+        return 0
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def recv(self, count: int, /) -> bytes:
+        buffer = bytearray(count)
+        return bytes(buffer[: self.recv_into(buffer)])
+
+    def recv_into(self, buffer: WriteableBuffer, /) -> int:
+        """As much as there is: a record holds 16 KiB at most."""
+        view = memoryview(buffer)
+        got = 0
+        with self._lock:
+            while got < view.nbytes:
+                try:
+                    count = self._sock.recv_into(view[got:])
+                except _LATER:
+                    break
+                if not count:
+                    return got
+                got += count
+        if not got:
+            raise BlockingIOError
+        return got
+
+    def sendmsg(self, buffers: Iterable[ReadableBuffer], /) -> int:
+        sent = 0
+        with self._lock:
+            for chunk in _chunks(buffers):
+                try:
+                    count = self._sock.send(chunk)
+                except _LATER:
+                    break
+                sent += count
+                if count < memoryview(chunk).nbytes:
+                    break
+        if not sent:
+            raise BlockingIOError
+        return sent
+
+    def pending(self) -> int:
+        """Bytes that are decrypted and not read."""
+        return self._sock.pending()
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+def refusal_of(error: ssl.SSLError) -> HandshakeError:
+    """What a failed TLS handshake means for us."""
+    reason = error.reason or str(error)
+    if "CERT" in reason or "UNKNOWN_CA" in reason:
+        return AuthenticationError(f"TLS: {reason}: {error}")
+    return HandshakeError(f"TLS: {reason}")
+
+
+def _chunks(buffers: Iterable[ReadableBuffer]) -> Iterator[ReadableBuffer]:
+    """The same bytes in pieces that fill records: small buffers are joined, large ones sent from where they lie."""
+    small: list[ReadableBuffer] = []
+    size = 0
+    for buffer in buffers:
+        length = memoryview(buffer).nbytes
+        if size and size + length > _RECORD_BYTES:
+            yield b"".join(small)
+            small, size = [], 0
+        if length > _RECORD_BYTES:
+            yield buffer
+        else:
+            small.append(buffer)
+            size += length
+    if size:
+        yield b"".join(small)

@@ -1,0 +1,120 @@
+"""The other end of a connection, as tests need it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from pyreplog._native.frame import HEADER_SIZE, FrameBatch, FrameParser, encode
+from pyreplog.errors import ReplogError
+from pyreplog.net.client import Channel
+from pyreplog.net.connection import Connection
+from pyreplog.net.handshake import ClientHandshake, Identity, Secret
+from pyreplog.net.limits import Limits
+from pyreplog.net.reactor import Reactor
+from pyreplog.net.server import Server
+
+TIMEOUT_S = 20.0
+NODE = Identity(node="n1", incarnation=b"i" * 16, cluster="cluster", service="echo")
+
+
+class Recorder:
+    """A handler that remembers what happened, and answers with `answer` (None: not at all)."""
+
+    def __init__(self, answer: Callable[[bytes], bytes] | None = bytes) -> None:
+        self.answer = answer
+        self.connections: list[Connection] = []
+        self.requests: list[tuple[Connection, int, bytes]] = []
+        self.ends: list[ReplogError] = []
+        self.drains = 0
+
+    def opened(self, connection: Connection) -> None:
+        self.connections.append(connection)
+
+    def frames(self, connection: Any, batch: FrameBatch) -> None:
+        for correlation_id, body in batch:
+            if body:
+                self.requests.append((connection, correlation_id, bytes(body)))
+                if self.answer is not None:
+                    connection.reply(correlation_id, self.answer(bytes(body)))
+
+    def drained(self, connection: Connection) -> None:
+        self.drains += 1
+
+    def closed(self, connection: Connection, error: ReplogError) -> None:
+        self.ends.append(error)
+
+
+def wait(reactor: Reactor, done: Callable[[], bool]) -> None:
+    assert reactor.drive(done, TIMEOUT_S), "it never came"
+
+
+def ask(reactor: Reactor, channel: Channel, body: bytes, timeout: float = TIMEOUT_S) -> memoryview | ReplogError:
+    """A request and its outcome."""
+    outcome: list[memoryview | ReplogError] = []
+    channel.request(body, on_reply=outcome.append, timeout=timeout)
+    wait(reactor, lambda: bool(outcome))
+    assert len(outcome) == 1
+    return outcome[0]
+
+
+def call(reactor: Reactor, channel: Channel, body: bytes) -> bytes:
+    """The reply to a request."""
+    outcome = ask(reactor, channel, body)
+    if isinstance(outcome, ReplogError):
+        raise outcome
+    return bytes(outcome)
+
+
+class RawClient:
+    """A blocking socket behind a hello, for sending what no client of ours would."""
+
+    def __init__(self, server: Server, *, secret: Secret | None = None, limits: Limits | None = None) -> None:
+        self.sock = socket.create_connection(server.address, timeout=TIMEOUT_S)
+        self.parser = FrameParser(max_body=1 << 26)
+        self.inbox: list[tuple[int, bytes]] = []
+        handshake = ClientHandshake(Identity(), Identity(), limits or Limits(), b"n" * 32, secret=secret)
+        try:
+            while handshake.peer is None:
+                offset, body = self.receive()
+                assert offset == -1
+                for answer in handshake.receive(body):
+                    self.send(-1, answer)
+        except BaseException:
+            self.sock.close()
+            raise
+
+    def send(self, offset: int, body: bytes) -> None:
+        self.sock.sendall(encode(offset, body))
+
+    def receive(self) -> tuple[int, bytes]:
+        """The next frame; EOFError at the end."""
+        while not self.inbox:
+            data = self.sock.recv(HEADER_SIZE if self.parser.buffered == 0 else 1 << 16)
+            if not data:
+                raise EOFError
+            self.inbox += [(offset, bytes(body)) for offset, body in self.parser.feed(data)]
+        return self.inbox.pop(0)
+
+    def request(self, correlation_id: int, body: bytes) -> bytes:
+        self.send(correlation_id, body)
+        while True:
+            offset, answer = self.receive()
+            if answer:
+                assert offset == correlation_id
+                return answer
+
+    def ended(self) -> bool:
+        """Whether the server has closed; reads what was there before."""
+        try:
+            while True:
+                self.receive()
+        except (EOFError, ConnectionResetError):
+            return True
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()

@@ -1,0 +1,288 @@
+"""The hello without sockets: bytes, order, every way in which two sides do not fit."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import re
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyreplog import _native
+from pyreplog.errors import (
+    AuthenticationError,
+    HandshakeError,
+    IncarnationError,
+    InvalidArgumentError,
+    ProtocolVersionError,
+    WrongClusterError,
+    WrongServiceError,
+)
+from pyreplog.net import hello
+from pyreplog.net.handshake import ClientHandshake, Identity, Refused, Secret, ServerHandshake, refusal
+from pyreplog.net.hello import Auth, ClientHello, Kind, Proof, Refusal, ServerHello, Welcome
+from pyreplog.net.limits import Limits
+from tests.net.peers import NODE
+
+SECRET = Secret(b"a secret of sixteen bytes or more")
+OTHER_SECRET = Secret(b"another secret, as long as that")
+LIMITS = Limits(max_body_bytes=1000, silence_s=12.0)
+ME = Identity(node="me", incarnation=b"m" * 16)
+
+names = st.text(max_size=60)
+ids = st.binary(min_size=16, max_size=16)
+nonces = st.binary(min_size=32, max_size=32)
+sizes = st.integers(1, 2**31 - 1)
+versions = st.integers(0, 65535)
+messages = st.one_of(
+    st.builds(
+        ServerHello, st.sampled_from(Auth), ids, nonces, sizes, sizes, sizes, names, names, names, versions, versions
+    ),
+    st.builds(ClientHello, ids, ids, nonces, sizes, sizes, names, names, names, versions, versions),
+    st.builds(Proof, st.sampled_from([Kind.SERVER_PROOF, Kind.CLIENT_PROOF]), nonces),
+    st.builds(Welcome, versions),
+)
+
+
+def server(identity: Identity = NODE, secret: Secret | None = None, **more: bool) -> ServerHandshake:
+    return ServerHandshake(identity, LIMITS, b"s" * 32, secret=secret, **more)
+
+
+def client(expected: Identity = NODE, secret: Secret | None = None, nonce: bytes = b"c" * 32, **more: bool):
+    return ClientHandshake(ME, expected, LIMITS, nonce, secret=secret, **more)
+
+
+def greet(one: ServerHandshake, other: ClientHandshake) -> list[bytes]:
+    """Carry bodies between them until both are silent; the client's, in order."""
+    said: list[bytes] = []
+    to_client = one.begin()
+    while to_client:
+        to_server = [body for message in to_client for body in other.receive(message)]
+        said += to_server
+        to_client = [body for message in to_server for body in one.receive(message)]
+    return said
+
+
+@pytest.mark.parametrize("secret", [None, SECRET])
+def test_both_sides_know_each_other_afterwards(secret: Secret | None) -> None:
+    one, other = server(secret=secret), client(secret=secret)
+    greet(one, other)
+    assert one.peer is not None and other.peer is not None
+    assert other.peer.identity == NODE
+    assert one.peer.identity == Identity(node="me", incarnation=b"m" * 16, cluster="cluster", service="echo")
+    assert (one.peer.max_body_bytes, one.peer.silence_s, one.peer.version) == (1000, 12.0, 1)
+    assert (one.peer.inflight_bytes, other.peer.inflight_bytes) == (None, LIMITS.connection_inflight_bytes)
+
+
+def test_a_client_may_expect_nothing() -> None:
+    one, other = server(), client(Identity())
+    greet(one, other)
+    assert other.peer is not None and other.peer.identity == NODE
+
+
+WRONG = [
+    (dataclasses.replace(NODE, cluster="other"), WrongClusterError, "cluster"),
+    (dataclasses.replace(NODE, service="other"), WrongServiceError, "service"),
+    (dataclasses.replace(NODE, incarnation=b"j" * 16), IncarnationError, "incarnation"),
+    (dataclasses.replace(NODE, node="n2"), IncarnationError, "n2"),
+]
+
+
+@pytest.mark.parametrize(("expected", "error", "words"), WRONG)
+def test_a_client_refuses_a_server_it_does_not_expect(expected, error, words) -> None:
+    with pytest.raises(error, match=words) as refused:
+        client(expected).receive(server().begin()[0])
+    with pytest.raises(Refused) as told:
+        server().receive(refusal(refused.value)[0])
+    assert type(told.value.error) is error
+
+
+@pytest.mark.parametrize(("expected", "error", "words"), WRONG[:3])
+def test_a_server_refuses_a_client_that_expects_another(expected, error, words) -> None:
+    """The client's own check is left out: it takes any server and then says what it expects."""
+    other = client(expected)
+    other._expected = Identity()
+    hello_of_it = dataclasses.replace(
+        other._hello, expected_incarnation=expected.incarnation, cluster=expected.cluster, service=expected.service
+    )
+    with pytest.raises(error, match=words) as refused:
+        server().receive(hello_of_it.encode())
+    with pytest.raises(Refused) as told:
+        other.receive(refusal(refused.value)[0])
+    assert type(told.value.error) is error and refusal(told.value) == []
+
+
+@pytest.mark.parametrize(("low", "high", "fits"), [(1, 1, True), (1, 9, True), (2, 9, False), (0, 0, False)])
+def test_versions(low: int, high: int, fits: bool) -> None:
+    one, other = server(), client()
+    one._hello = dataclasses.replace(one._hello, min_version=low, version=high)
+    if fits:
+        greet(one, other)
+        assert other.peer is not None and other.peer.version == 1
+        return
+    with pytest.raises(ProtocolVersionError, match=f"{low} to {high}"):
+        other.receive(one.begin()[0])
+    one, other = server(), client()
+    with pytest.raises(ProtocolVersionError):
+        one.receive(dataclasses.replace(other._hello, min_version=low, version=high).encode())
+
+
+def test_a_server_cannot_choose_a_version_that_was_not_offered() -> None:
+    one, other = server(), client()
+    one.receive(other.receive(one.begin()[0])[0])
+    with pytest.raises(ProtocolVersionError, match="version 2"):
+        other.receive(Welcome(2).encode())
+
+
+@pytest.mark.parametrize(
+    ("server_secret", "client_secret"), [(SECRET, OTHER_SECRET), (SECRET, None), (None, SECRET)], ids=str
+)
+def test_a_wrong_server_learns_nothing(server_secret: Secret | None, client_secret: Secret | None) -> None:
+    one, other = server(secret=server_secret), client(secret=client_secret)
+    with pytest.raises(AuthenticationError) as refused:
+        greet(one, other)
+    assert other.peer is None and one.peer is None
+    assert not any(isinstance(hello.decode(body), Proof) for body in refusal(refused.value))
+
+
+def test_a_wrong_client_is_refused() -> None:
+    one, wrong = server(secret=SECRET), client(secret=OTHER_SECRET)
+    said = wrong.receive(one.begin()[0])
+    one.receive(said[0])
+    proof = OTHER_SECRET.proof(Kind.CLIENT_PROOF, one.begin()[0], said[0])
+    with pytest.raises(AuthenticationError, match="client"):
+        one.receive(proof.encode())
+    assert one.peer is None
+
+
+def test_credentials_fit_one_connection_only() -> None:
+    """A recorded client's hello and proof, said again to the same server in another connection."""
+    recorded = greet(server(secret=SECRET), client(secret=SECRET))
+    again = ServerHandshake(NODE, LIMITS, b"t" * 32, secret=SECRET)
+    again.receive(recorded[0])
+    with pytest.raises(AuthenticationError):
+        again.receive(recorded[1])
+
+
+def test_a_servers_proof_is_not_a_clients() -> None:
+    one, other = server(secret=SECRET), client(secret=SECRET)
+    proof = one.receive(other.receive(one.begin()[0])[0])[0]
+    with pytest.raises(HandshakeError, match="turn"):
+        one.receive(proof)
+    mirrored = dataclasses.replace(hello.decode(proof), kind=Kind.CLIENT_PROOF)  # type: ignore[type-var]
+    with pytest.raises(AuthenticationError):
+        one.receive(mirrored.encode())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("change", [{"max_body_bytes": 9}, {"silence_ms": 9}, {"node": "x"}, {"min_version": 0}])
+def test_what_was_changed_on_the_way_is_noticed(change: dict[str, object]) -> None:
+    one, other = server(secret=SECRET), client(secret=SECRET)
+    changed = dataclasses.replace(one._hello, **change).encode()
+    other._expected = Identity()
+    with pytest.raises(AuthenticationError, match="server"):
+        other.receive(one.receive(other.receive(changed)[0])[0])
+
+
+def test_certificates_instead_of_a_secret() -> None:
+    one, other = server(mutual_tls=True), client(tls=True)
+    greet(one, other)
+    assert one.peer is not None
+    with pytest.raises(AuthenticationError, match="TLS"):
+        greet(server(mutual_tls=True), client())
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_out_of_turn(kind: Kind) -> None:
+    samples = {
+        Kind.SERVER: server()._hello.encode(),
+        Kind.CLIENT: client()._hello.encode(),
+        Kind.SERVER_PROOF: Proof(Kind.SERVER_PROOF, b"m" * 32).encode(),
+        Kind.CLIENT_PROOF: Proof(Kind.CLIENT_PROOF, b"m" * 32).encode(),
+        Kind.WELCOME: Welcome(1).encode(),
+        Kind.REFUSAL: Refusal(IncarnationError("no")).encode(),
+    }
+    for side, first in ((server(secret=SECRET), Kind.CLIENT), (client(secret=SECRET), Kind.SERVER)):
+        if kind is first:
+            continue
+        with pytest.raises(HandshakeError):
+            side.receive(samples[kind])
+        assert side.peer is None
+    one = server()
+    one.receive(samples[Kind.CLIENT])
+    with pytest.raises(HandshakeError):
+        one.receive(samples[Kind.CLIENT])
+
+
+@given(messages)
+def test_bytes_there_and_back(message: hello.Message) -> None:
+    encoded = message.encode()
+    assert len(encoded) <= hello.BODY_MAX
+    assert hello.decode(encoded) == message
+    for wrong in (encoded[:-1], encoded + b"\0"):
+        with pytest.raises(HandshakeError):
+            hello.decode(wrong)
+
+
+def test_reasons_there_and_back() -> None:
+    for error in hello.REASONS.values():
+        decoded = hello.decode(Refusal(error("why " * 1000)).encode())
+        assert isinstance(decoded, Refusal) and type(decoded.error) is error and str(decoded.error).startswith("why")
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=300),
+        st.builds(lambda k, b: hello.MAGIC + bytes((k,)) + b, st.integers(0, 9), st.binary(max_size=300)),
+    )
+)
+def test_arbitrary_bytes(body: bytes) -> None:
+    for side in (server(), server(secret=SECRET), client(), client(secret=SECRET)):
+        try:
+            side.receive(body)
+        except HandshakeError:
+            continue
+
+
+@given(messages, st.data())
+def test_flipped_bytes(message: hello.Message, data: st.DataObject) -> None:
+    body = bytearray(message.encode())
+    at = data.draw(st.integers(0, len(body) - 1))
+    body[at] ^= data.draw(st.integers(1, 255))
+    try:
+        hello.decode(bytes(body))
+    except HandshakeError as error:
+        assert str(error)
+
+
+def test_secrets_are_not_shown() -> None:
+    assert "bytes" not in repr(SECRET) and repr(SECRET) == "<Secret>"
+    for copier in (pickle.dumps, copy.copy):
+        with pytest.raises(TypeError, match="Secret"):
+            copier(SECRET)
+    with pytest.raises(InvalidArgumentError, match="16 bytes") as refused:
+        Secret(b"short")
+    assert "short" not in str(refused.value)
+
+
+def test_identities_are_bounded() -> None:
+    for wrong in ({"node": "x" * 256}, {"cluster": "\u00e9" * 128}, {"incarnation": b"short"}):
+        with pytest.raises(InvalidArgumentError):
+            Identity(**wrong)  # type: ignore[arg-type]
+    longest = Identity(node="n" * 255, cluster="c" * 255, service="s" * 255)
+    one, other = server(longest), client(longest)
+    greet(one, other)
+    assert other.peer is not None and other.peer.identity == longest
+
+
+def test_format_says_the_same() -> None:
+    text = Path(_native.__file__).with_name("FORMAT.md").read_text().split("## Hello")[1]
+    sizes = {match[1]: struct.calcsize(match[1]) for match in re.finditer(r"`(>[0-9a-zA-Z]+)`", text)}
+    for layout in (hello._SERVER, hello._CLIENT, hello._PROOF, hello._WELCOME, hello._REFUSAL):
+        assert layout.format in sizes
+    assert f"| {hello._SERVER.size} | | names" in text and f"| {hello._CLIENT.size} | | names" in text
+    assert f"at most {hello.BODY_MAX} bytes" in text and hello.MAGIC.decode() in text

@@ -1,0 +1,526 @@
+"""A server against clients of every kind: cut streams, garbage, floods, silence, slowness."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import socket
+import struct
+import threading
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyreplog._native.frame import encode, encode_header
+from pyreplog.clock import ManualClock
+from pyreplog.errors import (
+    ClosedError,
+    ConfigError,
+    DisconnectedError,
+    FrameError,
+    InvalidArgumentError,
+    NotConnectedError,
+    PeerError,
+    PeerTimeoutError,
+    SlowPeerError,
+    TooManyConnectionsError,
+)
+from pyreplog.net import hello
+from pyreplog.net.client import Channel
+from pyreplog.net.handshake import Refused, Secret
+from pyreplog.net.inflight import REQUEST_BYTES, ServerConnection
+from pyreplog.net.limits import Limits
+from pyreplog.net.reactor import Reactor
+from pyreplog.net.server import Server
+from tests.net.peers import NODE, TIMEOUT_S, RawClient, Recorder, ask, call, wait
+
+SECRET = Secret(b"a secret of sixteen bytes or more")
+
+
+def tick(reactor: Reactor, clock: ManualClock, seconds: float, step: float = 0.05) -> None:
+    """Time passes, and is noticed."""
+    for _ in range(round(seconds / step)):
+        clock.advance(int(step * 1e6))
+        for _ in range(2):
+            rounds: list[None] = []
+            reactor.call_soon(lambda: rounds.append(None))  # noqa: B023
+            wait(reactor, lambda: bool(rounds))  # noqa: B023
+
+
+def test_requests_and_replies(reactor: Reactor, serve: Any, connect: Any) -> None:
+    handler = Recorder()
+    server = serve(handler, identity=NODE, secret=SECRET)
+    channel = connect(server, expected=NODE, secret=SECRET)
+    assert call(reactor, channel, b"hello") == b"hello"
+    assert channel.peer is not None and channel.peer.identity == NODE and channel.connected
+    assert handler.connections[0].peer.identity.cluster == "cluster"
+    large = random.Random(1).randbytes(4_000_000)
+    assert call(reactor, channel, large) == large
+    wait(reactor, lambda: server.inflight_bytes == 0)
+
+
+def test_replies_of_parts_from_another_thread(reactor: Reactor, serve: Any, connect: Any) -> None:
+    handler = Recorder(answer=None)
+    channel = connect(serve(handler))
+    replies: list[Any] = []
+    for i in range(3):
+        channel.request(b"%d" % i, on_reply=replies.append, timeout=TIMEOUT_S)
+    wait(reactor, lambda: len(handler.requests) == 3)
+
+    def answer() -> None:
+        for connection, correlation_id, body in reversed(handler.requests):
+            assert isinstance(connection, ServerConnection)
+            connection.reply(correlation_id, body, bytearray(b"-"), memoryview(body))
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    thread.join()
+    wait(reactor, lambda: len(replies) == 3)
+    assert [bytes(reply) for reply in replies] == [b"2-2", b"1-1", b"0-0"]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 13, 100])
+def test_a_stream_cut_anywhere(cut: int, reactor: Reactor, serve: Any) -> None:
+    with RawClient(serve(Recorder())) as client:
+        stream = b"".join(encode(i, b"%d" % i * 7) + encode(0, b"") for i in range(1, 20))
+        for at in range(0, len(stream), cut):
+            client.sock.sendall(stream[at : at + cut])
+        replies = [client.receive() for _ in range(19)]
+        assert replies == [(i, b"%d" % i * 7) for i in range(1, 20)]
+
+
+def test_a_hello_cut_anywhere_and_requests_right_behind_it(reactor: Reactor, serve: Any) -> None:
+    server = serve(Recorder())
+    with RawClient(server) as model:
+        pass
+    del model
+    with socket.create_connection(server.address, timeout=TIMEOUT_S) as sock:
+        greeting = hello.ClientHello(bytes(16), bytes(16), b"n" * 32, 1000, 60_000, "", "", "").encode()
+        for byte in encode(-1, greeting) + encode(7, b"early"):
+            sock.sendall(bytes((byte,)))
+        received = b""
+        while not received.endswith(encode(7, b"early")):
+            received += sock.recv(1000)
+
+
+# ---- what is no peer -------------------------------------------------------------------------------------------
+
+
+def survives(reactor: Reactor, server: Server, channel: Any) -> None:
+    assert call(reactor, channel, b"still here") == b"still here"
+    assert server.inflight_bytes <= 10 + REQUEST_BYTES
+
+
+GARBAGE = st.one_of(
+    st.binary(max_size=2000),
+    st.builds(encode, st.integers(-(2**63), 2**63 - 1), st.binary(max_size=300)),
+    st.builds(lambda body: encode(-1, hello.MAGIC + body), st.binary(max_size=300)),
+    st.builds(lambda o, s: struct.pack(">qI", o, s), st.integers(-2, 2), st.integers(0, 2**32 - 1)),
+)
+
+
+@pytest.fixture(scope="module")
+def victim() -> Any:
+    with Reactor() as reactor:
+        reactor.start()
+        with Server(reactor, Recorder(), limits=Limits(max_body_bytes=5000)) as server:
+            yield reactor, server
+
+
+@settings(max_examples=60, deadline=None)
+@given(GARBAGE, st.booleans())
+def test_arbitrary_bytes_on_the_port(victim: Any, garbage: bytes, greeted: bool) -> None:
+    _, server = victim
+    if greeted:
+        with RawClient(server) as client:
+            with contextlib.suppress(OSError):
+                client.sock.sendall(garbage)
+                client.sock.shutdown(socket.SHUT_WR)
+            assert client.ended()
+    else:
+        # The server may have closed it already.
+        with socket.create_connection(server.address, timeout=TIMEOUT_S) as sock, contextlib.suppress(OSError):
+            sock.sendall(garbage)
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(1 << 16):
+                continue
+    with RawClient(server) as other:
+        assert other.request(1, b"still here") == b"still here"
+
+
+def test_a_flood_of_garbage_while_others_are_served(seed: int, reactor: Reactor, serve: Any, connect: Any) -> None:
+    server = serve(Recorder(), limits=Limits(max_body_bytes=100_000))
+    channel = connect(server)
+    draw = random.Random(seed)
+    for _ in range(60):
+        with socket.create_connection(server.address, timeout=TIMEOUT_S) as sock:
+            try:
+                sock.sendall(draw.randbytes(draw.randrange(1, 5000)))
+            except ConnectionError:
+                continue
+        survives(reactor, server, channel)
+    wait(reactor, lambda: len(server.connections) == 1 and not server._greetings)
+    assert server.refused == 60
+
+
+LIES = {
+    "a body over the limit": (encode_header(1, 5001), FrameError, "5000"),
+    "a negative size": (struct.pack(">qi", 1, -1), FrameError, "5000"),
+    "a correlation id twice": (encode(1, b"a") + encode(2, b"b") + encode(1, b"c"), FrameError, "not in use"),
+    "a negative correlation id": (encode(-2, b"a"), FrameError, "from 0"),
+    "an end inside a frame": (encode(1, b"four")[:-1], DisconnectedError, "15 bytes into a frame"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_lies_close_their_connection_only(lie: str, reactor: Reactor, serve: Any, connect: Any) -> None:
+    stream, error, words = LIES[lie]
+    handler = Recorder(answer=None)
+    server = serve(handler, limits=Limits(max_body_bytes=5000))
+    channel = connect(server)
+    wait(reactor, lambda: channel.connected)
+    with RawClient(server) as client:
+        with contextlib.suppress(OSError):
+            client.sock.sendall(stream)
+            client.sock.shutdown(socket.SHUT_WR)
+        assert client.ended()
+    wait(reactor, lambda: bool(handler.ends))
+    assert type(handler.ends[0]) is error and words in str(handler.ends[0])
+    wait(reactor, lambda: server.inflight_bytes == 0)
+    handler.answer = bytes
+    survives(reactor, server, channel)
+
+
+def test_a_handler_that_raises_closes_one_connection(
+    reactor: Reactor, serve: Any, connect: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(body: bytes) -> bytes:
+        if body == b"bad":
+            raise ZeroDivisionError
+        return body
+
+    handler = Recorder(answer)
+    server = serve(handler)
+    good, bad = connect(server), connect(server)
+    assert call(reactor, good, b"x") == b"x"
+    assert isinstance(ask(reactor, bad, b"bad"), DisconnectedError)
+    assert type(handler.ends[0]) is PeerError and "ZeroDivisionError" in caplog.text
+    assert call(reactor, good, b"y") == b"y"
+
+
+def test_the_surplus_is_refused(reactor: Reactor, serve: Any, connect: Any) -> None:
+    server = serve(Recorder(), limits=Limits(connections=2))
+    first = connect(server)
+    assert call(reactor, first, b"x") == b"x"
+    with RawClient(server):
+        with pytest.raises(Refused) as refused:
+            RawClient(server)
+        assert type(refused.value.error) is TooManyConnectionsError
+        third = connect(server)
+        assert isinstance(ask(reactor, third, b"x"), NotConnectedError)
+        assert type(third.error) is TooManyConnectionsError
+    wait(reactor, lambda: third.connected)
+    assert call(reactor, third, b"x") == b"x"
+
+
+# ---- time ------------------------------------------------------------------------------------------------------
+
+PATIENCE = Limits(heartbeat_s=1.0, silence_s=4.0, stall_s=3.0, handshake_s=2.0, queued_bytes=1000)
+
+
+def test_silent_peers_are_closed_and_live_ones_are_not(opened: Any) -> None:
+    clock, handler = ManualClock(0), Recorder()
+    reactor = opened.enter_context(Reactor(clock=clock))
+    reactor.start()
+    server = opened.enter_context(Server(reactor, handler, limits=PATIENCE))
+    with RawClient(server) as silent, RawClient(server) as alive:
+        wait(reactor, lambda: len(handler.connections) == 2)
+        for i in range(6):
+            tick(reactor, clock, 1.0)
+            alive.send(0, b"")
+            assert alive.request(i + 1, b"x") == b"x"
+        assert [type(error) for error in handler.ends] == [PeerTimeoutError]
+        assert silent.ended()
+        assert len(server.connections) == 1
+
+
+def test_heartbeats_keep_an_idle_connection(opened: Any) -> None:
+    """Both sides on one clock, which passes ten times the silence that either accepts."""
+    clock, handler = ManualClock(0), Recorder()
+    reactor = opened.enter_context(Reactor(clock=clock))
+    reactor.start()
+    server = opened.enter_context(Server(reactor, handler, limits=PATIENCE))
+    channel = opened.enter_context(Channel(reactor, server.address, limits=PATIENCE))
+    wait(reactor, lambda: bool(handler.connections))
+    for _ in range(40):
+        received = handler.connections[0].received_bytes
+        tick(reactor, clock, 1.0, 0.25)
+        wait(reactor, lambda: handler.connections[0].received_bytes > received)  # noqa: B023
+    assert channel.connected and not handler.ends
+
+
+def test_a_hello_takes_its_time_only(opened: Any) -> None:
+    clock = ManualClock(0)
+    reactor = opened.enter_context(Reactor(clock=clock))
+    reactor.start()
+    server = opened.enter_context(Server(reactor, Recorder(), limits=PATIENCE))
+    with socket.create_connection(server.address, timeout=TIMEOUT_S) as sock:
+        wait(reactor, lambda: bool(server._greetings))
+        tick(reactor, clock, 2.5)
+        assert not server._greetings and server.refused == 1
+        while sock.recv(1000):
+            continue
+
+
+def test_a_slow_reader_is_closed_and_costs_no_memory(opened: Any) -> None:
+    clock = ManualClock(0)
+    handler = Recorder(lambda body: b"r" * 100_000)
+    reactor = opened.enter_context(Reactor(clock=clock))
+    reactor.start()
+    server = opened.enter_context(Server(reactor, handler, limits=PATIENCE))
+    with RawClient(server) as slow, RawClient(server) as other:
+        slow.sock.settimeout(0.2)
+        sent = 0
+        try:
+            for sent in range(1, 100_000):
+                slow.send(sent, b"q" * 1000)
+        except TimeoutError:  # the server has stopped reading
+            slow.sock.settimeout(TIMEOUT_S)
+        connection = handler.connections[0]
+        assert len(handler.requests) < sent and connection.queued_bytes > 1000
+        assert connection.queued_bytes < 64 << 20
+        for _ in range(4):
+            tick(reactor, clock, 1.0)
+            other.send(0, b"")
+        wait(reactor, lambda: bool(handler.ends))
+        assert type(handler.ends[0]) is SlowPeerError
+        assert other.request(1, b"x") == b"r" * 100_000
+
+
+def test_half_open_connections(reactor: Reactor, serve: Any) -> None:
+    """A client that has closed its side gets no further than that; one that was reset neither."""
+    handler = Recorder(answer=None)
+    server = serve(handler)
+    with RawClient(server) as client:
+        client.send(1, b"asked")
+        client.sock.shutdown(socket.SHUT_WR)
+        wait(reactor, lambda: bool(handler.ends))
+        assert type(handler.ends[0]) is DisconnectedError
+        connection, correlation_id, _ = handler.requests[0]
+        assert connection.reply(correlation_id, b"too late") is False  # type: ignore[attr-defined]
+    client = RawClient(server)
+    wait(reactor, lambda: len(server.connections) == 1)
+    handler.connections[1].pause()
+    client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.sock.close()
+    wait(reactor, lambda: len(handler.ends) == 2)
+    assert not server.connections
+
+
+# ---- back-pressure and fairness --------------------------------------------------------------------------------
+
+
+def test_requests_in_flight_are_bounded_on_one_connection(reactor: Reactor, serve: Any) -> None:
+    handler = Recorder(answer=None)
+    server = serve(handler, limits=Limits(connection_inflight_bytes=1 << 20))
+    with RawClient(server) as client, RawClient(server) as other:
+        client.sock.settimeout(0.2)
+        whole = 0
+        body = b"q" * 100_000
+        with pytest.raises(TimeoutError):
+            while True:
+                client.send(whole, body)
+                whole += 1
+        client.sock.settimeout(TIMEOUT_S)
+        flying = server.inflight_bytes
+        assert 1 << 20 < flying <= (1 << 20) + (1 << 18) + len(body) + 10 * REQUEST_BYTES
+        assert len(handler.requests) < whole
+        other.send(1, b"other")
+        wait(reactor, lambda: handler.requests[-1][2] == b"other")
+        answered = 0
+        while answered < len(handler.requests):
+            connection, correlation_id, _ = handler.requests[answered]
+            assert connection.reply(correlation_id, b"r") is True  # type: ignore[attr-defined]
+            answered += 1
+            if answered == len(handler.requests):
+                reactor.drive(lambda: len(handler.requests) > answered, 0.1)  # noqa: B023
+        assert len(handler.requests) == whole + 1  # all but the one that was cut, and the other's
+        wait(reactor, lambda: server.inflight_bytes == 0)
+
+
+def test_small_requests_are_bounded_too(reactor: Reactor, serve: Any) -> None:
+    handler = Recorder(answer=None)
+    server = serve(handler, limits=Limits(connection_inflight_bytes=100_000))
+    with RawClient(server) as client:
+        client.sock.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            for k in range(1000):
+                client.sock.sendall(b"".join(encode(i, b"q") for i in range(k * 1000, k * 1000 + 1000)))
+        assert len(handler.requests) < 100_000 // REQUEST_BYTES + (1 << 18) // 13 + 2
+
+
+def test_requests_in_flight_are_bounded_in_all(reactor: Reactor, serve: Any) -> None:
+    handler = Recorder(answer=None)
+    server = serve(handler, limits=Limits(inflight_bytes=10_000))
+    with RawClient(server) as one, RawClient(server) as two:
+        wait(reactor, lambda: len(handler.connections) == 2)
+        one.send(1, b"q" * 20_000)
+        wait(reactor, lambda: len(handler.requests) == 1)
+        two.send(1, b"waits")
+        assert reactor.drive(lambda: len(handler.requests) > 1, 0.05) is False
+        connection, correlation_id, _ = handler.requests[0]
+        connection.forget(correlation_id)  # type: ignore[attr-defined]
+        wait(reactor, lambda: len(handler.requests) == 2)
+        assert handler.requests[1][2] == b"waits"
+
+
+def test_the_bytes_of_a_lost_connection_come_back(reactor: Reactor, serve: Any) -> None:
+    handler = Recorder(answer=None)
+    server = serve(handler, limits=Limits(inflight_bytes=10_000))
+    with RawClient(server) as one, RawClient(server) as two:
+        one.send(1, b"q" * 20_000)
+        wait(reactor, lambda: len(handler.requests) == 1)
+        two.send(1, b"waits")
+        one.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        one.sock.close()
+        wait(reactor, lambda: len(handler.requests) == 2)
+
+
+def test_one_who_floods_does_not_starve_another(reactor: Reactor, serve: Any) -> None:
+    """For each reply to the quiet one, the other had a bounded number of requests read."""
+    handler = Recorder(lambda body: b"ok")
+    server = serve(handler)
+    with RawClient(server) as flooder, RawClient(server) as quiet:
+        stopping = threading.Event()
+
+        def read() -> None:
+            while not stopping.is_set():
+                try:
+                    flooder.receive()
+                except (EOFError, OSError):
+                    return
+
+        def write() -> None:
+            i = 0
+            while not stopping.is_set():
+                i += 1
+                try:
+                    flooder.sock.sendall(b"".join(encode(i * 100 + k, b"f" * 1000) for k in range(100)))
+                except OSError:
+                    return
+
+        threads = [threading.Thread(target=target) for target in (read, write)]
+        for thread in threads:
+            thread.start()
+        for i in range(1, 50):
+            before = len(handler.requests)
+            assert quiet.request(i, b"quiet") == b"ok"
+            assert len(handler.requests) - before < 5000
+        stopping.set()
+        flooder.sock.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join(TIMEOUT_S)
+
+
+def test_pause_and_resume(reactor: Reactor, serve: Any) -> None:
+    handler = Recorder()
+    with RawClient(serve(handler)) as client:
+        wait(reactor, lambda: bool(handler.connections))
+        handler.connections[0].pause()
+        client.send(1, b"later")
+        assert reactor.drive(lambda: bool(handler.requests), 0.02) is False
+        handler.connections[0].resume()
+        wait(reactor, lambda: bool(handler.requests))
+
+
+def test_a_stream_is_told_when_its_queue_is_empty(reactor: Reactor, serve: Any) -> None:
+    handler = Recorder()
+    with RawClient(serve(handler)) as client:
+        wait(reactor, lambda: bool(handler.connections))
+        connection = handler.connections[0]
+        body = b"s" * (20 << 20)
+        assert connection.send(encode_header(0, len(body)), body) is True
+        assert connection.queued_bytes > 0 and handler.drains == 0
+        assert client.receive() == (0, body)
+        wait(reactor, lambda: handler.drains == 1 and connection.queued_bytes == 0)
+
+
+# ---- the end ---------------------------------------------------------------------------------------------------
+
+
+def test_drain_lets_replies_leave(reactor: Reactor, serve: Any, connect: Any) -> None:
+    handler = Recorder(answer=None)
+    server = serve(handler)
+    channel = connect(server)
+    replies: list[Any] = []
+    channel.request(b"asked", on_reply=replies.append, timeout=TIMEOUT_S)
+    wait(reactor, lambda: bool(handler.requests))
+    connection, correlation_id, _ = handler.requests[0]
+    body = b"r" * 3_000_000
+    reactor.call_later(0.01, lambda: connection.reply(correlation_id, body))  # type: ignore[attr-defined]
+    assert server.drain(TIMEOUT_S) is True
+    wait(reactor, lambda: bool(replies))
+    assert bytes(replies[0]) == body
+    with pytest.raises(ClosedError):
+        server.drain(1.0)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(server.address, timeout=TIMEOUT_S)
+
+
+def test_drain_does_not_wait_for_ever(reactor: Reactor, serve: Any, connect: Any) -> None:
+    handler = Recorder(answer=None)
+    server = serve(handler)
+    channel = connect(server)
+    replies: list[Any] = []
+    channel.request(b"asked", on_reply=replies.append, timeout=TIMEOUT_S)
+    wait(reactor, lambda: bool(handler.requests))
+    assert server.drain(0.02) is False
+    wait(reactor, lambda: bool(replies))
+    assert type(replies[0]) is DisconnectedError
+
+
+def test_a_forgotten_server_says_so(reactor: Reactor) -> None:
+    server = Server(reactor, Recorder())
+    address = server.address
+    with RawClient(server) as client:
+        with warnings.catch_warnings(record=True) as told:  # its sockets say so too
+            warnings.simplefilter("always")
+            del server
+            gc.collect()
+        assert any("unclosed server" in str(warning.message) for warning in told)
+        assert client.ended()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address, timeout=TIMEOUT_S)
+
+
+def test_a_closed_reactor_ends_its_servers() -> None:
+    reactor, handler = Reactor(), Recorder()
+    reactor.start()
+    server = Server(reactor, handler)
+    with RawClient(server) as client:
+        wait(reactor, lambda: bool(handler.connections))
+        reactor.close()
+        server.close()
+        assert client.ended()
+    assert [type(error) for error in handler.ends] == [ClosedError]
+
+
+def test_bad_places(reactor: Reactor, serve: Any) -> None:
+    server = serve(Recorder())
+    with pytest.raises(OSError):
+        Server(reactor, Recorder(), port=server.address[1])
+    with pytest.raises(InvalidArgumentError, match="no address"):
+        Server(reactor, Recorder(), host="no.such.host.invalid")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_body_bytes": 0}, {"connections": True}, {"silence_s": 1.0}, {"stall_s": 0}, {"handshake_s": "1"}, {"x": 1}],
+)
+def test_limits_are_checked(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Limits.of(wrong)

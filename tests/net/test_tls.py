@@ -1,0 +1,173 @@
+"""TLS: the same service behind it, certificates of both sides, and what does not fit."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import random
+import socket
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from pyreplog.errors import AuthenticationError, HandshakeError, NotConnectedError, PeerError
+from pyreplog.net.handshake import Secret
+from pyreplog.net.limits import Limits
+from pyreplog.net.reactor import Reactor
+from tests.net.peers import TIMEOUT_S, Recorder, ask, call, wait
+
+DAY = datetime.timedelta(days=1)
+
+
+class Authority:
+    """A throw-away certificate authority."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = self._sign(self._subject, self._key, authority=True)
+        self.file = folder / f"{name}.pem"
+        self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+    def _sign(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, authority: bool) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        builder = x509.CertificateBuilder(self._subject, subject, key.public_key(), x509.random_serial_number())
+        builder = builder.not_valid_before(now - DAY).not_valid_after(now + DAY)
+        builder = builder.add_extension(x509.BasicConstraints(authority, None), critical=True)
+        address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        return builder.add_extension(address, critical=False).sign(self._key, hashes.SHA256())
+
+    def issue(self, name: str) -> Path:
+        """A file with a key and its certificate."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self._sign(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key, authority=False)
+        file = self._folder / f"{self._name}-{name}.pem"
+        plain = serialization.NoEncryption()
+        file.write_bytes(
+            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+            + certificate.public_bytes(serialization.Encoding.PEM)
+        )
+        return file
+
+
+class Certificates:
+    """Contexts made of two authorities, of which only the first is trusted by anybody."""
+
+    def __init__(self, folder: Path) -> None:
+        self.trusted, self.stranger = Authority(folder, "trusted"), Authority(folder, "stranger")
+
+    def server(self, *, mutual: bool = False, authority: Authority | None = None) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(self.trusted.file))
+        context.load_cert_chain((authority or self.trusted).issue("server"))
+        context.verify_mode = ssl.CERT_REQUIRED if mutual else ssl.CERT_NONE
+        return context
+
+    def client(self, authority: Authority | None = None) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(self.trusted.file))
+        if authority is not None:
+            context.load_cert_chain(authority.issue("client"))
+        return context
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+def test_requests_and_replies(
+    mutual: bool, certificates: Certificates, reactor: Reactor, serve: Any, connect: Any
+) -> None:
+    server = serve(Recorder(), tls=certificates.server(mutual=mutual))
+    channel = connect(server, tls=certificates.client(certificates.trusted if mutual else None))
+    assert call(reactor, channel, b"hello") == b"hello"
+    large = random.Random(2).randbytes(3_900_000)
+    assert call(reactor, channel, large) == large
+    replies: list[Any] = []
+    bodies = [large[i : i + i % 40_000 + 1] for i in range(0, 3_000_000, 7919)]
+    for body in bodies:
+        channel.request(body[:20], body[20:], on_reply=lambda r: replies.append(bytes(r)), timeout=TIMEOUT_S)
+    wait(reactor, lambda: len(replies) == len(bodies))
+    assert replies == bodies
+
+
+def test_a_secret_behind_tls(certificates: Certificates, reactor: Reactor, serve: Any, connect: Any) -> None:
+    secret = Secret(b"a secret of sixteen bytes or more")
+    server = serve(Recorder(), tls=certificates.server(), secret=secret)
+    assert call(reactor, connect(server, tls=certificates.client(), secret=secret), b"x") == b"x"
+    assert type(ask(reactor, connect(server, tls=certificates.client()), b"x")) is NotConnectedError
+
+
+def test_pauses_do_not_lose_what_was_decrypted(
+    certificates: Certificates, reactor: Reactor, serve: Any, connect: Any
+) -> None:
+    handler = Recorder(answer=None)
+    server = serve(handler, tls=certificates.server(), limits=Limits(connection_inflight_bytes=200_000))
+    channel = connect(server, tls=certificates.client())
+    replies: list[Any] = []
+    for _ in range(100):
+        channel.request(b"q" * 50_000, on_reply=replies.append, timeout=TIMEOUT_S)
+    answered = 0
+    while answered < 100:
+        wait(reactor, lambda: len(handler.requests) > answered)  # noqa: B023
+        connection, correlation_id, body = handler.requests[answered]
+        connection.reply(correlation_id, body)  # type: ignore[attr-defined]
+        answered += 1
+    wait(reactor, lambda: len(replies) == 100)
+
+
+@pytest.mark.parametrize(
+    ("server", "client", "error"),
+    [
+        ({"authority": "stranger"}, None, AuthenticationError),
+        ({"mutual": True}, "stranger", AuthenticationError),
+        ({"mutual": True}, None, AuthenticationError),
+    ],
+    ids=["unknown server", "unknown client", "client without a certificate"],
+)
+def test_wrong_certificates(
+    server: dict[str, Any],
+    client: str | None,
+    error: type[PeerError],
+    certificates: Certificates,
+    reactor: Reactor,
+    serve: Any,
+    connect: Any,
+) -> None:
+    handler = Recorder()
+    authority = getattr(certificates, server.pop("authority", "trusted"))
+    serving = serve(handler, tls=certificates.server(authority=authority, **server))
+    channel = connect(serving, tls=certificates.client(None if client is None else getattr(certificates, client)))
+    outcome = ask(reactor, channel, b"x")
+    assert type(outcome) is NotConnectedError and type(outcome.__cause__) is error
+    wait(reactor, lambda: serving.refused > 0)
+    assert not handler.connections
+
+
+def test_one_side_without_tls(certificates: Certificates, reactor: Reactor, serve: Any, connect: Any) -> None:
+    limits = Limits(handshake_s=0.3)
+    secured, plain = serve(Recorder(), tls=certificates.server(), limits=limits), serve(Recorder(), limits=limits)
+    for server, settings in ((secured, {}), (plain, {"tls": certificates.client()})):
+        channel = connect(server, limits=limits, **settings)
+        outcome = ask(reactor, channel, b"x")
+        assert type(outcome) is NotConnectedError and isinstance(outcome.__cause__, PeerError | HandshakeError)
+        channel.close()
+
+
+def test_arbitrary_bytes_on_a_tls_port(
+    seed: int, certificates: Certificates, reactor: Reactor, serve: Any, connect: Any
+) -> None:
+    server = serve(Recorder(), tls=certificates.server())
+    draw = random.Random(seed)
+    for _ in range(20):
+        with socket.create_connection(server.address, timeout=TIMEOUT_S) as sock:
+            sock.sendall(draw.randbytes(draw.randrange(1, 3000)))
+    assert call(reactor, connect(server, tls=certificates.client()), b"x") == b"x"
+    wait(reactor, lambda: not server._greetings)
