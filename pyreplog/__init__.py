@@ -1,4 +1,10 @@
-"""pyreplog: the replicated commit log that a Python service embeds."""
+"""pyreplog: the replicated commit log that a Python service embeds.
+
+What ledgers need is imported when it is first asked for: a program that uses the log alone loads no sqlite3.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from pyreplog._native.batch import RecordBatch
 from pyreplog._native.record import Record
@@ -16,26 +22,47 @@ from pyreplog.errors import (
     FormatVersionError,
     FrameError,
     InvalidArgumentError,
+    InvalidMetadataError,
+    LedgerClosedError,
+    LedgerError,
+    LedgerFencedError,
     LockedError,
+    MetadataUnavailableError,
+    MissingExtraError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
     NotALogError,
+    NotEnoughBookiesError,
     OutcomeUnknownError,
     OutOfRangeError,
+    PeerError,
     PoisonedError,
     ReadOnlyError,
     RecordTooLargeError,
     ReplogError,
     TrimmedError,
     TruncatedError,
+    UnauthorizedError,
+    UnreadableError,
     UnsupportedFilesystemError,
+    WindowFullError,
     WrongTypeError,
 )
 from pyreplog.log import CommitLog, LogReader
 from pyreplog.log.opening import open
 
+if TYPE_CHECKING:
+    from pyreplog.ledger.cluster import Cluster
+    from pyreplog.ledger.handle import Ledger
+    from pyreplog.ledger.reader import LedgerReader
+
+_LATER = {"Cluster": "cluster", "Ledger": "handle", "LedgerReader": "reader"}  # name -> module of pyreplog.ledger
+
 __all__ = [
     "Ack",
     "Clock",
     "ClosedError",
+    "Cluster",
     "CommitLog",
     "ConfigError",
     "CorruptionError",
@@ -45,13 +72,25 @@ __all__ = [
     "FormatVersionError",
     "FrameError",
     "InvalidArgumentError",
+    "InvalidMetadataError",
+    "Ledger",
+    "LedgerClosedError",
+    "LedgerError",
+    "LedgerFencedError",
+    "LedgerReader",
     "LockedError",
     "LogConfig",
     "LogReader",
     "ManualClock",
+    "MetadataUnavailableError",
+    "MissingExtraError",
+    "NoSuchEntryError",
+    "NoSuchLedgerError",
     "NotALogError",
+    "NotEnoughBookiesError",
     "OutOfRangeError",
     "OutcomeUnknownError",
+    "PeerError",
     "PoisonedError",
     "ReadOnlyError",
     "Record",
@@ -61,8 +100,23 @@ __all__ = [
     "SystemClock",
     "TrimmedError",
     "TruncatedError",
+    "UnauthorizedError",
+    "UnreadableError",
     "UnsupportedFilesystemError",
+    "WindowFullError",
     "WrongTypeError",
     "__version__",
     "open",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"pyreplog.ledger.{_LATER[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,23 @@
+class Values:
+    def __init__(self, values: list[bytes]) -> None: ...
+
+class Client:
+    def __init__(
+        self,
+        sockets: list[int],
+        values: Values,
+        *,
+        quorum: int,
+        batch: int,
+        window: int,
+        in_turn: bool = False,
+        spin: bool = False,
+    ) -> None: ...
+    def append(self, batches: int) -> tuple[float, list[int]]: ...
+
+class Log:
+    def __init__(self, fd: int, size: int, *, synced: bool) -> None: ...
+    @property
+    def records(self) -> int: ...
+    def serve(self, socket: int, *, spin: bool = False) -> None: ...
+    def check(self, values: Values) -> int: ...

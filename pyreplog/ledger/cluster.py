@@ -1,0 +1,352 @@
+"""Cluster: bookies and metadata, in this process or elsewhere; makes and opens ledgers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import ssl
+import sys
+import threading
+import weakref
+from collections.abc import Mapping, Set
+from pathlib import Path
+from typing import Any, Self
+
+from pyreplog._native.quorum import check_quorums
+from pyreplog.ack import Ack
+from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.identity import cluster_id
+from pyreplog.clock import Clock, SystemClock
+from pyreplog.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    InvalidMetadataError,
+    KeyExistsError,
+    NoSuchKeyError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    OutcomeUnknownError,
+    ReplogError,
+    UnauthorizedError,
+    VersionConflictError,
+    WrongTypeError,
+)
+from pyreplog.handles import Handle, warn_of_leak
+from pyreplog.ledger.driver import Driver, check_may_wait
+from pyreplog.ledger.embedded import open_embedded
+from pyreplog.ledger.handle import WINDOW_BYTES, Ledger
+from pyreplog.ledger.lac import LedgerEnds
+from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
+from pyreplog.ledger.mend import EntryMend
+from pyreplog.ledger.placement import choose
+from pyreplog.ledger.reader import LedgerReader
+from pyreplog.ledger.recovery import LedgerRecovery
+from pyreplog.ledger.remote import RemoteSurroundings
+from pyreplog.ledger.repairs import Repair, forget_repair, repairs
+from pyreplog.ledger.status import ClusterStatus, LedgerStatus, missing_copies
+from pyreplog.ledger.stored import find_ledger, list_ledgers, load_ledger
+from pyreplog.ledger.surroundings import Shared
+from pyreplog.ledger.writer import LedgerWriter
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.url import open_store
+from pyreplog.net.handshake import Secret
+from pyreplog.net.limits import Limits
+
+logger = logging.getLogger(__name__)
+
+NEXT_LEDGER = "/next-ledger"
+
+
+class Cluster(Handle):
+    """Where ledgers live. `Cluster.embedded(...)` or `Cluster.connect(...)` make one; any thread may call anything."""
+
+    def __init__(self, what: str, around: Shared, clock: Clock) -> None:
+        self._around, self._clock = around, clock
+        self._ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
+        super().__init__(what)
+
+    @classmethod
+    def embedded(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        bookies: int = 3,
+        replace: bool = False,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> Self:
+        """Bookies of this process, in folders of `path`, with their metadata in SQLite beside them.
+
+        bookies: at least so many; those that the directory has already are opened, whatever this says. replace:
+        a bookie whose folder was lost begins anew; else that is an EmptyDirectoryError. settings: fields of
+        BookieConfig. Errors: LockedError names the process that has the directory; ConfigError; those of `open_bookie`.
+        """
+        clock = clock or SystemClock()
+        around = open_embedded(Path(path), bookies, BookieConfig.of(settings), clock, replace=replace)
+        return cls(f"cluster in {path}", around, clock)
+
+    @classmethod
+    def connect(
+        cls,
+        url: str,
+        *,
+        secret: bytes | None = None,
+        tls: ssl.SSLContext | None = None,
+        limits: Limits | None = None,
+        request_timeout_s: float = 5.0,
+        busy_poll_us: int = 0,
+        clock: Clock | None = None,
+    ) -> Self:
+        """Bookies of other processes, which the metadata store at `url` knows: "zk://host:port/root", "sqlite:/path".
+
+        secret: what the bookies were started with. tls: a client's context. limits: of each connection.
+        request_timeout_s: after that long without an answer a bookie counts as failed. busy_poll_us: as of Reactor.
+        Errors: those of `open_store` and of the store.
+        """
+        metadata = open_store(url)
+        try:
+            around = RemoteSurroundings(
+                metadata, cluster_id(metadata), secret=None if secret is None else Secret(secret), tls=tls,
+                limits=limits, request_timeout_s=request_timeout_s, busy_poll_us=busy_poll_us,
+            )  # fmt: skip
+        except BaseException:
+            metadata.close()
+            raise
+        return cls(f"cluster at {url}", around, clock or SystemClock())
+
+    # ---- ledgers --------------------------------------------------------------------------------------------
+
+    def create_ledger(
+        self,
+        ensemble: int = 3,
+        write_quorum: int | None = None,
+        ack_quorum: int | None = None,
+        *,
+        durability: str = "synced",
+        password: bytes = b"",
+        metadata: Mapping[str, str] | None = None,
+        window_bytes: int = WINDOW_BYTES,
+        delay_ensemble_change: bool = False,
+    ) -> Ledger:
+        """Make a ledger striped over `ensemble` bookies, `write_quorum` copies of each entry (default: all of them), of
+        which `ack_quorum` (default: a majority) confirm it.
+
+        durability: "synced", a bookie acknowledges what is on its disk; "appended", what its memory holds. password:
+        whoever reads, recovers or writes to it needs it. metadata: kept with the ledger. window_bytes: of entries that
+        do not have all their copies yet, as encoded.
+        Errors: InvalidArgumentError; NotEnoughBookiesError; MetadataUnavailableError, OutcomeUnknownError.
+        """
+        self._check_open()
+        copies = ensemble if write_quorum is None else write_quorum
+        acks = copies // 2 + 1 if ack_quorum is None else ack_quorum
+        check_quorums(ensemble, copies, acks)
+        _check_choices(durability, window_bytes, metadata)
+        key = _key(password)
+        ledger = self._next_id()
+        members = choose(ledger, ensemble, self._around.candidates(), frozenset())
+        if len(members) < ensemble:
+            raise NotEnoughBookiesError(f"an ensemble of {ensemble} bookies was asked for, {len(members)} take entries")
+        made = LedgerMetadata(
+            ledger=ledger, ensemble_size=ensemble, write_quorum=copies, ack_quorum=acks,
+            fragments=(Fragment(0, tuple(members)),), proof=key_proof(key), durability=durability,
+            created_us=self._clock.now_us(), token=secrets.token_hex(16), custom=dict(metadata or {}),
+        )  # fmt: skip
+        writer = LedgerWriter(
+            made, self._create(made), key, self._choose, delay_ensemble_change=delay_ensemble_change,
+            entry_bytes_max=self._around.entry_bytes_max,
+        )  # fmt: skip
+        opened = Ledger(writer, self._around, self._clock, window_bytes=window_bytes)
+        self._ledgers.add(opened)
+        return opened
+
+    def open_ledger(self, ledger: int, *, password: bytes = b"", recover: bool = True) -> LedgerReader:
+        """Open a ledger for reading. recover: end its writer, if it has not closed the ledger, and find the last entry;
+        else read up to what is confirmed, beside the writer. Waits while the metadata store is away.
+
+        Errors: NoSuchLedgerError; UnauthorizedError; UnreadableError and NotEnoughBookiesError, it cannot be recovered
+        now; InvalidMetadataError; those of the metadata store.
+        """
+        self._check_open()
+        check_may_wait()
+        metadata, version = load_ledger(self._around.metadata, ledger)
+        key = _key(password)
+        if not metadata.admits(key):
+            raise UnauthorizedError(ledger, "the password is not the one it was made with")
+        if recover:
+            metadata = self._run(ledger, LedgerRecovery(metadata, version, key, self._choose))
+        reader = LedgerReader(metadata, key, self._around)
+        if not recover:
+            try:
+                reader.refresh()
+            except BaseException:
+                reader.close()
+                raise
+        return reader
+
+    def delete_ledger(self, ledger: int) -> None:
+        """Delete a ledger; its space comes back when the bookies collect garbage. Errors: NoSuchLedgerError."""
+        self._check_open()
+        store = self._around.metadata
+        while True:
+            try:
+                store.delete(metadata_key(ledger), load_ledger(store, ledger).version)
+            except VersionConflictError:
+                continue
+            except NoSuchKeyError:
+                raise NoSuchLedgerError(ledger, "was deleted") from None
+            return
+
+    def ledgers(self) -> list[int]:
+        """Ids of all ledgers, ascending."""
+        self._check_open()
+        return list_ledgers(self._around.metadata)
+
+    def ledger_metadata(self, ledger: int) -> LedgerMetadata:
+        """What is known of a ledger. Errors: NoSuchLedgerError."""
+        self._check_open()
+        return load_ledger(self._around.metadata, ledger).metadata
+
+    # ---- how it is ------------------------------------------------------------------------------------------
+
+    def status(self) -> ClusterStatus:
+        """Bookies, ledgers, and what lacks copies. Asks the bookies of open ledgers. Errors: those of the store."""
+        self._check_open()
+        check_may_wait()
+        bookies, store = self._around.bookie_statuses(), self._around.metadata
+        running = {bookie.bookie for bookie in bookies}
+        found = [there.metadata for ledger in list_ledgers(store) if (there := find_ledger(store, ledger)) is not None]
+        ends = [(metadata, self._ask_ends(metadata)) for metadata in found]  # all are asked before one is waited for
+        ledgers = [_status(metadata, self._around.wait(asked), running) for metadata, asked in ends]
+        return ClusterStatus(bookies, ledgers, repairs(store))
+
+    def _ask_ends(self, metadata: LedgerMetadata) -> Ack[tuple[int, int]]:
+        """(LAC, highest entry) as some bookie of an open ledger knows them; of a closed one, its last entry."""
+        if metadata.state is State.CLOSED:
+            known: Ack[tuple[int, int]] = Ack((metadata.last_entry, metadata.last_entry))
+            known.complete()
+            return known
+        ends = LedgerEnds(metadata)
+        driver = Driver(metadata.ledger, ends, self._around)
+        driver.post(ends.start)
+        return driver.done
+
+    def repair(self, *, password: bytes = b"") -> tuple[list[Repair], dict[Repair, ReplogError]]:
+        """Write the copies again that were noted as bad; (those that are well now, why the others are not).
+
+        password: of the ledgers; those with another are left alone.
+        """
+        self._check_open()
+        check_may_wait()
+        key = _key(password)
+        done: list[Repair] = []
+        left: dict[Repair, ReplogError] = {}
+        for repair in repairs(self._around.metadata):
+            try:
+                self._repair(repair, key)
+            except ReplogError as error:
+                left[repair] = error
+            else:
+                done.append(repair)
+        return done, left
+
+    def _repair(self, repair: Repair, key: bytes) -> None:
+        there = find_ledger(self._around.metadata, repair.ledger)
+        if there is not None and repair.bookie in there.metadata.fragment_of(repair.entry).ensemble:
+            if not there.metadata.admits(key):
+                raise UnauthorizedError(repair.ledger, "the password is not the one it was made with")
+            self._run(repair.ledger, EntryMend(there.metadata, key, repair.entry, repair.bookie))
+        forget_repair(self._around.metadata, repair)
+
+    def _run(self, ledger: int, machine: LedgerRecovery | EntryMend) -> Any:
+        """Its result."""
+        driver = Driver(ledger, machine, self._around)
+        driver.post(machine.start)
+        return self._around.wait(driver.done)
+
+    # ---- metadata -------------------------------------------------------------------------------------------
+
+    @property
+    def metadata(self) -> MetadataStore:
+        """The store that ledgers, bookies and repairs are kept in."""
+        return self._around.metadata
+
+    def _next_id(self) -> int:
+        """An id that no ledger has, or ever had."""
+        store = self._around.metadata
+        while True:
+            there = store.get(NEXT_LEDGER)
+            if there is not None and not there.value.isdigit():
+                raise InvalidMetadataError(f"{NEXT_LEDGER}: expected a number, found {there.value[:80]!r}")
+            try:
+                if there is None:
+                    store.create(NEXT_LEDGER, b"1")
+                    return 0
+                store.put(NEXT_LEDGER, b"%d" % (int(there.value) + 1), there.version)
+            except (KeyExistsError, VersionConflictError):
+                continue
+            return int(there.value)
+
+    def _create(self, made: LedgerMetadata) -> int:
+        """Store a new ledger; when the reply was lost, its token tells whether it is there."""
+        store = self._around.metadata
+        try:
+            return store.create(metadata_key(made.ledger), made.encode())
+        except (KeyExistsError, OutcomeUnknownError):
+            there = find_ledger(store, made.ledger)
+            if there is None or there.metadata.token != made.token:
+                raise
+            return there.version
+
+    def _choose(self, metadata: LedgerMetadata, count: int, taken: Set[str]) -> list[str]:
+        turn = len(metadata.fragments) + len(taken)
+        return choose(metadata.ledger, count, self._around.candidates(), taken, turn=turn)
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the ledgers that are open for appending, as their own `close` does, and let go of all.
+
+        Whoever waits for something of this cluster gets ClosedError. What the ledgers' closing raises is logged.
+        Closing twice is fine. Errors: InvalidArgumentError, in a callback.
+        """
+        check_may_wait()
+        super().close()
+
+    def _let_go(self) -> None:
+        for ledger in list(self._ledgers):
+            try:
+                ledger.close()
+            except ReplogError as error:
+                logger.warning("%s: %s", self._what, error)
+        self._around.close()
+
+    def __del__(self) -> None:
+        """May run anywhere: a thread of its own does what waits for others, unless all threads are at their end."""
+        if getattr(self, "_error", self) is None and os.getpid() == self._pid:
+            self._error = ClosedError(f"the {self._what} was forgotten")
+            warn_of_leak(self._what, self, self._opened_at)
+            if not sys.is_finalizing():
+                threading.Thread(target=self._around.close, name="pyreplog-close", daemon=True).start()
+
+
+def _key(password: bytes) -> bytes:
+    if not isinstance(password, bytes):
+        raise WrongTypeError(f"password: expected bytes, found {type(password).__name__}")
+    return ledger_key(password)
+
+
+def _check_choices(durability: str, window_bytes: int, metadata: Mapping[str, str] | None) -> None:
+    if durability not in ("synced", "appended"):
+        raise InvalidArgumentError(f"durability: expected synced or appended, found {durability!r}")
+    if isinstance(window_bytes, bool) or not isinstance(window_bytes, int) or window_bytes < 1:
+        raise InvalidArgumentError(f"window_bytes: expected at least 1, found {window_bytes!r}")
+    for name, value in (metadata or {}).items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise WrongTypeError(f"metadata: expected text for text, found {name!r}: {value!r}")
+
+
+def _status(metadata: LedgerMetadata, ends: tuple[int, int], running: set[str]) -> LedgerStatus:
+    confirmed, pushed = ends
+    missing = missing_copies(metadata, pushed, running)
+    return LedgerStatus(metadata.ledger, metadata.state, len(metadata.fragments), confirmed, pushed, missing)

@@ -1,0 +1,62 @@
+"""A cluster in one directory: bookies of this process, in folders of it, and their metadata beside them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from pyreplog._native.segment import HEADER_BYTES
+from pyreplog.bookie.collector import Collector
+from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.ledgerlist import LedgerList
+from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.opening import open_bookie
+from pyreplog.clock import Clock
+from pyreplog.errors import InvalidArgumentError
+from pyreplog.ledger.ledgermetadata import metadata_key
+from pyreplog.ledger.push import ENTRY_BYTES_MAX
+from pyreplog.ledger.stored import open_ledgers
+from pyreplog.ledger.surroundings import EmbeddedSurroundings
+from pyreplog.metadata.sqlite import SQLiteStore
+
+METADATA = "metadata.sqlite"
+_PREFIX = "bookie-"
+
+
+def open_embedded(
+    folder: Path, count: int, config: BookieConfig, clock: Clock, *, replace: bool = False
+) -> EmbeddedSurroundings:
+    """Open all bookies of `folder`, and make those that `count` lacks. Arguments and errors as Cluster.embedded."""
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1000:
+        raise InvalidArgumentError(f"bookies: expected 1 to 1000, found {count!r}")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with ExitStack() as opened:
+        metadata = opened.enter_context(SQLiteStore(folder / METADATA))
+        bookies: dict[str, LocalBookie] = {}
+        collectors: dict[str, Collector] = {}
+        for name in _names(folder, count):
+            identity, bookie = open_bookie(
+                folder / name, name, metadata, config, make_new=replace, clock=clock,
+                open_ledgers=lambda bookie: open_ledgers(metadata, bookie),
+            )  # fmt: skip
+            bookies[identity.id] = opened.enter_context(bookie)
+            ledgers = LedgerList(metadata, metadata_key, identity)
+            collectors[identity.id] = Collector(bookie.log, bookie.config, ledgers, bookie.with_bookie)
+        smallest = min(bookie.log.log.segment_bytes for bookie in bookies.values())
+        around = EmbeddedSurroundings(
+            metadata, bookies, collectors, entry_bytes_max=min(ENTRY_BYTES_MAX, smallest - HEADER_BYTES),
+            collect_s=config.collect_interval_ms / 1000,
+        )  # fmt: skip
+        opened.pop_all()
+    return around
+
+
+def _names(folder: Path, count: int) -> list[str]:
+    """Of the bookies that are there, and of those that are to be: bookie-0, bookie-1, ..."""
+    there = {int(path.name.removeprefix(_PREFIX)) for path in folder.glob(f"{_PREFIX}*") if _is_bookie(path)}
+    return [f"{_PREFIX}{number}" for number in sorted(there | set(range(count)))]
+
+
+def _is_bookie(path: Path) -> bool:
+    number = path.name.removeprefix(_PREFIX)
+    return path.is_dir() and number.isdecimal() and number == str(int(number))

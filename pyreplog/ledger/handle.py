@@ -1,0 +1,244 @@
+"""Ledger: what user code appends to."""
+
+from __future__ import annotations
+
+import os
+import threading
+from asyncio import _get_running_loop
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from pyreplog.ack import Ack, as_timeout, settle_all
+from pyreplog.clock import Clock
+from pyreplog.errors import ClosedError, OutcomeUnknownError, ReplogError, WindowFullError
+from pyreplog.handles import Handle, warn_of_leak
+from pyreplog.ledger.driver import Driver, Surroundings, check_may_wait, in_callback
+from pyreplog.ledger.effects import Effect, Settle
+from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.staging import Entry, Staging, columns, outcomes
+from pyreplog.ledger.writer import LedgerWriter
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+WINDOW_BYTES = 16 << 20
+WINDOW_ENTRIES = 1 << 16
+CLOSE_S = 30.0
+GIVE_UP_S = 5.0
+EXPLICIT_LAC_S = 0.1
+
+T = TypeVar("T")
+
+
+class Ledger(Handle):
+    """A ledger open for appending; made by `Cluster.create_ledger`.
+
+    Any thread may call anything; asyncio code awaits what `submit` and `submit_batch` give. They wait while entries of
+    `window_bytes`, encoded, or WINDOW_ENTRIES entries do not have all their copies. In a coroutine, or a callback of an
+    Ack, they never wait: await `room()` before. There they go on up to twice the window, and raise WindowFullError
+    beyond. Close it, or use `with`; a ledger that was forgotten stays open, as that of a dead process.
+    """
+
+    def __init__(
+        self, writer: LedgerWriter, around: Surroundings, clock: Clock, *, window_bytes: int = WINDOW_BYTES
+    ) -> None:
+        self.id = writer.metadata.ledger
+        self._writer, self._around, self._clock, self._window_bytes = writer, around, clock, window_bytes
+        self._driver = Driver(self.id, writer, around, after=self._progressed)
+        self._staging = Staging()
+        self._room_lock = threading.Lock()
+        self._waiting_for_room: list[Ack[None]] = []
+        self._telling = False  # a timer is set to tell the LAC
+        self._close_s: float | None = CLOSE_S
+        super().__init__(f"ledger {self.id}")
+
+    # ---- where it stands ------------------------------------------------------------------------------------
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """Quorums, fragments and state, as of now."""
+        return self._writer.metadata
+
+    @property
+    def last_add_pushed(self) -> int:
+        """Highest entry id handed out; -1: none."""
+        return self._writer.last_add_pushed
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """Highest entry id such that it, and all below, have Qa copies; -1: none."""
+        return self._writer.last_add_confirmed
+
+    # ---- appending ------------------------------------------------------------------------------------------
+
+    def append(self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, event_time: int | None = None) -> int:
+        """Append one entry; returns its id once it is confirmed: it has Qa copies, each as durable as the ledger says.
+
+        value, key, event_time: as `CommitLog.append`. Errors: LedgerFencedError, LedgerClosedError and
+        NotEnoughBookiesError, the outcome of this append is unknown and nothing can be appended any more; ClosedError,
+        ForkedError; RecordTooLargeError, WrongTypeError and InvalidArgumentError, nothing was done. Ctrl-C ends the
+        wait, not the append.
+        """
+        return self._wait(lambda: self.submit(value, key, event_time=event_time))
+
+    def append_batch(
+        self,
+        values: Iterable[ReadableBuffer],
+        keys: Iterable[ReadableBuffer | None] | None = None,
+        event_times: Iterable[int | None] | None = None,
+    ) -> range:
+        """Append several; returns their ids, which are consecutive, once all are confirmed. Errors as append."""
+        return self._wait(lambda: self.submit_batch(values, keys, event_times))
+
+    def submit(
+        self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, event_time: int | None = None
+    ) -> Ack[int]:
+        """As append, without waiting: the Ack gives the id.
+
+        Entries submitted while others are on their way are sent together, as soon as those are confirmed. Errors of the
+        arguments, and WindowFullError, are raised here; the others are the Ack's.
+        """
+        self._check_open()
+        entry = Entry.of(value, key, event_time, size_max=self._writer.entry_bytes_max)
+        self._make_room()
+        if self._staging.add(entry):
+            self._driver.call(self._append_staged)
+        return entry.ack
+
+    def submit_batch(
+        self,
+        values: Iterable[ReadableBuffer],
+        keys: Iterable[ReadableBuffer | None] | None = None,
+        event_times: Iterable[int | None] | None = None,
+    ) -> Ack[range]:
+        """As append_batch, without waiting: the Ack gives the ids. They follow those of what was submitted before.
+
+        Errors: as append; all that are known now are raised here.
+        """
+        self._check_open()
+        self._make_room()
+        if self._staging:
+            self._driver.call(self._append_staged)
+        return self._driver.call(lambda: self._append(values, keys, event_times))
+
+    def _append(
+        self,
+        values: Iterable[ReadableBuffer],
+        keys: Iterable[ReadableBuffer | None] | None,
+        event_times: Iterable[int | None] | None,
+    ) -> tuple[Ack[range], list[Effect]]:
+        return self._writer.append(values, keys, event_times, time_us=self._clock.now_us())
+
+    def _append_staged(self) -> tuple[None, list[Effect]]:
+        """Taking what waits and giving it ids is one step: what is appended later comes later."""
+        entries = self._staging.take()
+        if not entries:
+            return None, []
+        try:
+            ids, effects = self._append(*columns(entries))
+        except Exception as error:
+            self._staging.landed()
+            return None, [Settle([(entry.ack, error) for entry in entries])]
+        ids.add_done_callback(lambda ids: self._landed(entries, ids))
+        return None, effects
+
+    def _landed(self, entries: list[Entry], ids: Ack[range]) -> None:
+        """A batch is confirmed, or failed: those that waited for it go next; its callers are told."""
+        if self._staging.landed():
+            self._driver.post(lambda: self._append_staged()[1])
+        settle_all(outcomes(entries, ids))
+
+    def _wait(self, submit: Callable[[], Ack[T]]) -> T:
+        check_may_wait()
+        return self._around.wait(submit())
+
+    # ---- back-pressure --------------------------------------------------------------------------------------
+
+    def room(self) -> Ack[None]:
+        """An Ack that is done as soon as there is room in the window, or the ledger takes nothing any more."""
+        self._check_open()
+        ack: Ack[None] = Ack()
+        with self._room_lock:
+            self._waiting_for_room.append(ack)
+        self._give_room()
+        return ack
+
+    def _has_room(self, windows: int = 1) -> bool:
+        writer = self._writer
+        return writer.error is not None or (
+            writer.pending_bytes < windows * self._window_bytes and writer.pending_entries < windows * WINDOW_ENTRIES
+        )
+
+    def _make_room(self) -> None:
+        """Wait until there is some, if this caller can."""
+        while not self._has_room():
+            if not in_callback() and _get_running_loop() is None:
+                self._around.wait(self.room())
+            elif self._has_room(windows=2):
+                return
+            else:
+                raise WindowFullError(f"ledger {self.id}: twice its window is on its way: await room() before")
+
+    def _give_room(self) -> None:
+        if self._waiting_for_room and self._has_room():
+            with self._room_lock:
+                waiting, self._waiting_for_room = self._waiting_for_room, []
+            settle_all([(ack, None) for ack in waiting])
+
+    def _progressed(self) -> None:
+        """Something has happened to the writer."""
+        self._give_room()
+        if not self._telling and self._writer.has_lac_to_tell:
+            self._telling = True
+            self._around.wake_after(EXPLICIT_LAC_S, self._tell_lac)
+
+    def _tell_lac(self) -> None:
+        """Readers that follow would else not see the last entries before the next ones are written."""
+        self._telling = False
+        self._driver.post(self._writer.tell_lac)
+
+    # ---- closing --------------------------------------------------------------------------------------------
+
+    def close(self, timeout: float | None = CLOSE_S) -> None:
+        """Wait until every entry has all its copies, and close the ledger: it then has an end for ever.
+
+        After `timeout` seconds (None: never) the ledger is closed at the last confirmed entry; OutcomeUnknownError when
+        there were others, or when the metadata store does not answer. Errors: what ended the writer before, if anything
+        did. Closing twice is fine. In a callback it does not wait for the end.
+        """
+        self._close_s = as_timeout(timeout)
+        super().close()
+
+    def _let_go(self) -> None:
+        self._driver.call(self._append_staged)
+        self._driver.post(self._writer.close)
+        timeout, done = self._close_s, self._driver.done
+        if in_callback():
+            done.add_done_callback(lambda _: self._abandon())
+            if timeout is not None:
+                self._around.wake_after(timeout, self._give_up)
+            return
+        try:
+            self._around.wait(done, timeout)
+        except OutcomeUnknownError:
+            if not done.done():
+                self._give_up()
+            self._around.wait(done, GIVE_UP_S)
+        finally:
+            self._abandon()
+
+    def _give_up(self) -> None:
+        why: ReplogError = OutcomeUnknownError(
+            f"ledger {self.id} was closed after {self._close_s} s without an answer for its last entries"
+        )
+        self._driver.post(lambda: self._writer.give_up(why))
+
+    def _abandon(self) -> None:
+        self._driver.post(lambda: self._writer.abandon(ClosedError(f"the {self._what} was closed")))
+
+    def __del__(self) -> None:
+        """May run anywhere: nothing is waited for, nobody else's ledger is closed."""
+        if getattr(self, "_error", self) is None and os.getpid() == self._pid:
+            self._error = ClosedError(f"the {self._what} was forgotten")
+            warn_of_leak(self._what, self, self._opened_at)
+            self._abandon()

@@ -1,0 +1,182 @@
+"""What the metadata store keeps of a ledger: quorums, fragments, state. Immutable; every change makes another one.
+
+(The rules of the states and of the fragments are BookKeeper's LedgerMetadataImpl; kept here in `__post_init__`.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import json
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple, Self
+
+from pyreplog._native.quorum import check_quorums
+from pyreplog.errors import InvalidArgumentError, InvalidMetadataError
+
+VERSION = 1
+KEY_BYTES = 16
+LEDGERS = "/ledgers"
+_TYPES: dict[str, type] = {"int": int, "str": str, "Mapping[str, str]": dict}  # of the fields, to be checked
+
+
+class State(StrEnum):
+    """OPEN -> CLOSED by the writer; OPEN -> IN_RECOVERY -> CLOSED by who opens it after the writer."""
+
+    OPEN = "open"
+    IN_RECOVERY = "in-recovery"
+    CLOSED = "closed"
+
+
+class Fragment(NamedTuple):
+    """From entry `first` on (up to the next fragment), entries are striped over these bookies, in this order."""
+
+    first: int
+    ensemble: tuple[str, ...]
+
+
+Change = Mapping[int, tuple[str, int]]
+"""ensemble index -> (bookie that takes its place, first entry it is to hold)"""
+
+
+def metadata_key(ledger: int) -> str:
+    """Where the metadata of a ledger is kept: as a decimal number of fixed width, so that names sort by id."""
+    return f"{LEDGERS}/{ledger:019d}"
+
+
+def ledger_key(password: bytes) -> bytes:
+    """What bookies compare: who has it may write to the ledger and fence it."""
+    return hashlib.blake2b(password, digest_size=KEY_BYTES, person=b"pyreplog-ledger").digest()
+
+
+def key_proof(key: bytes) -> str:
+    """What metadata keeps of the key: enough to tell a wrong one, not to make it."""
+    return hashlib.blake2b(key, digest_size=KEY_BYTES, person=b"pyreplog-proof").hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerMetadata:
+    """One ledger. last_entry, length (bytes of all values) and messages are known once it is CLOSED, -1 and 0 before.
+
+    token: random, of who created it: tells "exists already" from "mine, the reply was lost". custom: the caller's.
+    """
+
+    ledger: int
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    fragments: tuple[Fragment, ...]
+    proof: str
+    durability: str = "synced"
+    state: State = State.OPEN
+    last_entry: int = -1
+    length: int = 0
+    messages: int = 0
+    created_us: int = 0
+    token: str = ""
+    custom: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        try:
+            check_quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)
+        except InvalidArgumentError as error:
+            raise InvalidMetadataError(f"ledger {self.ledger}: {error}") from None
+        firsts = [fragment.first for fragment in self.fragments]
+        self._demand(bool(firsts) and firsts[0] == 0, "fragments from entry 0 on", firsts)
+        self._demand(firsts == sorted(set(firsts)), "fragments in ascending order", firsts)
+        for fragment in self.fragments:
+            members = len(set(fragment.ensemble))
+            self._demand(members == self.ensemble_size, f"{self.ensemble_size} bookies", fragment.ensemble)
+        self._demand(self.durability in ("synced", "appended"), "durability synced or appended", self.durability)
+        if self.state is State.CLOSED:
+            self._demand(self.last_entry >= -1 and self.length >= 0, "a last entry and a length", self.last_entry)
+        else:
+            self._demand(
+                (self.last_entry, self.length) == (-1, 0), "no last entry before it is closed", self.last_entry
+            )
+
+    def _demand(self, fine: bool, expected: str, found: object) -> None:
+        if not fine:
+            raise InvalidMetadataError(f"metadata of ledger {self.ledger}: expected {expected}, found {found}")
+
+    # ---- fragments ------------------------------------------------------------------------------------------
+
+    @property
+    def last_fragment(self) -> Fragment:
+        return self.fragments[-1]
+
+    def fragment_of(self, entry: int) -> Fragment:
+        """The fragment an entry belongs to."""
+        return self.fragments[bisect_right(self.fragments, entry, key=lambda fragment: fragment.first) - 1]
+
+    def fragment_end(self, fragment: Fragment) -> int | None:
+        """First entry behind a fragment; None for the last one."""
+        at = self.fragments.index(fragment) + 1
+        return self.fragments[at].first if at < len(self.fragments) else None
+
+    def bookies(self, first: int = 0) -> set[str]:
+        """Who holds entries from `first` on."""
+        since = self.fragment_of(first).first
+        return {bookie for fragment in self.fragments if fragment.first >= since for bookie in fragment.ensemble}
+
+    def replace_bookies(self, change: Change) -> Self:
+        """Others take the place of some bookies, each from an entry of its own on: a fragment begins there.
+
+        Nobody of `bookies(first)` can take a place from entry `first` on: it has another one there.
+        """
+        fragments = {fragment.first: list(fragment.ensemble) for fragment in self.fragments}
+        for first in sorted({first for _, first in change.values()}):
+            fragments.setdefault(first, list(self.fragment_of(first).ensemble))
+        for first, ensemble in fragments.items():
+            for index, (bookie, since) in change.items():
+                if first >= since:
+                    ensemble[index] = bookie
+        made = tuple(Fragment(first, tuple(ensemble)) for first, ensemble in sorted(fragments.items()))
+        return dataclasses.replace(self, fragments=made)
+
+    # ---- states ---------------------------------------------------------------------------------------------
+
+    def in_recovery(self) -> Self:
+        return dataclasses.replace(self, state=State.IN_RECOVERY)
+
+    def closed(self, last_entry: int, length: int, messages: int) -> Self:
+        """Fragments that begin behind the last entry hold nothing: they go (BookKeeper #4551)."""
+        kept = tuple(fragment for fragment in self.fragments if fragment.first <= max(last_entry, 0))
+        return dataclasses.replace(
+            self, state=State.CLOSED, fragments=kept, last_entry=last_entry, length=length, messages=messages
+        )
+
+    def admits(self, key: bytes) -> bool:
+        """Whether a ledger key is the right one."""
+        return hmac.compare_digest(self.proof, key_proof(key))
+
+    # ---- bytes ----------------------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        body = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        body["fragments"] = [[fragment.first, list(fragment.ensemble)] for fragment in self.fragments]
+        body["custom"] = dict(self.custom)
+        return json.dumps({"version": VERSION, **body}, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """InvalidMetadataError when it is none, contradicts itself, or is of a version unknown here."""
+        try:
+            body: dict[str, Any] = json.loads(data)
+            if (version := body.pop("version")) != VERSION:
+                raise InvalidMetadataError(f"ledger metadata: version {version}, this build reads {VERSION}")
+            body["fragments"] = tuple(
+                Fragment(int(first), tuple(map(str, bookies))) for first, bookies in body["fragments"]
+            )
+            body["state"] = State(body["state"])
+            for item in dataclasses.fields(cls):
+                expected = _TYPES.get(str(item.type), object)
+                if not isinstance(body[item.name], expected) or type(body[item.name]) is bool:
+                    raise TypeError(f"{item.name}: {body[item.name]!r}")
+            return cls(**body)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise InvalidMetadataError(f"ledger metadata: {data[:80]!r}: {error}") from error

@@ -1,0 +1,223 @@
+"""LedgerReader: what user code reads a ledger with."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from pyreplog._native.batch import RecordBatch
+from pyreplog.ack import Ack, as_timeout
+from pyreplog.bookie.protocol import READ_BYTES_MAX
+from pyreplog.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    MetadataUnavailableError,
+    NoSuchEntryError,
+    OutOfRangeError,
+    UnreadableError,
+)
+from pyreplog.handles import Handle
+from pyreplog.ledger.driver import Driver, Surroundings
+from pyreplog.ledger.lac import LacQuery
+from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, metadata_key
+from pyreplog.ledger.reading import LedgerReading
+from pyreplog.ledger.stored import load_ledger
+from pyreplog.metadata.watching import Watch
+from pyreplog.net.sockets import weakly
+
+POLL_MS = 5000
+"""How long a bookie is asked to wait for a new LAC."""
+
+PAUSE_S = 0.02
+"""At least so long passes between two questions that bring nothing new, whoever answers at once."""
+
+T = TypeVar("T")
+
+
+class LedgerReader(Handle):
+    """A ledger open for reading; made by `Cluster.open_ledger`. Any thread may call anything; several reads at once.
+
+    Of a ledger that is not closed (opened with recover=False), what is confirmed can be read, and more comes. Closing
+    it ends what others wait for in it, with ClosedError.
+    """
+
+    def __init__(self, metadata: LedgerMetadata, key: bytes, around: Surroundings) -> None:
+        self.id = metadata.ledger
+        self.metadata = metadata
+        self._key, self._around = key, around
+        self._lac = metadata.last_entry if self.is_closed else metadata.last_fragment.first - 1
+        self._lock = threading.Lock()
+        self._waited_for: set[Ack[RecordBatch]] = set()
+        self._polls: set[Ack[int]] = set()
+        self._watch: Watch | None = None
+        super().__init__(f"ledger {self.id}")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the ledger has its end."""
+        return self.metadata.state is State.CLOSED
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """Highest entry known to be confirmed (of a closed ledger: its last one); -1: none. See `refresh`."""
+        return self._lac
+
+    def __len__(self) -> int:
+        """How many entries can be read."""
+        return self._lac + 1
+
+    # ---- reading --------------------------------------------------------------------------------------------
+
+    def read(self, first: int = 0, last: int | None = None) -> Iterator[RecordBatch]:
+        """Entries from `first` to `last` (default: the last confirmed one), verified, in batches; reads ahead by one.
+
+        Errors: OutOfRangeError, beyond what is confirmed; UnreadableError; UnauthorizedError; ClosedError, ForkedError.
+        """
+        self._check_open()
+        last = self._lac if last is None else last
+        if first < 0 or last > self._lac:
+            raise OutOfRangeError(f"ledger {self.id}: entries 0 to {self._lac} are confirmed, not {first} to {last}")
+        return self._batches(first, last)
+
+    def read_unconfirmed(self, first: int, last: int) -> Iterator[RecordBatch]:
+        """As read, of whatever bookies hold: entries that nobody was told are there, and that may not be for long.
+
+        Errors: NoSuchEntryError, too, when enough bookies say that they do not have one.
+        """
+        self._check_open()
+        if not 0 <= first <= last:
+            raise InvalidArgumentError(f"expected entries from 0 on, first to last, found {first} to {last}")
+        return self._batches(first, last)
+
+    def entry(self, entry: int) -> bytes:
+        """The value of one entry. Errors as read."""
+        return next(self.read(entry, entry))[0].value
+
+    def _batches(self, first: int, last: int) -> Iterator[RecordBatch]:
+        coming = self._start(first, last) if first <= last else None
+        while coming is not None:
+            batch = self._result(coming, first, last)
+            first = batch[-1].entry + 1
+            coming = self._start(first, last) if first <= last else None
+            yield batch
+            self._check_open()
+
+    def _start(self, first: int, last: int) -> Ack[RecordBatch]:
+        """An iterator that is dropped leaves this one behind: it is done by itself, and forgotten."""
+        machine = LedgerReading(self.metadata, self._key, first, last, bytes_max=READ_BYTES_MAX)
+        driver = Driver(self.id, machine, self._around)
+        driver.post(machine.start)
+        return driver.done
+
+    def _result(self, coming: Ack[RecordBatch], first: int, last: int) -> RecordBatch:
+        """Wait for a batch; once more when the ledger's bookies are others now (#4613)."""
+        try:
+            return self._wait(coming, self._waited_for)
+        except (UnreadableError, NoSuchEntryError) as error:
+            before = self.metadata.fragments
+            try:
+                self._reload()
+            except MetadataUnavailableError:
+                raise error from None
+            if self.metadata.fragments == before:
+                raise
+            return self._wait(self._start(first, last), self._waited_for)
+
+    def _wait(self, ack: Ack[T], among: set[Ack[T]]) -> T:
+        """Its result; whoever closes this handle ends the wait."""
+        among.add(ack)
+        try:
+            self._check_open()
+            return self._around.wait(ack)
+        finally:
+            among.discard(ack)
+
+    # ---- how far it goes ------------------------------------------------------------------------------------
+
+    def refresh(self) -> int:
+        """Look how far the ledger is confirmed now; returns `last_add_confirmed`. Errors as read, NoSuchLedgerError,
+        and those of the metadata store."""
+        return self._look(0)
+
+    def wait_beyond(self, entry: int, timeout: float | None = None) -> bool:
+        """Wait until more than `entry` is confirmed, or the ledger is closed; whether more is.
+
+        timeout: seconds, None: as long as it takes. Errors as refresh.
+        """
+        self._check_open()
+        seconds = as_timeout(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while self._lac <= entry and not self.is_closed:
+            began = time.monotonic()
+            left_ms = POLL_MS if deadline is None else min(POLL_MS, int((deadline - began) * 1000))
+            if left_ms <= 0:
+                break
+            before = self._lac
+            if self._look(left_ms) == before and not self.is_closed:
+                time.sleep(max(0.0, min(PAUSE_S, left_ms / 1000) - (time.monotonic() - began)))
+        return self._lac > entry
+
+    def follow(self, first: int = 0, *, timeout: float | None = None) -> Iterator[RecordBatch]:
+        """As read, and then waits for more; ends with the ledger, or when nothing came for `timeout` seconds.
+
+        Errors as refresh; OutOfRangeError, `first` is below 0.
+        """
+        self._check_open()
+        if first < 0:
+            raise OutOfRangeError(f"ledger {self.id}: entries are numbered from 0 on, there is no {first}")
+        return self._follow(first, timeout)
+
+    def _follow(self, first: int, timeout: float | None) -> Iterator[RecordBatch]:
+        while self.wait_beyond(first - 1, timeout):
+            for batch in self.read(first):
+                first = batch[-1].entry + 1
+                yield batch
+
+    def _look(self, wait_ms: int) -> int:
+        self._check_open()
+        if wait_ms:
+            self._watch_metadata()
+        if not self.is_closed:
+            self._reload()
+        if not self.is_closed:
+            query = LacQuery(self.metadata, self._key, self._lac, wait_ms=wait_ms)
+            driver = Driver(self.id, query, self._around)
+            driver.post(query.start)
+            self._raise_lac(self._wait(driver.done, self._polls))
+        return self._lac
+
+    def _raise_lac(self, lac: int) -> None:
+        with self._lock:
+            if not self.is_closed:
+                self._lac = max(self._lac, lac)
+
+    def _reload(self) -> None:
+        """The ledger's metadata as they are now."""
+        metadata = load_ledger(self._around.metadata, self.id).metadata
+        with self._lock:
+            if not self.is_closed or metadata.state is State.CLOSED:
+                self.metadata = metadata
+            if self.is_closed:
+                self._lac = self.metadata.last_entry
+
+    def _watch_metadata(self) -> None:
+        """Bookies do not say that the ledger was closed, or lies elsewhere now: the metadata do."""
+        with self._lock:
+            if self._watch is None and self._error is None:
+                self._watch = self._around.metadata.watch(metadata_key(self.id), weakly(self._changed))
+
+    def _changed(self, key: str) -> None:
+        for poll in list(self._polls):
+            poll.complete(self._lac)
+
+    def _let_go(self) -> None:
+        """Whoever waits is told. Reads that are on their way end by themselves."""
+        with self._lock:
+            watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
+        acks: list[Ack[Any]] = [*self._waited_for, *self._polls]
+        for ack in acks:
+            ack.fail(ClosedError(f"the {self._what} was closed"))

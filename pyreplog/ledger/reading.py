@@ -1,0 +1,189 @@
+"""Reading a stretch of entries of a ledger from its bookies, as a state machine: replica after replica, three-valued.
+
+A bookie that fails, does not know, or has a damaged copy is followed by the next of the write set; one that is slow,
+too, while it may still answer (BookKeeper: ReadOpBase, speculative reads). "Not in the ledger" needs the word of enough
+replicas that the entry cannot have reached its ack quorum; anything less is `UnreadableError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pyreplog._native.batch import RecordBatch
+from pyreplog._native.entries import merge_entries, parse_entries
+from pyreplog._native.quorum import write_set
+from pyreplog.bookie.protocol import READ_BYTES_MAX, Kind, Reply, Request, Status
+from pyreplog.errors import InvalidRecordsError, NoSuchEntryError, UnauthorizedError, UnreadableError
+from pyreplog.ledger.effects import BadCopy, Effect, Finished, Send, Wake
+from pyreplog.ledger.ledgermetadata import LedgerMetadata
+
+SPECULATE_S = 0.5
+
+
+@dataclass(eq=False)
+class _Stripe:
+    """Entries first, first + step, ... <= last, which have the same replicas."""
+
+    first: int
+    last: int
+    step: int
+    replicas: list[str]
+    rank: int = -1  # of the replica asked last
+    tried: dict[str, str] = field(default_factory=dict)  # bookie -> why it could not give an entry
+    absent: set[str] = field(default_factory=set)  # bookies that definitely do not have `first`
+    waiting: set[Send] = field(default_factory=set)
+    records: list[memoryview | bytes] = field(default_factory=list)
+
+    @property
+    def is_done(self) -> bool:
+        return self.first > self.last
+
+
+class LedgerReading:
+    """Read entries [first, last] of a ledger; ends with `Finished(RecordBatch)` or `Finished(error=...)`.
+
+    The batch ascends from `first`; it may end before `last` when the replies' size is over `bytes_max`.
+    prefer: bookies to ask first (alive, near), the best first. Errors: NoSuchEntryError, UnreadableError,
+    UnauthorizedError.
+    """
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        key: bytes,
+        first: int,
+        last: int,
+        *,
+        bytes_max: int = READ_BYTES_MAX,
+        rank: dict[str, int] | None = None,
+        speculate_s: float = SPECULATE_S,
+    ) -> None:
+        self.metadata, self._key = metadata, key
+        self._first, self._last = first, last
+        self._bytes_max, self._rank, self._speculate_s = bytes_max, rank or {}, speculate_s
+        self._stripes = list(self._split())
+        self._finished = False
+
+    def _split(self) -> Iterator[_Stripe]:
+        """Within one fragment; with E = Qw everybody has everything, else one part for each stripe."""
+        meta = self.metadata
+        fragment = meta.fragment_of(self._first)
+        end = meta.fragment_end(fragment)
+        if end is not None:
+            self._last = min(self._last, end - 1)
+        step = 1 if meta.ensemble_size == meta.write_quorum else meta.ensemble_size
+        for first in range(self._first, min(self._first + step, self._last + 1)):
+            indexes = write_set(first, meta.ensemble_size, meta.write_quorum)
+            replicas = sorted((fragment.ensemble[i] for i in indexes), key=lambda bookie: self._rank.get(bookie, 0))
+            yield _Stripe(first, self._last, step, replicas)
+
+    def start(self) -> list[Effect]:
+        return [effect for stripe in self._stripes for effect in self._ask_next(stripe)]
+
+    def _ask_next(self, stripe: _Stripe) -> list[Effect]:
+        """Ask the next replica; when there is none left and nobody is to answer any more, that is the end."""
+        meta = self.metadata
+        stripe.rank += 1
+        if stripe.rank < len(stripe.replicas):
+            send = self._send(stripe, stripe.replicas[stripe.rank])
+            return [send, Wake(self._speculate_s, send)]
+        if stripe.waiting:
+            return []
+        self._finished = True
+        if len(stripe.absent) > meta.write_quorum - meta.ack_quorum:
+            return [Finished(error=NoSuchEntryError(f"ledger {meta.ledger} has no entry {stripe.first}"))]
+        reasons = "; ".join(f"{bookie}: {why}" for bookie, why in stripe.tried.items())
+        return [Finished(error=UnreadableError(meta.ledger, f"entry {stripe.first} cannot be read ({reasons})"))]
+
+    def _send(self, stripe: _Stripe, bookie: str) -> Send:
+        limit = max(self._bytes_max // len(self._stripes), 1)
+        request = Request(
+            Kind.READ, self.metadata.ledger, stripe.first, stripe.last, self._key, limit=limit, step=stripe.step
+        )
+        send = Send(bookie, request, stripe)
+        stripe.waiting.add(send)
+        return send
+
+    def woken(self, about: object) -> list[Effect]:
+        """A replica takes long: the next one is asked as well."""
+        if self._finished or not isinstance(about, Send) or about not in about.about.waiting:
+            return []
+        stripe: _Stripe = about.about
+        if about.bookie != stripe.replicas[min(stripe.rank, len(stripe.replicas) - 1)]:
+            return []  # it was followed already
+        return self._ask_next(stripe)
+
+    def failed(self, send: Send, error: Exception | None) -> list[Effect]:
+        return self._give_up(send, str(error)) if not self._finished else []
+
+    def replied(self, send: Send, reply: Reply) -> list[Effect]:
+        stripe: _Stripe = send.about
+        if self._finished or stripe.is_done or send.request.first != stripe.first:
+            stripe.waiting.discard(send)
+            return []
+        if reply.status == Status.UNAUTHORIZED:
+            self._finished = True
+            return [Finished(error=UnauthorizedError(self.metadata.ledger, f"{send.bookie} refuses its password"))]
+        if reply.status != Status.OK:
+            return self._give_up(send, f"{Status(reply.status).name} {bytes(reply.body).decode('utf-8', 'replace')}")
+        return self._take(send, stripe, reply)
+
+    def _take(self, send: Send, stripe: _Stripe, reply: Reply) -> list[Effect]:
+        """The good part of an answer: its records must be the next ones, without a gap."""
+        ledger = self.metadata.ledger
+        try:
+            batch = parse_entries(reply.body, ledger=ledger, first=stripe.first, last=stripe.last)
+        except InvalidRecordsError as error:
+            return [BadCopy(send.bookie, stripe.first), *self._give_up(send, str(error))]
+        count = _consecutive(batch, stripe.first, stripe.step)
+        if not count:
+            if reply.first <= stripe.first <= reply.last:
+                stripe.absent.add(send.bookie)
+                return self._give_up(send, "does not have it")
+            return self._give_up(send, "did not say")
+        bad: list[Effect] = []
+        if batch.next_position < len(reply.body):  # damaged behind those; the next read of it asks somebody else
+            bad.append(BadCopy(send.bookie, batch[len(batch) - 1].entry + stripe.step))
+        last = batch[count - 1]
+        stripe.records.append(memoryview(reply.body)[: last.position + last.raw.nbytes])
+        stripe.first += count * stripe.step
+        stripe.waiting.clear()
+        stripe.absent.clear()
+        return [*bad, *self._end()]
+
+    def _give_up(self, send: Send, why: str) -> list[Effect]:
+        stripe: _Stripe = send.about
+        stripe.waiting.discard(send)
+        if stripe.is_done or send.request.first != stripe.first:
+            return []
+        stripe.tried[send.bookie] = why
+        return self._ask_next(stripe)
+
+    def _end(self) -> list[Effect]:
+        """Enough is here once every stripe has answered: what has no gap before it is given out."""
+        if any(not stripe.records and not stripe.is_done for stripe in self._stripes):
+            return []
+        self._finished = True
+        parts = [part for stripe in self._stripes for part in stripe.records]
+        merged = parts[0] if len(parts) == 1 else merge_entries(parts)
+        whole = min(stripe.first for stripe in self._stripes)  # the first entry that is not here
+        last = min(whole - 1, self._last)
+        return [Finished(parse_entries(_up_to(merged, self.metadata.ledger, last), ledger=self.metadata.ledger,
+                                       first=self._first, last=last))]  # fmt: skip
+
+
+def _consecutive(batch: RecordBatch, first: int, step: int) -> int:
+    """How many of a batch's entries are first, first + step, ..."""
+    entries = batch.entry.tolist()
+    count = 0
+    while count < len(entries) and entries[count] == first + count * step:
+        count += 1
+    return count
+
+
+def _up_to(records: memoryview | bytes, ledger: int, last: int) -> memoryview | bytes:
+    """Records up to an entry; those behind it wait for their neighbours."""
+    batch = parse_entries(records, ledger=ledger, first=0, last=(1 << 62) - 1)
+    after = batch.entry.searchsorted(last, side="right")
+    return records if after == len(batch) else memoryview(records)[: int(batch.position[after])]

@@ -1,0 +1,177 @@
+"""Bookies of other processes: found in the metadata, reached over TCP."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import TypeVar
+
+from pyreplog.ack import Ack
+from pyreplog.bookie.protocol import Kind, Reply, Request, decode_reply, encode_request
+from pyreplog.bookie.registration import AVAILABLE, Availability
+from pyreplog.bookie.service import SERVICE
+from pyreplog.errors import (
+    InvalidMessageError,
+    InvalidMetadataError,
+    NotConnectedError,
+    OutcomeUnknownError,
+    ReplogError,
+)
+from pyreplog.ledger.driver import check_may_wait
+from pyreplog.ledger.push import ENTRY_BYTES_MAX
+from pyreplog.ledger.status import BookieStatus
+from pyreplog.ledger.surroundings import Shared
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.net.client import Channel
+from pyreplog.net.handshake import Identity, Secret
+from pyreplog.net.limits import Limits
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ENTRY_MARGIN_BYTES = 4096
+"""What a frame holds beside a record is less."""
+
+
+class RemoteSurroundings(Shared):
+    """A channel to each bookie that is needed, made when it first is.
+
+    request_timeout_s: how long a bookie may take for an answer before it counts as failed.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        cluster: bytes,
+        *,
+        secret: Secret | None,
+        tls: ssl.SSLContext | None,
+        limits: Limits | None,
+        request_timeout_s: float,
+        busy_poll_us: int,
+    ) -> None:
+        most = (limits or Limits()).max_body_bytes - ENTRY_MARGIN_BYTES
+        super().__init__(metadata, entry_bytes_max=min(ENTRY_BYTES_MAX, most), busy_poll_us=busy_poll_us)
+        self._cluster, self._secret, self._tls, self._limits = cluster, secret, tls, limits
+        self._request_timeout_s = request_timeout_s
+        self._lock = threading.Lock()
+        self._registered: dict[str, Availability] = {}  # by bookie id; those that run now
+        self._channels: dict[str, Channel] = {}
+        self._looked = threading.Event()
+        self._watch = metadata.watch(AVAILABLE, lambda key: self._look())
+        self._looked.wait(request_timeout_s)
+
+    # ---- who is there ---------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Read the registrations anew; called by the metadata store when some came or went."""
+        found: dict[str, Availability] = {}
+        try:
+            for bookie in self.metadata.list(AVAILABLE):
+                there = self.metadata.get(f"{AVAILABLE}/{bookie}")
+                try:
+                    if there is not None:
+                        found[bookie] = Availability.decode(there.value)
+                except InvalidMetadataError as error:
+                    logger.warning("bookie %s is left out: %s", bookie, error)
+        except ReplogError as error:
+            logger.warning("the list of bookies cannot be read: %s", error)  # the last one stays
+            return
+        with self._lock:
+            self._registered = found
+        self._looked.set()
+
+    def bookie_statuses(self) -> list[BookieStatus]:
+        with self._lock:
+            registered = sorted(self._registered.items())
+        return [
+            BookieStatus(bookie, there.address, there.rack, there.read_only, there.free_bytes)
+            for bookie, there in registered
+        ]
+
+    # ---- requests -------------------------------------------------------------------------------------------
+
+    def send(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> None:
+        timeout = self._request_timeout_s + (request.limit / 1000 if request.kind == Kind.WAIT_LAC else 0.0)
+        try:
+            self._channel(bookie).request(
+                encode_request(request), request.records, on_reply=lambda body: on_reply(_decoded(body)),
+                timeout=timeout,
+            )  # fmt: skip
+        except ReplogError as error:
+            on_reply(error)
+
+    def _channel(self, bookie: str) -> Channel:
+        """NotConnectedError: it does not run, as far as is known. ClosedError."""
+        with self._lock:
+            channel, there = self._channels.get(bookie), self._registered.get(bookie)
+            if channel is not None and (there is None or channel.address == _address(there)):
+                return channel
+            if there is None:
+                raise NotConnectedError(f"bookie {bookie} is not registered")
+            self._channels[bookie] = made = self._connect(bookie, there)
+        if channel is not None:  # it runs at another address now
+            self.work(channel.close)
+        return made
+
+    def _connect(self, bookie: str, there: Availability) -> Channel:
+        name, _, incarnation = bookie.partition("@")
+        try:
+            expected = Identity(
+                node=name, incarnation=bytes.fromhex(incarnation), cluster=self._cluster.hex(), service=SERVICE
+            )
+        except ValueError as error:
+            raise InvalidMetadataError(f"bookie {bookie!r}: expected name@incarnation: {error}") from error
+        return Channel(
+            self.reactor, _address(there), expected=expected, secret=self._secret, tls=self._tls,
+            limits=self._limits,
+        )  # fmt: skip
+
+    def wait(self, ack: Ack[T], timeout: float | None = None) -> T:
+        """The thread that waits drives the reactor: nobody has to wake it, but who settles the ack without driving."""
+        if not ack.done():
+            check_may_wait()
+            ack.add_done_callback(self._wake_driver)
+            if not self.reactor.drive(ack.done, timeout):
+                raise OutcomeUnknownError(f"no outcome within {timeout} s")
+        return ack.result()
+
+    def _wake_driver(self, ack: Ack[T]) -> None:
+        if not self.reactor.in_driver():
+            with suppress(ReplogError):  # it was closed: nobody drives
+                self.reactor.call_soon(_look_again)
+
+    def close(self) -> None:
+        self._watch.close()
+        with self._lock:
+            channels, self._channels = list(self._channels.values()), {}
+            self._registered = {}
+        with ExitStack() as rest:
+            rest.callback(super().close)
+            for channel in channels:
+                rest.callback(channel.close)
+
+
+def _look_again() -> None:
+    """The driver looks whether the outcome it waits for is there, after whatever it was woken for."""
+
+
+def _address(there: Availability) -> tuple[str, int]:
+    """InvalidMetadataError."""
+    host, _, port = there.address.rpartition(":")
+    if not port.isdecimal():
+        raise InvalidMetadataError(f"address of a bookie: expected host:port, found {there.address!r}")
+    return host.strip("[]"), int(port)
+
+
+def _decoded(body: memoryview | ReplogError) -> Reply | Exception:
+    if isinstance(body, ReplogError):
+        return body
+    try:
+        return decode_reply(body)
+    except InvalidMessageError as error:
+        return error

@@ -1,0 +1,142 @@
+"""What the drivers of one cluster share: threads for what blocks, timers, the queue of repairs; and ways to bookies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+from pyreplog.ack import Ack
+from pyreplog.bookie.collector import Collector
+from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.protocol import Reply, Request
+from pyreplog.errors import ClosedError, NotConnectedError, ReplogError
+from pyreplog.ledger.driver import Timer, check_may_wait
+from pyreplog.ledger.effects import BadCopy
+from pyreplog.ledger.placement import Candidate
+from pyreplog.ledger.repairs import note_repair
+from pyreplog.ledger.status import BookieStatus
+from pyreplog.ledger.workers import Workers
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.net.reactor import Reactor
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Shared:
+    """A metadata store, a reactor and a few threads. Any thread may call anything; see `driver.Surroundings`."""
+
+    def __init__(self, metadata: MetadataStore, *, entry_bytes_max: int, busy_poll_us: int = 0) -> None:
+        self.metadata = metadata
+        self.entry_bytes_max = entry_bytes_max
+        self.reactor = Reactor(busy_poll_us=busy_poll_us)
+        self.reactor.start()
+        self._workers = Workers(4, "pyreplog-metadata")
+        self._expected: set[Ack[Any]] = set()
+        self._closed = False
+
+    def expect(self, done: Ack[Any]) -> None:
+        self._expected.add(done)
+        done.add_done_callback(self._expected.discard)
+        if self._closed:
+            done.fail(ClosedError("the cluster was closed"))
+
+    def wake_after(self, seconds: float, call: Callable[[], None]) -> Timer | None:
+        try:
+            return self.reactor.call_later(seconds, call)
+        except ReplogError as error:
+            logger.debug("a timer was set after its cluster was closed: %s", error)
+            return None
+
+    def work(self, job: Callable[[], object]) -> None:
+        self._workers.submit(job)
+
+    def report(self, ledger: int, bad: BadCopy) -> None:
+        self.work(lambda: self._note(ledger, bad))
+
+    def _note(self, ledger: int, bad: BadCopy) -> None:
+        try:
+            note_repair(self.metadata, ledger, bad.bookie, bad.entry)
+        except ReplogError as error:
+            logger.warning("ledger %d, entry %d on %s: not noted for repair: %s", ledger, bad.entry, bad.bookie, error)
+
+    def send(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> None:
+        """Ask a bookie; `on_reply` is called, from any thread, maybe before this returns."""
+        raise NotImplementedError
+
+    def wait(self, ack: Ack[T], timeout: float | None = None) -> T:
+        """`ack.result(timeout)`; the thread that waits may do the work it waits for. Errors: as `check_may_wait`."""
+        if not ack.done():
+            check_may_wait()
+        return ack.result(timeout)
+
+    def bookie_statuses(self) -> list[BookieStatus]:
+        """The bookies that run now."""
+        raise NotImplementedError
+
+    def candidates(self) -> list[Candidate]:
+        """Bookies that take new entries now."""
+        there = (status for status in self.bookie_statuses() if not status.read_only)
+        return [Candidate(status.bookie, weight=float(status.free_bytes), rack=status.rack) for status in there]
+
+    def close(self) -> None:
+        """Who waits for something is told; errors of what is closed come behind the rest."""
+        self._closed = True
+        with ExitStack() as rest:
+            rest.callback(self.metadata.close)
+            rest.callback(self.reactor.close)
+            rest.callback(self._workers.close)
+            for done in list(self._expected):
+                done.fail(ClosedError("the cluster was closed"))
+
+
+class EmbeddedSurroundings(Shared):
+    """Bookies of this process, called directly. bookies: by their ids. collectors: their garbage collection."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        bookies: Mapping[str, LocalBookie],
+        collectors: Mapping[str, Collector],
+        *,
+        entry_bytes_max: int,
+        collect_s: float,
+    ) -> None:
+        super().__init__(metadata, entry_bytes_max=entry_bytes_max)
+        self.bookies, self._collectors, self._collect_s = dict(bookies), dict(collectors), collect_s
+        self.wake_after(collect_s, self._collect_later)
+
+    def send(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> None:
+        there = self.bookies.get(bookie)
+        if there is None:
+            on_reply(NotConnectedError(f"there is no bookie {bookie}"))
+            return
+        try:
+            there.request(request, on_reply)
+        except ReplogError as error:
+            on_reply(error)
+
+    def bookie_statuses(self) -> list[BookieStatus]:
+        return [BookieStatus(name, "", "", there.read_only, there.free_bytes) for name, there in self.bookies.items()]
+
+    def _collect_later(self) -> None:
+        self.work(self._collect)
+
+    def _collect(self) -> None:
+        """A round of garbage collection on every bookie; then the next one is waited for."""
+        for bookie, collector in self._collectors.items():
+            try:
+                while not self._closed and collector.step():
+                    continue
+            except ReplogError as error:
+                logger.warning("bookie %s: garbage collection: %s", bookie, error)
+        self.wake_after(self._collect_s, self._collect_later)
+
+    def close(self) -> None:
+        with ExitStack() as rest:
+            for bookie in self.bookies.values():
+                rest.callback(bookie.close)
+            super().close()

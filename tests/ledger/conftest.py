@@ -1,0 +1,40 @@
+"""Embedded clusters with segments so small that tests meet their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from pyreplog.ledger.cluster import Cluster
+
+SEGMENT_BYTES = 64 << 10
+PATIENCE_S = 30.0
+
+
+class Apart(Protocol):
+    """Calls something in another thread; fails when it hangs."""
+
+    def __call__(self, call: Any, *args: Any, **kwargs: Any) -> Any: ...
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cluster"
+
+
+@pytest.fixture
+def cluster(folder: Path) -> Iterator[Cluster]:
+    """Four bookies."""
+    with Cluster.embedded(folder, bookies=4, segment_bytes=SEGMENT_BYTES) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def apart() -> Iterator[Apart]:
+    pool = ThreadPoolExecutor(1)
+    yield lambda call, *args, **kwargs: pool.submit(call, *args, **kwargs).result(timeout=PATIENCE_S)
+    pool.shutdown(wait=False)

@@ -1,0 +1,260 @@
+"""The driver alone: machines made for the purpose, surroundings of a few lines."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from pyreplog.ack import Ack
+from pyreplog.bookie.protocol import Kind, Reply, Request, Status
+from pyreplog.errors import InvalidArgumentError
+from pyreplog.ledger.driver import Driver, check_may_wait, in_callback
+from pyreplog.ledger.effects import Effect, Finished, Send, Settle, Wake
+from pyreplog.ledger.uninterrupted import uninterrupted
+from tests.ledger.conftest import Apart
+
+REQUEST = Request(Kind.LAST)
+OnReply = Callable[[Reply | Exception], None]
+
+
+class Timer:
+    def __init__(self) -> None:
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Around:
+    """`answer`: what becomes of a request; here it is answered before `send` returns."""
+
+    metadata: Any = None
+
+    def __init__(self) -> None:
+        self.timers: list[Timer] = []
+        self.answer: Callable[[OnReply], None] = lambda on_reply: on_reply(Reply(Status.OK))
+
+    def expect(self, done: Ack[Any]) -> None:
+        return
+
+    def send(self, bookie: str, request: Request, on_reply: OnReply) -> None:
+        self.answer(on_reply)
+
+    def wake_after(self, seconds: float, call: Callable[[], None]) -> Timer:
+        self.timers.append(Timer())
+        return self.timers[-1]
+
+    wait: Any = None
+    work: Any = None
+    report: Any = None
+
+
+class Machine:
+    """Does what `on_reply` says; counts."""
+
+    def __init__(self, on_reply: Callable[[], Iterable[Effect]] = tuple) -> None:
+        self.replies, self.inside, self.on_reply = 0, False, on_reply
+
+    def replied(self, send: Send, reply: Reply) -> Iterable[Effect]:
+        assert not self.inside, "two events at a time"
+        self.inside = True
+        self.replies += 1
+        effects = self.on_reply()
+        self.inside = False
+        return effects
+
+    def failed(self, send: Send, error: Exception | None) -> Iterable[Effect]:
+        return [Finished(error=error)]
+
+    def woken(self, about: object) -> Iterable[Effect]:
+        return []
+
+
+def ask() -> list[Effect]:
+    return [Send("bookie", REQUEST)]
+
+
+def settling(ack: Ack[Any]) -> list[Effect]:
+    return [Settle([(ack, None)])]
+
+
+def test_answers_before_send_returns_are_taken_after_it() -> None:
+    left = [Finished(7)] + [Send("bookie", REQUEST)] * 5000  # would be too deep if they nested
+    machine = Machine(lambda: [left.pop()])
+    driver = Driver(0, machine, Around())
+    driver.post(ask)
+    assert (driver.done.result(0), machine.replies) == (7, 5001)
+
+
+def test_drivers_do_not_nest_in_each_other() -> None:
+    count = 3000
+    drivers: list[Driver] = []
+
+    def next_one(number: int) -> list[Effect]:
+        if number + 1 < count:
+            drivers[number + 1].post(ask)
+        return [Finished(number)]
+
+    drivers += (Driver(i, Machine(lambda i=i: next_one(i)), Around()) for i in range(count))
+    drivers[0].post(ask)
+    assert [driver.done.result(0) for driver in drivers] == list(range(count))
+
+
+def test_callbacks_run_without_a_lock(apart: Apart) -> None:
+    """A callback may do anything with the driver whose effect called it, and so may a thread it waits for."""
+    driver = Driver(0, Machine(), Around())
+    ack: Ack[int] = Ack(1)
+    seen: list[Any] = []
+    with ThreadPoolExecutor(1) as other:
+
+        def callback(_: Ack[int]) -> None:
+            seen.append(driver.call(lambda: (2, [])))
+            seen.append(other.submit(driver.call, lambda: (3, [])).result(timeout=30))
+
+        ack.add_done_callback(callback)
+        apart(driver.call, lambda: (None, [*settling(ack), *ask()]))
+    assert seen == [2, 3]
+
+
+def test_a_call_that_raises_leaves_no_event_behind() -> None:
+    machine = Machine()
+    driver = Driver(0, machine, Around())
+    threads: list[threading.Thread] = []
+
+    def refuse() -> tuple[None, list[Effect]]:
+        threads.append(threading.Thread(target=driver.post, args=(ask,)))
+        threads[0].start()
+        raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        driver.call(refuse)
+    threads[0].join()
+    assert machine.replies == 1
+
+
+def test_many_threads_one_event_at_a_time() -> None:
+    machine = Machine()
+    driver = Driver(0, machine, Around())
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: driver.post(ask), range(2000)))
+    assert machine.replies == 2000
+
+
+def test_acks_are_settled_in_the_machines_order() -> None:
+    acks: list[Ack[int]] = [Ack(number) for number in range(2000)]
+    coming = iter(acks)
+    order: list[int] = []
+    for ack in acks:
+        ack.add_done_callback(lambda ack: order.append(ack.result()))
+    driver = Driver(0, Machine(lambda: settling(next(coming))), Around())
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: driver.post(ask), acks))
+    assert order == sorted(order) and len(order) == len(acks)
+
+
+def test_an_answer_counts_once() -> None:
+    around, machine = Around(), Machine()
+    around.answer = lambda on_reply: [on_reply(Reply(Status.OK)) for _ in range(3)]
+    Driver(0, machine, around).post(ask)
+    assert machine.replies == 1
+
+
+def test_finishing_takes_back_the_timers() -> None:
+    around = Around()
+    driver = Driver(0, Machine(lambda: [Finished(1)]), around)
+    driver.post(lambda: [Wake(60, None), Wake(60, None)])
+    assert [timer.cancelled for timer in around.timers] == [False, False]
+    driver.post(ask)
+    assert [timer.cancelled for timer in around.timers] == [True, True]
+
+
+def test_a_machine_that_fails_is_done(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> list[Effect]:
+        raise ZeroDivisionError("a bug")
+
+    driver = Driver(5, Machine(broken), Around())
+    with caplog.at_level(logging.ERROR):
+        driver.post(ask)
+    with pytest.raises(ZeroDivisionError):
+        driver.done.result(0)
+    assert "ledger 5" in caplog.text
+
+
+def test_a_callback_that_ends_its_thread_leaves_nothing_undone() -> None:
+    first, second = Ack(1), Ack(2)
+    first.add_done_callback(lambda _: exec("raise SystemExit"))
+    driver = Driver(0, Machine(lambda: [*settling(second), Finished(3)]), Around())
+    with pytest.raises(SystemExit):
+        driver.call(lambda: (None, [*settling(first), *ask()]))
+    assert (second.result(0), driver.done.result(0), in_callback()) == (2, 3, False)
+
+
+def test_callbacks_know_that_they_must_not_wait() -> None:
+    ack: Ack[int] = Ack(1)
+    caught: list[Exception] = []
+
+    def callback(_: Ack[int]) -> None:
+        with pytest.raises(InvalidArgumentError) as found:
+            check_may_wait()
+        caught.append(found.value)
+
+    ack.add_done_callback(callback)
+    Driver(0, Machine(), Around()).call(lambda: (None, settling(ack)))
+    check_may_wait()
+    assert len(caught) == 1
+
+
+# ---- Ctrl-C ----------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_comes_after_the_step() -> None:
+    done: list[str] = []
+
+    def step() -> list[Effect]:
+        signal.raise_signal(signal.SIGINT)
+        done.append("step")
+        return ask()
+
+    machine = Machine()
+    driver = Driver(0, machine, Around())
+    with pytest.raises(KeyboardInterrupt):
+        driver.post(step)
+    assert (done, machine.replies) == (["step"], 1)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_is_handled_once_behind_the_outermost_block() -> None:
+    calls: list[str] = []
+    before = signal.signal(signal.SIGINT, lambda *_: calls.append("handled"))
+    try:
+        with uninterrupted:
+            with uninterrupted:
+                signal.raise_signal(signal.SIGINT)
+            calls.append("behind the inner one")
+        assert calls == ["behind the inner one", "handled"]
+        with uninterrupted:
+            calls.append("nothing came")
+        assert calls == ["behind the inner one", "handled", "nothing came"]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_of_others_is_theirs() -> None:
+    """A thread does not touch the handler, and an ignored signal stays ignored."""
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(lambda: (uninterrupted.__enter__(), signal.getsignal(signal.SIGINT)))
+        assert found.result()[1] is signal.default_int_handler
+        pool.submit(uninterrupted.__exit__, None, None, None).result()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with uninterrupted:
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

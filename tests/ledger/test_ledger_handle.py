@@ -1,0 +1,504 @@
+"""The ledger's handle: appending, back-pressure, closing; from threads and from asyncio; bookies that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import pickle
+import signal
+import threading
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pyreplog.ack import Ack
+from pyreplog.bookie.protocol import Kind, Status
+from pyreplog.errors import (
+    ClosedError,
+    ForkedError,
+    InvalidArgumentError,
+    LedgerClosedError,
+    LedgerFencedError,
+    MetadataUnavailableError,
+    NotEnoughBookiesError,
+    OutcomeUnknownError,
+    RecordTooLargeError,
+    WindowFullError,
+    WrongTypeError,
+)
+from pyreplog.ledger import handle, writer
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.handle import Ledger
+from pyreplog.ledger.ledgermetadata import State
+from tests.ledger.conftest import SEGMENT_BYTES, Apart
+from tests.ledger.standins import FailingStore, Meddler
+
+WINDOW = 4096
+
+
+@pytest.fixture
+def ledger(cluster: Cluster) -> Iterator[Ledger]:
+    with cluster.create_ledger(3, 3, 2) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def meddler(cluster: Cluster) -> Meddler:
+    return Meddler(cluster)
+
+
+def values(cluster: Cluster, ledger: int) -> list[bytes]:
+    with cluster.open_ledger(ledger) as reader:
+        return [bytes(record.value) for batch in reader.read() for record in batch]
+
+
+# ---- appending -------------------------------------------------------------------------------------------------
+
+
+def test_entries_are_numbered_in_order(ledger: Ledger, cluster: Cluster) -> None:
+    assert (ledger.append(b"0"), ledger.append(b"1", b"key", event_time=-5)) == (0, 1)
+    assert ledger.append_batch([b"2", b"3"]) == range(2, 4)
+    assert ledger.append_batch([]) == range(4, 4)
+    assert ledger.submit(bytearray(b"4")).result() == 4
+    assert (ledger.last_add_pushed, ledger.last_add_confirmed) == (4, 4)
+    ledger.close()
+    with cluster.open_ledger(ledger.id) as reader:
+        (batch,) = reader.read()
+    assert [(r.value, r.key, r.event_time) for r in batch][:2] == [(b"0", None, None), (b"1", b"key", -5)]
+    assert values(cluster, ledger.id) == [b"%d" % n for n in range(5)]
+
+
+def test_batches_come_behind_what_was_submitted_before(ledger: Ledger, meddler: Meddler) -> None:
+    meddler.rule(meddler.hold, kind=Kind.ADD)
+    single = [ledger.submit(b"%d" % n) for n in range(3)]  # the first is on its way, the others wait for it
+    batch = ledger.submit_batch([b"3", b"4"])
+    last = ledger.submit(b"5")
+    meddler.clear()
+    meddler.release()
+    assert [ack.result(30) for ack in single] == [0, 1, 2]
+    assert (batch.result(30), last.result(30)) == (range(3, 5), 5)
+
+
+def test_threads_keep_their_order(ledger: Ledger, cluster: Cluster) -> None:
+    def work(name: int) -> list[int]:
+        acks = []
+        for n in range(0, 100, 4):
+            acks += [ledger.submit(b"%d %d" % (name, n + i)) for i in range(3)]
+            acks.append(ledger.submit_batch([b"%d %d" % (name, n + 3)]))  # type: ignore[arg-type]
+        return [found if isinstance(found := ack.result(30), int) else found[0] for ack in acks]
+
+    with ThreadPoolExecutor(6) as pool:
+        ids = list(pool.map(work, range(6)))
+    ledger.close()
+    stored = values(cluster, ledger.id)
+    for name, mine in enumerate(ids):
+        assert mine == sorted(mine)
+        assert [stored[n] for n in mine] == [b"%d %d" % (name, n) for n in range(100)]
+
+
+def test_large_batches_are_sent_in_parts(cluster: Cluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their ids are consecutive all the same; no request is larger than a frame."""
+    monkeypatch.setattr("pyreplog.ledger.push.BATCH_BYTES", 4096)
+    with cluster.create_ledger(4, 2, 2) as ledger:
+        assert ledger.append_batch([b"%03d" % n * 300 for n in range(100)]) == range(100)
+    adds = [request for _, request in meddler.seen if request.kind == Kind.ADD]
+    assert max(memoryview(request.records).nbytes for request in adds) <= 4096
+    assert ledger.metadata.length == 100 * 900
+    assert values(cluster, ledger.id) == [b"%03d" % n * 300 for n in range(100)]
+
+
+def test_what_cannot_be_appended_harms_nothing_else(ledger: Ledger, meddler: Meddler) -> None:
+    meddler.rule(meddler.hold, kind=Kind.ADD)
+    good = [ledger.submit(b"first"), ledger.submit(b"second")]
+    for value, key, error in (
+        ("text", None, WrongTypeError),
+        (b"", bytes(1 << 16), RecordTooLargeError),
+        (bytes(SEGMENT_BYTES), None, RecordTooLargeError),
+    ):
+        with pytest.raises(error):
+            ledger.submit(value, key)  # type: ignore[arg-type]
+        with pytest.raises(error):
+            ledger.submit_batch([b"fine", value], [None, key])  # type: ignore[list-item]
+    good.append(ledger.submit(b"third"))
+    meddler.clear()
+    meddler.release()
+    assert [ack.result(30) for ack in good] == [0, 1, 2]
+
+
+def test_the_largest_entry_fits(ledger: Ledger, cluster: Cluster) -> None:
+    size = cluster._around.entry_bytes_max - 72
+    assert ledger.append(bytes(size)) == 0
+    with pytest.raises(RecordTooLargeError):
+        ledger.append(bytes(size + 8))
+
+
+# ---- asyncio ---------------------------------------------------------------------------------------------------
+
+
+def test_hundreds_of_tasks(cluster: Cluster) -> None:
+    async def one(ledger: Ledger, number: int) -> int:
+        await ledger.room()
+        entry = await ledger.submit(b"%d" % number)
+        return entry
+
+    async def main() -> list[int]:
+        ledger = cluster.create_ledger(3, 3, 2, window_bytes=WINDOW)
+        try:
+            return await asyncio.gather(*(one(ledger, number) for number in range(30)))
+        finally:
+            await asyncio.to_thread(ledger.close)
+
+    assert sorted(asyncio.run(main())) == list(range(30))
+
+
+def test_coroutines_go_on_to_twice_the_window_and_never_wait(cluster: Cluster, meddler: Meddler) -> None:
+    meddler.rule(meddler.hold, kind=Kind.ADD)
+
+    async def main(ledger: Ledger) -> int:
+        acks = []
+        with pytest.raises(WindowFullError):
+            for _ in range(1000):
+                acks.append(ledger.submit_batch([bytes(100)]))
+        assert WINDOW < ledger._writer.pending_bytes <= 2 * WINDOW + 256
+        room = ledger.room()
+        assert not room.done()
+        meddler.clear()
+        meddler.release()
+        await room
+        await ledger.submit_batch([b"again"])
+        return len([await ack for ack in acks])
+
+    with cluster.create_ledger(3, 3, 2, window_bytes=WINDOW) as ledger:
+        assert asyncio.run(main(ledger)) == ledger.last_add_confirmed
+
+
+# ---- back-pressure ---------------------------------------------------------------------------------------------
+
+
+def test_a_bookie_that_never_answers_stops_the_writer_at_the_window(cluster: Cluster, meddler: Meddler) -> None:
+    """Qa is reached without it: entries are confirmed, and yet memory does not grow."""
+    with cluster.create_ledger(3, 3, 2, window_bytes=WINDOW) as ledger:
+        slow = ledger.metadata.last_fragment.ensemble[1]
+        meddler.rule(meddler.hold, kind=Kind.ADD, bookie=slow)
+        entries = 0
+        while ledger.room().done():
+            entries = ledger.append(bytes(100)) + 1
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(ledger.append, b"waits")
+            with pytest.raises(TimeoutError):
+                waiting.result(0.1)
+            assert ledger.last_add_pushed == entries - 1
+            meddler.clear()
+            meddler.release()
+            assert waiting.result(30) == entries
+    assert WINDOW // 200 <= entries <= WINDOW // 172 + 1
+
+
+def test_so_does_the_number_of_entries(cluster: Cluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handle, "WINDOW_ENTRIES", 10)
+    with cluster.create_ledger(3, 3, 2) as ledger:
+        meddler.rule(meddler.hold, kind=Kind.ADD)
+        ledger.submit_batch([b""] * 10)
+        assert not ledger.room().done()
+        meddler.clear()
+        meddler.release()
+        ledger.room().result(30)
+
+
+def test_whoever_waits_for_room_is_told_of_the_end(cluster: Cluster, meddler: Meddler) -> None:
+    ledger = cluster.create_ledger(3, 3, 2, window_bytes=1)
+    meddler.rule(meddler.hold, kind=Kind.ADD)
+    first = ledger.submit(b"fills it")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ledger.append, b"waits")
+        with pytest.raises(TimeoutError):
+            waiting.result(0.05)
+        with pytest.raises(OutcomeUnknownError):
+            ledger.close(timeout=0)
+        with pytest.raises((OutcomeUnknownError, ClosedError)):
+            waiting.result(30)
+    with pytest.raises(OutcomeUnknownError):
+        first.result(0)
+    with pytest.raises(ClosedError):
+        ledger.room()
+
+
+# ---- callbacks -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durability", ["synced", "appended"])
+def test_callbacks_may_submit(folder: Path, apart: Apart, durability: str) -> None:
+    """Each entry by the callback of the one before; with "appended" all of it within one call."""
+    with Cluster.embedded(folder, segment_bytes=SEGMENT_BYTES, durability=durability) as cluster:
+        with cluster.create_ledger(durability=durability) as ledger:
+            done: Ack[int] = Ack()
+
+            def go_on(ack: Ack[int]) -> None:
+                if ack.result() == 300:
+                    done.complete(ack.result())
+                else:
+                    ledger.submit(b"next").add_done_callback(go_on)
+
+            apart(lambda: ledger.submit(b"first").add_done_callback(go_on))
+            assert done.result(30) == 300
+
+
+def test_callbacks_must_not_wait(ledger: Ledger, cluster: Cluster) -> None:
+    told: Ack[list[type]] = Ack()
+
+    def callback(_: Ack[int]) -> None:
+        errors = []
+        for call in (lambda: ledger.append(b""), lambda: cluster.open_ledger(ledger.id), cluster.close):
+            try:
+                call()
+            except Exception as error:
+                errors.append(type(error))
+        told.complete(errors)
+
+    ledger.submit(b"").add_done_callback(callback)
+    assert told.result(30) == [InvalidArgumentError] * 3
+    assert ledger.append(b"") == 1, "what a callback could not wait for was not appended"
+
+
+def test_callbacks_may_close(cluster: Cluster) -> None:
+    ledger = cluster.create_ledger()
+    ledger.submit(b"last").add_done_callback(lambda _: ledger.close())
+    assert ledger._driver.done.result(30).state is State.CLOSED
+    with pytest.raises(ClosedError):
+        ledger.append(b"")
+    assert values(cluster, ledger.id) == [b"last"]
+
+
+def test_a_callback_beyond_the_window_is_told(cluster: Cluster, meddler: Meddler) -> None:
+    with cluster.create_ledger(3, 3, 2, window_bytes=1) as ledger:
+        slow = ledger.metadata.last_fragment.ensemble[0]
+        meddler.rule(meddler.hold, kind=Kind.ADD, bookie=slow)
+        error: Ack[type] = Ack()
+
+        def callback(_: Ack[int]) -> None:
+            try:
+                ledger.submit(bytes(100))
+            except Exception as found:
+                error.complete(type(found))
+
+        ledger.submit(bytes(100)).add_done_callback(callback)
+        assert error.result(30) is WindowFullError
+        meddler.clear()
+        meddler.release()
+
+
+# ---- bookies that misbehave ------------------------------------------------------------------------------------
+
+
+def test_a_failed_bookie_is_replaced(ledger: Ledger, meddler: Meddler, cluster: Cluster) -> None:
+    ledger.append_batch([b"%d" % n for n in range(5)])
+    lost = ledger.metadata.last_fragment.ensemble[0]
+    meddler.rule(meddler.fail, bookie=lost)
+    ledger.append_batch([b"%d" % n for n in range(5, 10)])
+    ledger.close()
+    assert [fragment.first for fragment in ledger.metadata.fragments] == [0, 5]
+    assert lost not in ledger.metadata.last_fragment.ensemble
+    assert values(cluster, ledger.id) == [b"%d" % n for n in range(10)]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"status": Status.UNKNOWN},
+        {"status": Status.READ_ONLY},
+        {"status": Status.OK, "last": 7},
+        {"status": Status.OK, "ledger": 99},
+    ],
+)
+def test_so_is_one_that_answers_nonsense(ledger: Ledger, meddler: Meddler, answer: dict[str, int]) -> None:
+    liar = ledger.metadata.last_fragment.ensemble[2]
+    meddler.rule(meddler.saying(**answer), kind=Kind.ADD, bookie=liar)
+    assert ledger.append(b"value") == 0
+    ledger.close()
+    assert liar not in ledger.metadata.last_fragment.ensemble
+
+
+def test_too_few_bookies_end_the_ledger_at_what_is_confirmed(cluster: Cluster, meddler: Meddler) -> None:
+    ledger = cluster.create_ledger(4, 2, 2)
+    ledger.append_batch([b"a", b"b"])
+    meddler.rule(meddler.fail, kind=Kind.ADD)
+    with pytest.raises(NotEnoughBookiesError):
+        ledger.append(b"c")
+    with pytest.raises(NotEnoughBookiesError):
+        ledger.submit_batch([b"d"])
+    with pytest.raises(NotEnoughBookiesError):
+        ledger.submit(b"d").result(30)
+    with pytest.raises(NotEnoughBookiesError):
+        ledger.close()
+    meddler.clear()
+    assert values(cluster, ledger.id)[:2] == [b"a", b"b"]
+
+
+def test_a_fenced_writer_ends(cluster: Cluster) -> None:
+    ledger = cluster.create_ledger()
+    ledger.append(b"before")
+    assert values(cluster, ledger.id) == [b"before"]
+    for _ in range(2):
+        with pytest.raises((LedgerFencedError, LedgerClosedError)):
+            ledger.append(b"after")
+    with pytest.raises((LedgerFencedError, LedgerClosedError)):
+        ledger.close()
+    assert values(cluster, ledger.id) == [b"before"]
+
+
+# ---- closing ---------------------------------------------------------------------------------------------------
+
+
+def test_close_waits_for_all_copies(cluster: Cluster, meddler: Meddler) -> None:
+    ledger = cluster.create_ledger(3, 3, 2)
+    slow = ledger.metadata.last_fragment.ensemble[0]
+    meddler.rule(meddler.hold, kind=Kind.ADD, bookie=slow)
+    assert ledger.append(b"value") == 0
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(ledger.close)
+        with pytest.raises(TimeoutError):
+            closing.result(0.1)
+        meddler.clear()
+        meddler.release()
+        closing.result(30)
+    assert (ledger.metadata.state, ledger.metadata.last_entry, ledger.metadata.length) == (State.CLOSED, 0, 5)
+
+
+def test_close_gives_up_in_time(cluster: Cluster, meddler: Meddler) -> None:
+    """At the last confirmed entry, in the middle of a batch; the rest fails."""
+    ledger = cluster.create_ledger(3, 3, 2)
+    ledger.append(b"value")
+    meddler.rule(meddler.lose, kind=Kind.ADD)
+    lost = [ledger.submit_batch([b"lost"] * 3), ledger.submit_batch([b"lost"])]
+    with pytest.raises(OutcomeUnknownError):
+        ledger.close(timeout=0.05)
+    assert [type(ack.exception(0)) for ack in lost] == [OutcomeUnknownError] * 2
+    assert (ledger.metadata.state, ledger.metadata.last_entry, ledger.metadata.length) == (State.CLOSED, 0, 5)
+    meddler.clear()
+    assert values(cluster, ledger.id) == [b"value"]
+
+
+def test_closing_twice_is_fine(ledger: Ledger) -> None:
+    ledger.submit(b"flushed")
+    ledger.close()
+    ledger.close()
+    assert ledger.metadata.last_entry == 0
+    for call in (lambda: ledger.append(b""), lambda: ledger.submit_batch([b""]), ledger.room):
+        with pytest.raises(ClosedError):
+            call()
+    assert "closed" in repr(ledger)
+
+
+def test_a_forgotten_ledger_says_so_and_stays_open(cluster: Cluster) -> None:
+    ledger = cluster.create_ledger()
+    ledger.append(b"kept")
+    ledger._progressed = lambda: None  # type: ignore[method-assign]  # no timer holds it
+    number, gone = ledger.id, weakref.ref(ledger)
+    with pytest.warns(ResourceWarning, match=f"unclosed ledger {number}"):
+        del ledger
+        for _ in range(50):
+            gc.collect()
+            if gone() is None:
+                break
+            threading.Event().wait(0.02)  # its timer lets go of it
+    assert cluster.ledger_metadata(number).state is State.OPEN
+    assert values(cluster, number) == [b"kept"]
+
+
+def test_handles_stay_in_their_process(ledger: Ledger) -> None:
+    with pytest.raises(TypeError, match="pickled"):
+        pickle.dumps(ledger)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            ledger.append(b"child")
+        except ForkedError:
+            ledger.close()  # leaves the parent's alone
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert ledger.append(b"parent") == 0
+
+
+def test_ctrl_c_in_a_waiting_append_leaves_the_ledger_usable(ledger: Ledger, meddler: Meddler) -> None:
+    meddler.rule(meddler.hold, kind=Kind.ADD)
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        meddler.wait_for(Kind.ADD, 3)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        ledger.append(b"interrupted")
+    thread.join()
+    meddler.clear()
+    meddler.release()
+    assert ledger.append(b"next") == 1
+    ledger.close()
+    assert ledger.metadata.last_entry == 1
+
+
+# ---- a metadata store that fails in the middle -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("error", [MetadataUnavailableError, OutcomeUnknownError])
+def test_the_store_fails_while_the_ledger_is_closed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, error: type[Exception], done: bool
+) -> None:
+    monkeypatch.setattr(writer, "RETRY_METADATA_S", 0.01)
+    ledger = cluster.create_ledger()
+    ledger.append(b"value")
+    store = FailingStore.before(cluster)
+    store.fail("put", error("put"), done=done)
+    store.fail("get", error("get"))
+    ledger.close()
+    assert cluster.ledger_metadata(ledger.id).last_entry == 0
+    assert store.calls.count("put") == (1 if done else 2)
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_the_store_fails_while_the_ensemble_changes(
+    cluster: Cluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    monkeypatch.setattr(writer, "RETRY_METADATA_S", 0.01)
+    with cluster.create_ledger(3, 3, 2) as ledger:
+        ledger.append(b"value")
+        store = FailingStore.before(cluster)
+        store.fail("put", OutcomeUnknownError("put"), done=done)
+        store.fail("get", MetadataUnavailableError("get"), ValueError("not one of ours"))
+        meddler.rule(meddler.fail, bookie=ledger.metadata.last_fragment.ensemble[0])
+        assert ledger.append(b"value") == 1
+    assert len(ledger.metadata.fragments) == 2
+    assert store.calls.count("put") == (2 if done else 3)  # with the close
+
+
+def test_a_store_that_stays_away_does_not_keep_close(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handle, "GIVE_UP_S", 0.05)
+    ledger = cluster.create_ledger()
+    ledger.append(b"value")
+    store = FailingStore.before(cluster)
+    store.fail("put", *[MetadataUnavailableError("put")] * 100)
+    with pytest.raises(OutcomeUnknownError):
+        ledger.close(timeout=0.05)
+    assert values(cluster, ledger.id) == [b"value"] or store.calls
+
+
+def test_a_ledger_deleted_under_its_writer(ledger: Ledger, cluster: Cluster, meddler: Meddler) -> None:
+    ledger.append(b"value")
+    cluster.delete_ledger(ledger.id)
+    meddler.rule(meddler.fail, bookie=ledger.metadata.last_fragment.ensemble[0])
+    with pytest.raises(Exception, match="deleted"):
+        ledger.append(b"value")
+    with pytest.raises(Exception, match="deleted"):
+        ledger.close()

@@ -1,0 +1,179 @@
+"""What the metadata of a ledger may say, and how fragments follow ensemble changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyreplog._native.quorum import write_set
+from pyreplog.errors import InvalidMetadataError
+from pyreplog.ledger.ledgermetadata import (
+    Fragment,
+    LedgerMetadata,
+    State,
+    key_proof,
+    ledger_key,
+    metadata_key,
+)
+
+KEY = ledger_key(b"secret")
+
+
+def made(*fragments: tuple[int, str], size: int = 3, **more: Any) -> LedgerMetadata:
+    return LedgerMetadata(
+        ledger=7,
+        ensemble_size=size,
+        write_quorum=2,
+        ack_quorum=2,
+        fragments=tuple(Fragment(first, tuple(bookies)) for first, bookies in fragments or [(0, "abc")]),
+        proof=key_proof(KEY),
+        **more,
+    )
+
+
+def fragments(metadata: LedgerMetadata) -> dict[int, str]:
+    return {first: "".join(ensemble) for first, ensemble in metadata.fragments}
+
+
+# ---- bytes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        made(),
+        made((0, "abc"), (5, "abd"), custom={"owner": "me"}, token="t", created_us=3, durability="appended"),
+        made().in_recovery(),
+        made((0, "abc"), (5, "abd")).closed(9, 100, 10),
+        made().closed(-1, 0, 0),
+    ],
+)
+def test_decoding_gives_what_was_encoded(metadata: LedgerMetadata) -> None:
+    assert LedgerMetadata.decode(metadata.encode()) == metadata
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"version": 2},
+        {"state": "half-open"},
+        {"fragments": []},
+        {"fragments": [[1, ["a", "b", "c"]]]},
+        {"fragments": [[0, ["a", "b", "c"]], [0, ["a", "b", "d"]]]},
+        {"fragments": [[0, ["a", "b", "c"]], [9, ["a", "b", "d"]], [5, ["a", "b", "e"]]]},
+        {"fragments": [[0, ["a", "b"]]]},
+        {"fragments": [[0, ["a", "b", "b"]]]},
+        {"fragments": [[0, None]]},
+        {"fragments": 3},
+        {"ensemble_size": "3"},
+        {"ack_quorum": 3},
+        {"write_quorum": 4},
+        {"ack_quorum": 0},
+        {"last_entry": 5},
+        {"length": 1},
+        {"state": "closed", "last_entry": -2},
+        {"state": "closed", "last_entry": 1, "length": -1},
+        {"durability": "hopeful"},
+        {"surprise": 1},
+    ],
+    ids=str,
+)
+def test_metadata_that_lie_are_refused(lie: dict[str, Any]) -> None:
+    body = {**json.loads(made().encode()), **lie}
+    with pytest.raises(InvalidMetadataError):
+        LedgerMetadata.decode(json.dumps(body).encode())
+
+
+def test_a_missing_field_is_refused() -> None:
+    body = json.loads(made().encode())
+    del body["proof"]
+    with pytest.raises(InvalidMetadataError):
+        LedgerMetadata.decode(json.dumps(body).encode())
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_metadata_or_an_error(data: bytes) -> None:
+    with pytest.raises(InvalidMetadataError):
+        LedgerMetadata.decode(data)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"3", b"null", b'"x"', b"\xff"])
+def test_what_is_no_metadata_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidMetadataError):
+        LedgerMetadata.decode(data)
+
+
+def test_only_the_key_itself_is_admitted() -> None:
+    assert made().admits(KEY)
+    assert not made().admits(ledger_key(b"other"))
+
+
+def test_keys_sort_by_ledger() -> None:
+    assert metadata_key(9) < metadata_key(10) < metadata_key(1 << 62)
+
+
+# ---- fragments -------------------------------------------------------------------------------------------------
+
+
+def test_the_fragment_of_an_entry() -> None:
+    metadata = made((0, "abc"), (5, "abd"), (9, "aed"))
+    assert [metadata.fragment_of(entry).first for entry in (0, 4, 5, 8, 9, 99)] == [0, 0, 5, 5, 9, 9]
+    assert [metadata.fragment_end(fragment) for fragment in metadata.fragments] == [5, 9, None]
+
+
+def test_bookies_from_an_entry_on() -> None:
+    metadata = made((0, "abc"), (5, "abd"), (9, "aed"))
+    assert metadata.bookies() == set("abcde")
+    assert metadata.bookies(5) == set("abde")
+    assert metadata.bookies(8) == set("abde")
+    assert metadata.bookies(9) == set("aed")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({0: ("x", 0)}, {0: "xbc", 5: "xbd"}),
+        ({0: ("x", 7)}, {0: "abc", 5: "abd", 7: "xbd"}),
+        ({0: ("x", 5)}, {0: "abc", 5: "xbd"}),
+        ({0: ("x", 3)}, {0: "abc", 3: "xbc", 5: "xbd"}),
+        ({0: ("x", 3), 2: ("y", 8)}, {0: "abc", 3: "xbc", 5: "xbd", 8: "xby"}),
+        ({0: ("x", 3), 1: ("y", 3)}, {0: "abc", 3: "xyc", 5: "xyd"}),
+    ],
+)
+def test_others_take_places_each_from_an_entry_on(change: Any, expected: dict[int, str]) -> None:
+    assert fragments(made((0, "abc"), (5, "abd")).replace_bookies(change)) == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12)), max_size=8))
+def test_after_any_changes_each_entry_is_where_the_last_change_says(steps: list[tuple[int, int]]) -> None:
+    """Against a table of who holds what: one row per entry."""
+    metadata = made()
+    table = [list("abc") for _ in range(15)]
+    for number, (index, since) in enumerate(steps):
+        bookie = f"new{number}"
+        metadata = metadata.replace_bookies({index: (bookie, since)})
+        for row in table[since:]:
+            row[index] = bookie
+    assert [list(metadata.fragment_of(entry).ensemble) for entry in range(15)] == table
+    assert all(len(write_set(entry, 3, 2)) == 2 for entry in range(15))
+
+
+def test_closing_drops_fragments_behind_the_end() -> None:
+    """BookKeeper #4551: the last fragment of a closed ledger began behind its last entry."""
+    metadata = made((0, "abc"), (5, "abd"))
+    assert fragments(metadata.closed(4, 40, 5)) == {0: "abc"}
+    assert fragments(metadata.closed(5, 50, 6)) == {0: "abc", 5: "abd"}
+    assert fragments(metadata.closed(-1, 0, 0)) == {0: "abc"}
+
+
+def test_metadata_are_immutable() -> None:
+    metadata = made()
+    assert metadata.in_recovery().state is State.IN_RECOVERY
+    assert metadata.state is State.OPEN
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        metadata.state = State.CLOSED  # type: ignore[misc]

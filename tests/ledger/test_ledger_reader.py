@@ -1,0 +1,458 @@
+"""Reading ledgers: closed and open ones, with bookies and metadata that misbehave."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
+import pytest
+
+from pyreplog._native.batch import RecordBatch
+from pyreplog.bookie.protocol import Kind, Reply, Status
+from pyreplog.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    InvalidMetadataError,
+    MetadataUnavailableError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    OutOfRangeError,
+    UnauthorizedError,
+    UnreadableError,
+)
+from pyreplog.ledger import reader as reader_module
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.ledgermetadata import State, metadata_key
+from pyreplog.ledger.reader import LedgerReader
+from tests.ledger.standins import FailingStore, Meddler
+
+
+def value(entry: int, size: int = 20) -> bytes:
+    return b"%d." % entry * size
+
+
+def fill(cluster: Cluster, entries: int, *quorums: int, size: int = 20, password: bytes = b"") -> int:
+    with cluster.create_ledger(*quorums, password=password) as ledger:
+        for first in range(0, entries, 50):
+            ledger.submit_batch([value(entry, size) for entry in range(first, min(first + 50, entries))])
+    return ledger.id
+
+
+def flat(batches: object) -> list[tuple[int, bytes]]:
+    return [(record.entry, bytes(record.value)) for batch in batches for record in batch]  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def meddler(cluster: Cluster) -> Meddler:
+    return Meddler(cluster)
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("quorums", [(1, 1, 1), (3, 3, 2), (4, 3, 2), (4, 2, 1)])
+def test_every_entry_in_order(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, quorums: tuple[int, int, int]) -> None:
+    monkeypatch.setattr(reader_module, "READ_BYTES_MAX", 4096)
+    with cluster.open_ledger(fill(cluster, 333, *quorums)) as reader:
+        assert (len(reader), reader.last_add_confirmed, reader.is_closed) == (333, 332, True)
+        batches = list(reader.read())
+        assert len(batches) > 5 and all(isinstance(batch, RecordBatch) for batch in batches)
+        assert flat(batches) == [(entry, value(entry)) for entry in range(333)]
+        assert flat(reader.read(100, 102)) == [(entry, value(entry)) for entry in range(100, 103)]
+        assert flat(reader.read(332)) == [(332, value(332))]
+        assert flat(reader.read(333)) == []
+        assert reader.entry(7) == value(7)
+        for first, last in ((-1, 5), (0, 333), (333, 333)):
+            with pytest.raises(OutOfRangeError):
+                reader.read(first, last)
+        with pytest.raises(NoSuchEntryError):
+            list(reader.read_unconfirmed(333, 333))
+        with pytest.raises(InvalidArgumentError):
+            reader.read_unconfirmed(5, 4)
+
+
+def test_an_empty_ledger(cluster: Cluster) -> None:
+    with cluster.open_ledger(fill(cluster, 0)) as reader:
+        assert (len(reader), flat(reader.read()), flat(reader.follow())) == (0, [], [])
+
+
+def test_several_threads_read_at_once(cluster: Cluster) -> None:
+    with cluster.open_ledger(fill(cluster, 200)) as reader, ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda _: flat(reader.read()), range(12)))
+    assert found == [[(entry, value(entry)) for entry in range(200)]] * 12
+
+
+def test_what_is_read_is_let_go(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing holds a batch that its reader has dropped: no timer, no driver, no reading ahead of a dropped iterator."""
+    monkeypatch.setattr(reader_module, "READ_BYTES_MAX", 4096)
+    with cluster.open_ledger(fill(cluster, 300, 4, 3, 2)) as reader:
+        batches = reader.read()
+        seen = weakref.ref(next(batches)._holder) if hasattr(next(batches), "_holder") else None
+        del batches
+        for _ in reader.read():
+            continue
+        assert seen is None or seen() is None
+        gc.collect()
+        held = [found for found in gc.get_objects() if type(found) is RecordBatch]
+        assert held == []
+        assert cluster._around._expected == set()
+
+
+# ---- bookies that misbehave ------------------------------------------------------------------------------------
+
+
+def test_the_next_replica_is_asked(cluster: Cluster, meddler: Meddler) -> None:
+    number = fill(cluster, 100, 4, 3, 2)
+    with cluster.open_ledger(number) as reader:
+        lost, liar = reader.metadata.last_fragment.ensemble[:2]
+        meddler.rule(meddler.fail, bookie=lost)
+        assert flat(reader.read()) == [(entry, value(entry)) for entry in range(100)]
+        meddler.clear()
+        meddler.rule(meddler.answering(lambda reply: reply._replace(body=flipped(reply.body))), bookie=liar)
+        assert flat(reader.read()) == [(entry, value(entry)) for entry in range(100)]
+        meddler.clear()
+        meddler.rule(meddler.saying(status=Status.OK, last=99, body=b""), bookie=liar)
+        assert flat(reader.read()) == [(entry, value(entry)) for entry in range(100)]
+
+
+def test_bad_copies_are_noted_and_repaired(cluster: Cluster, meddler: Meddler) -> None:
+    number = fill(cluster, 100, 4, 3, 2)
+    with cluster.open_ledger(number) as reader:
+        liar = reader.metadata.last_fragment.ensemble[0]
+        meddler.rule(meddler.answering(lambda reply: reply._replace(body=flipped(reply.body))), bookie=liar)
+        list(reader.read())
+        noted = meddler_waits(cluster, lambda: cluster.status().repairs)
+        assert {repair.bookie for repair in noted} == {liar}
+        assert cluster.status().below_write_quorum == len(noted)
+        meddler.clear()
+        assert cluster.repair() == (noted, {})
+        assert cluster.status().repairs == []
+
+
+def test_a_replica_that_is_slow_is_not_waited_for(
+    cluster: Cluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module.LedgerReading.__init__, "__kwdefaults__", {
+        **reader_module.LedgerReading.__init__.__kwdefaults__, "speculate_s": 0.01,
+    })  # fmt: skip
+    number = fill(cluster, 10, 3, 3, 2)
+    with cluster.open_ledger(number) as reader:
+        meddler.rule(meddler.lose, kind=Kind.READ, bookie=reader.metadata.last_fragment.ensemble[0])
+        assert flat(reader.read()) == [(entry, value(entry)) for entry in range(10)]
+
+
+def test_unknown_is_not_no(cluster: Cluster, meddler: Meddler) -> None:
+    number = fill(cluster, 10, 3, 3, 2)
+    with cluster.open_ledger(number) as reader:
+        meddler.rule(meddler.fail)
+        with pytest.raises(UnreadableError, match="the connection was lost"):
+            list(reader.read())
+
+
+def flipped(body: bytes | memoryview) -> bytes:
+    changed = bytearray(body)
+    if changed:
+        changed[len(changed) // 2] ^= 1
+    return bytes(changed)
+
+
+def meddler_waits(cluster: Cluster, found: object) -> list[object]:
+    """What is done behind one's back, as soon as it is there."""
+    for _ in range(3000):
+        if result := found():  # type: ignore[operator]
+            return result  # type: ignore[no-any-return]
+        threading.Event().wait(0.01)
+    raise AssertionError("waited in vain")
+
+
+# ---- who may, and what there is --------------------------------------------------------------------------------
+
+
+def test_the_password(cluster: Cluster) -> None:
+    number = fill(cluster, 3, password=b"secret")
+    for password in (b"", b"other"):
+        for recover in (True, False):
+            with pytest.raises(UnauthorizedError):
+                cluster.open_ledger(number, password=password, recover=recover)
+    with cluster.open_ledger(number, password=b"secret") as reader:
+        assert len(reader) == 3
+
+
+@pytest.mark.parametrize("number", [5, -1, 10**30])
+def test_no_such_ledger(cluster: Cluster, number: int) -> None:
+    for recover in (True, False):
+        with pytest.raises(NoSuchLedgerError):
+            cluster.open_ledger(number, recover=recover)
+    with pytest.raises(NoSuchLedgerError):
+        cluster.delete_ledger(number)
+    with pytest.raises(NoSuchLedgerError):
+        cluster.ledger_metadata(number)
+
+
+def test_deleting_while_reading(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What bookies still have is read; following and opening fail."""
+    monkeypatch.setattr(reader_module, "READ_BYTES_MAX", 4096)
+    ledger = cluster.create_ledger()
+    ledger.append_batch([value(entry) for entry in range(300)])
+    with ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
+        batches = reader.read(0, 250)
+        next(batches)
+        cluster.delete_ledger(ledger.id)
+        assert flat(batches)[-1] == (250, value(250))
+        with pytest.raises(NoSuchLedgerError):
+            reader.refresh()
+        with pytest.raises(NoSuchLedgerError):
+            list(reader.follow(300))
+        with pytest.raises(NoSuchLedgerError):
+            ledger.close()
+
+
+LIES = {
+    "ensemble of the wrong size": lambda body: body["fragments"][0][1].pop(),
+    "a bookie twice": lambda body: body["fragments"][0].__setitem__(1, ["b@00"] * 3),
+    "first fragment not at 0": lambda body: body["fragments"][0].__setitem__(0, 3),
+    "fragments out of order": lambda body: body["fragments"].extend([[7, ["a", "b", "c"]], [5, ["a", "b", "c"]]]),
+    "no fragments": lambda body: body.update(fragments=[]),
+    "unknown state": lambda body: body.update(state="half-open"),
+    "an end while it is open": lambda body: body.update(state="open", last_entry=5),
+    "closed at -2": lambda body: body.update(state="closed", last_entry=-2),
+    "ack quorum above write quorum": lambda body: body.update(ack_quorum=4),
+    "write quorum above ensemble": lambda body: body.update(write_quorum=9),
+    "another version": lambda body: body.update(version=2),
+    "a field too many": lambda body: body.update(colour="red"),
+    "a field too few": lambda body: body.pop("token"),
+    "numbers as text": lambda body: body.update(last_entry="4"),
+    "a proof that is none": lambda body: body.update(proof=7),
+    "another ledger's": lambda body: body.update(ledger=77),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_metadata_that_lie(cluster: Cluster, lie: str) -> None:
+    number = fill(cluster, 5)
+    key = metadata_key(number)
+    there = cluster.metadata.get(key)
+    assert there is not None
+    body = json.loads(there.value)
+    LIES[lie](body)
+    cluster.metadata.put(key, json.dumps(body).encode(), there.version)
+    with pytest.raises(InvalidMetadataError):
+        cluster.open_ledger(number)
+    with pytest.raises(InvalidMetadataError):
+        cluster.status()
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\xff\xfe", b"[]", b"null", b"[" * 100_000, b'{"version":1}'])
+def test_metadata_that_are_none(cluster: Cluster, garbage: bytes) -> None:
+    number = fill(cluster, 5)
+    ledger = cluster.create_ledger()
+    ledger.append(b"value")
+    for one in (number, ledger.id):
+        there = cluster.metadata.get(metadata_key(one))
+        assert there is not None
+        cluster.metadata.put(metadata_key(one), garbage, there.version)
+    with pytest.raises(InvalidMetadataError):
+        cluster.open_ledger(number, recover=False)
+    with pytest.raises(InvalidMetadataError):
+        ledger.close()
+
+
+def test_bookies_that_nobody_knows(cluster: Cluster) -> None:
+    number = fill(cluster, 5)
+    metadata, key = cluster.ledger_metadata(number), metadata_key(number)
+    there = cluster.metadata.get(key)
+    assert there is not None
+    changed = dataclasses.replace(metadata, fragments=((0, ("nobody", "b@xyz", "c@" + "0" * 32)),))
+    changed = dataclasses.replace(changed, fragments=tuple(type(metadata.fragments[0])(*f) for f in changed.fragments))
+    cluster.metadata.put(key, changed.encode(), there.version)
+    with cluster.open_ledger(number) as reader, pytest.raises(UnreadableError):
+        list(reader.read())
+
+
+# ---- following -------------------------------------------------------------------------------------------------
+
+
+def test_following_a_writer_to_its_end(cluster: Cluster) -> None:
+    ledger = cluster.create_ledger(4, 3, 2)
+    ledger.append_batch([value(entry) for entry in range(10)])
+    with cluster.open_ledger(ledger.id, recover=False) as reader, ThreadPoolExecutor(1) as pool:
+        following = pool.submit(lambda: flat(reader.follow()))
+        for entry in range(10, 60):
+            ledger.append(value(entry))
+        ledger.close()
+        assert following.result(30) == [(entry, value(entry)) for entry in range(60)]
+        assert reader.is_closed
+
+
+def test_the_end_is_noticed_at_once(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bookies do not tell it: without the watch the poll would go on for its whole time."""
+    monkeypatch.setattr(reader_module, "POLL_MS", 600_000)
+    ledger = cluster.create_ledger()
+    ledger.append(b"last")
+    meddler = Meddler(cluster)
+    with cluster.open_ledger(ledger.id, recover=False) as reader, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(reader.wait_beyond, 0)
+        meddler.wait_for(Kind.WAIT_LAC)
+        ledger.close()
+        assert waiting.result(30) is False
+        assert reader.is_closed
+
+
+def test_an_idle_writer_tells_its_lac(cluster: Cluster) -> None:
+    """The last entry carries the LAC before it; the explicit one comes a little later."""
+    with cluster.create_ledger() as ledger:
+        with cluster.open_ledger(ledger.id, recover=False) as reader:
+            ledger.append(b"only")
+            assert reader.wait_beyond(-1, 30)
+            assert reader.entry(0) == b"only"
+
+
+def test_waiting_ends_in_time(cluster: Cluster) -> None:
+    with cluster.create_ledger() as ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
+        assert reader.wait_beyond(-1, 0) is False
+        assert reader.wait_beyond(-1, 0.05) is False
+        assert list(reader.follow(timeout=0.05)) == []
+        assert reader.refresh() == -1
+        with pytest.raises(OutOfRangeError):
+            reader.follow(-1)
+        with pytest.raises(InvalidArgumentError):
+            reader.wait_beyond(0, float("nan"))
+
+
+def test_bookies_that_answer_at_once_are_not_asked_without_end(cluster: Cluster, meddler: Meddler) -> None:
+    with cluster.create_ledger() as ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
+        meddler.rule(meddler.saying(status=Status.OK), kind=Kind.WAIT_LAC)
+        reader.wait_beyond(-1, 0.2)
+        assert 1 <= meddler.count(Kind.WAIT_LAC) / 3 <= 0.2 / reader_module.PAUSE_S + 1
+
+
+def test_closing_ends_the_waiting_of_others(cluster: Cluster, meddler: Meddler) -> None:
+    number = fill(cluster, 5)
+    with cluster.create_ledger() as ledger, ThreadPoolExecutor(2) as pool:
+        following = cluster.open_ledger(ledger.id, recover=False)
+        reading = cluster.open_ledger(number)
+        meddler.rule(meddler.lose)
+        waiting = [pool.submit(following.wait_beyond, -1), pool.submit(lambda: list(reading.read()))]
+        meddler.wait_for(Kind.WAIT_LAC)
+        meddler.wait_for(Kind.READ)
+        for reader in (following, reading):
+            reader.close()
+            reader.close()
+        for one in waiting:
+            with pytest.raises(ClosedError):
+                one.result(30)
+        meddler.clear()
+    for call in (reading.read, reading.refresh, lambda: reading.entry(0), reading.follow):
+        with pytest.raises(ClosedError):
+            call()
+
+
+def test_an_iterator_ends_with_its_reader(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_module, "READ_BYTES_MAX", 4096)
+    with cluster.open_ledger(fill(cluster, 300)) as reader:
+        batches = reader.read()
+        next(batches)
+    with pytest.raises(ClosedError):
+        list(batches)
+
+
+def test_readers_follow_the_ensemble(cluster: Cluster, meddler: Meddler) -> None:
+    """Of a ledger whose bookies were replaced since it was opened (#4613)."""
+    with cluster.create_ledger(3, 3, 2) as ledger:
+        ledger.append_batch([value(entry) for entry in range(5)])
+        with cluster.open_ledger(ledger.id, recover=False) as reader:
+            old = ledger.metadata.last_fragment.ensemble
+            meddler.rule(meddler.fail, bookie=old[0])
+            ledger.append_batch([value(entry) for entry in range(5, 10)])
+            meddler.clear()
+            for bookie in old[:2]:
+                meddler.rule(meddler.fail, bookie=bookie)
+            reader._lac = 9
+            assert flat(reader.read(5)) == [(entry, value(entry)) for entry in range(5, 10)]
+            assert len(reader.metadata.fragments) == 2
+            meddler.clear()
+
+
+def test_a_store_that_is_away_does_not_hide_why(cluster: Cluster, meddler: Meddler) -> None:
+    with cluster.open_ledger(fill(cluster, 5)) as reader:
+        meddler.rule(meddler.fail)
+        store = FailingStore.before(cluster)
+        store.fail("get", MetadataUnavailableError("get"))
+        with pytest.raises(UnreadableError):
+            list(reader.read())
+        store.fail("get", *[None] * 5)
+
+
+# ---- recovery --------------------------------------------------------------------------------------------------
+
+
+def test_all_who_recover_agree(cluster: Cluster) -> None:
+    ledger = cluster.create_ledger(4, 3, 2)
+    ledger.append_batch([value(entry) for entry in range(20)])
+    with ThreadPoolExecutor(8) as pool:
+        readers: list[LedgerReader] = list(pool.map(lambda _: cluster.open_ledger(ledger.id), range(8)))
+    assert {(reader.last_add_confirmed, reader.metadata.state) for reader in readers} == {(19, State.CLOSED)}
+    for reader in readers:
+        reader.close()
+    ledger.close()  # at the same end: nothing is lost
+
+
+def test_recovery_of_entries_that_are_large_together(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are written back in requests that fit into frames."""
+    monkeypatch.setattr("pyreplog.ledger.push.BATCH_BYTES", 8192)
+    ledger = cluster.create_ledger()
+    meddler = Meddler(cluster)
+    meddler.rule(meddler.answering(lambda reply: reply._replace(lac=-1)))
+    for first in range(0, 40, 10):
+        ledger.append_batch([bytes(3000) for _ in range(first, first + 10)])
+    with cluster.open_ledger(ledger.id) as reader:
+        assert len(reader) == 40
+    written = [request for _, request in meddler.seen if request.kind == Kind.ADD and request.flags & 1]
+    assert written and max(memoryview(request.records).nbytes for request in written) <= 8192
+    ledger.close()
+
+
+def test_too_few_bookies_for_a_recovery(cluster: Cluster, meddler: Meddler) -> None:
+    ledger = cluster.create_ledger(3, 3, 2)
+    ledger.append(b"value")
+    for bookie in ledger.metadata.last_fragment.ensemble[:2]:
+        meddler.rule(meddler.fail, bookie=bookie)
+    with pytest.raises(UnreadableError):
+        cluster.open_ledger(ledger.id)
+    assert cluster.ledger_metadata(ledger.id).state is State.IN_RECOVERY
+    meddler.clear()
+    with cluster.open_ledger(ledger.id) as reader:
+        assert len(reader) == 1
+    ledger.close()
+
+
+def test_the_store_fails_in_a_recovery(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyreplog.ledger.writer.RETRY_METADATA_S", 0.01)
+    for failing in count():
+        ledger = cluster.create_ledger()
+        ledger.append(b"value")
+        store = FailingStore.before(cluster)
+        store.fail("put", *[None] * failing, MetadataUnavailableError("put"))
+        with cluster.open_ledger(ledger.id) as reader:
+            assert len(reader) == 1
+        assert ledger.close() is None
+        if store._faults["put"]:
+            break  # it was not reached any more
+    assert failing >= 2
+
+
+def test_answers_that_know_no_limits(cluster: Cluster, meddler: Meddler) -> None:
+    """A bookie that speaks of a LAC that cannot be makes reads fail, and nothing worse."""
+    with cluster.create_ledger() as ledger:
+        ledger.append(b"value")
+        meddler.rule(meddler.answering(lambda reply: reply._replace(lac=1 << 61)), kind=Kind.LAST)
+        with cluster.open_ledger(ledger.id, recover=False) as reader:
+            assert reader.last_add_confirmed == 1 << 61
+            with pytest.raises((NoSuchEntryError, UnreadableError)):
+                list(reader.read(1))
+    assert isinstance(Reply(Status.OK), Reply)

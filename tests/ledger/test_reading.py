@@ -1,0 +1,230 @@
+"""Reading, one message at a time: replica after replica, and what "not here" needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyreplog.bookie.protocol import Kind, Reply, Status
+from pyreplog.errors import NoSuchEntryError, UnauthorizedError, UnreadableError
+
+from .lab import LEDGER, OK, Bench, Lab, value_of, written
+
+
+def values(bench: Bench) -> list[bytes]:
+    found: list[bytes] = bench.result.values()
+    return found
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2), (4, 3, 2), (5, 2, 1), (1, 1, 1)])
+@pytest.mark.parametrize(("first", "last"), [(0, 9), (0, 0), (9, 9), (3, 8), (4, 5)])
+def test_entries_come_in_order_from_all_stripes(quorums: tuple[int, int, int], first: int, last: int) -> None:
+    lab = Lab(*quorums)
+    written(lab, 10)
+    assert values(lab.reading(first, last).run()) == [value_of(entry) for entry in range(first, last + 1)]
+
+
+def test_the_first_replica_is_asked_alone() -> None:
+    lab = Lab()
+    written(lab, 3)
+    reading = lab.reading(0, 2, rank={"b": 0, "a": 1, "c": 2})
+    assert [send.bookie for send in reading.sends] == ["b"]
+
+
+@pytest.mark.parametrize("status", [Status.UNKNOWN, Status.OVERLOADED, Status.REFUSED, Status.FENCED])
+def test_the_next_replica_is_asked_after_an_error(status: Status) -> None:
+    lab = Lab()
+    written(lab, 3)
+    reading = lab.reading(0, 2)
+    reading.reply(reading.take("a"), Reply(status, LEDGER, 0, 2, body=b"no"))
+    assert [send.bookie for send in reading.sends] == ["b"]
+    assert len(values(reading.run())) == 3
+
+
+def test_the_next_replica_is_asked_when_one_is_not_there() -> None:
+    lab = Lab()
+    written(lab, 3)
+    lab.down = set("ab")
+    assert len(values(lab.reading(0, 2).run())) == 3
+
+
+def test_a_damaged_copy_is_reported_and_read_elsewhere() -> None:
+    lab = Lab()
+    written(lab, 3)
+    reading = lab.reading(0, 2)
+    send = reading.take("a")
+    good = reading.arrive(send)
+    body = bytearray(good.body)
+    body[70] ^= 1
+    reading.reply(send, good._replace(body=bytes(body)))
+    assert [(bad.bookie, bad.entry) for bad in reading.bad] == [("a", 0)]
+    assert len(values(reading.run())) == 3
+
+
+def test_damage_behind_good_entries_is_reported() -> None:
+    """36, TestBatchedRead, #4789: the verified prefix is given out."""
+    lab = Lab()
+    written(lab, 3)
+    reading = lab.reading(0, 2)
+    send = reading.take("a")
+    good = reading.arrive(send)
+    body = bytearray(good.body)
+    body[-1] ^= 1
+    reading.reply(send, good._replace(body=bytes(body)))
+    assert values(reading) == [value_of(0), value_of(1)]
+    assert [(bad.bookie, bad.entry) for bad in reading.bad] == [("a", 2)]
+
+
+def test_a_missing_copy_is_read_elsewhere() -> None:
+    lab = Lab()
+    written(lab, 2)
+    del lab.logs["a"].held[LEDGER][0]
+    assert len(values(lab.reading(0, 1).run())) == 2
+
+
+def test_not_in_the_ledger_needs_more_than_one_that_lacks_it() -> None:
+    """Qw - Qa + 1 of them; the others do not answer."""
+    lab = Lab()
+    written(lab, 2)
+    lab.down = {"a"}
+    assert isinstance(lab.reading(5, 5).run().error, NoSuchEntryError)
+    lab.down = {"a", "b"}
+    assert isinstance(lab.reading(5, 5).run().error, UnreadableError)
+
+
+def test_unknown_is_not_missing() -> None:
+    """#2908: an index that has it and a log that cannot be read."""
+    lab = Lab()
+    written(lab, 1)
+    for name in "abc":
+        lab.logs[name].damaged.add((LEDGER, 0))
+    assert isinstance(lab.reading(0, 0).run().error, UnreadableError)
+
+
+def test_another_incarnation_is_not_asked() -> None:
+    """#4812: an empty directory at the same address would say that the entry does not exist."""
+    lab = Lab()
+    written(lab, 1)
+    for name in "abc":
+        lab.empty(name)
+    assert isinstance(lab.reading(0, 0).run().error, UnreadableError)
+
+
+def test_an_answer_that_does_not_speak_of_the_entry_says_nothing() -> None:
+    lab = Lab()
+    written(lab, 1)
+    reading = lab.reading(0, 0)
+    for bookie in "abc":
+        reading.reply(reading.take(bookie), Reply(OK, LEDGER, 4, 9))
+    assert isinstance(reading.error, UnreadableError)
+
+
+def test_entries_that_were_not_asked_for_are_refused() -> None:
+    lab = Lab()
+    written(lab, 4)
+    reading = lab.reading(0, 1)
+    other = lab.ask("a", reading.sends[0].request._replace(first=2, last=3))
+    reading.reply(reading.take("a"), other._replace(first=0, last=1))
+    assert len(reading.bad) == 1
+    assert values(reading.run()) == [value_of(0), value_of(1)]
+
+
+def test_a_wrong_password_ends_it() -> None:
+    lab = Lab()
+    written(lab, 1)
+    reading = lab.reading(0, 0)
+    reading.reply(reading.take("a"), Reply(Status.UNAUTHORIZED, LEDGER))
+    assert isinstance(reading.error, UnauthorizedError)
+    reading.deliver()
+    assert len(reading.finished) == 1
+
+
+# ---- speculative reads -----------------------------------------------------------------------------------------
+
+
+def test_a_slow_replica_is_followed_by_the_next() -> None:
+    """35, TestSpeculativeRead: the first good answer wins, a late one is ignored."""
+    lab = Lab()
+    written(lab, 1)
+    reading = lab.reading(0, 0, speculate_s=0.1)
+    slow = reading.take("a")
+    wake = reading.wakes.pop()
+    assert wake.seconds == 0.1
+    reading.do(reading.machine.woken(wake.about))
+    assert [send.bookie for send in reading.sends] == ["b"]
+    reading.deliver("b")
+    assert values(reading) == [value_of(0)]
+    reading.reply(slow)
+    assert len(reading.finished) == 1
+
+
+def test_the_slow_replica_may_still_be_the_one_that_answers() -> None:
+    lab = Lab()
+    written(lab, 1)
+    reading = lab.reading(0, 0)
+    slow = reading.take("a")
+    reading.do(reading.machine.woken(reading.wakes.pop().about))
+    reading.fail("b")
+    reading.fail("c")
+    assert reading.finished == []
+    reading.reply(slow)
+    assert values(reading) == [value_of(0)]
+
+
+def test_nothing_is_speculated_on_after_an_answer() -> None:
+    lab = Lab()
+    written(lab, 1)
+    reading = lab.reading(0, 0)
+    reading.run()
+    assert list(reading.machine.woken(reading.wakes.pop().about)) == []
+
+
+def test_one_replica_is_followed_once() -> None:
+    lab = Lab()
+    written(lab, 1)
+    reading = lab.reading(0, 0)
+    first = reading.wakes.pop()
+    reading.do(reading.machine.woken(first.about))
+    assert list(reading.machine.woken(first.about)) == []
+
+
+# ---- sizes and fragments ---------------------------------------------------------------------------------------
+
+
+def test_a_read_ends_with_its_fragment() -> None:
+    lab = Lab()
+    writer = written(lab, 2)
+    writer.append(2)
+    writer.fail("a")
+    writer.run()
+    assert values(lab.reading(0, 3).run()) == [value_of(0), value_of(1)]
+    assert values(lab.reading(2, 3).run()) == [value_of(2), value_of(3)]
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2), (5, 3, 2)])
+def test_a_limit_cuts_a_read_without_gaps(quorums: tuple[int, int, int]) -> None:
+    lab = Lab(*quorums)
+    written(lab, 12)
+    first = 0
+    while first < 12:
+        found = values(lab.reading(first, 11, bytes_max=200).run())
+        assert found and found == [value_of(entry) for entry in range(first, first + len(found))]
+        first += len(found)
+
+
+def test_one_stripe_fails() -> None:
+    """E > Qw: entry 1 is on b and c only."""
+    lab = Lab(size=3, write_quorum=2, ack_quorum=2)
+    written(lab, 6)
+    lab.down = {"b", "c"}
+    reading = lab.reading(0, 5).run()
+    assert isinstance(reading.error, UnreadableError)
+    assert "entry 1" in str(reading.error)
+
+
+def test_requests_name_the_stripe() -> None:
+    lab = Lab(size=3, write_quorum=2, ack_quorum=2)
+    written(lab, 6)
+    requests = [send.request for send in lab.reading(0, 5).sends]
+    assert [(request.kind, request.first, request.last, request.step) for request in requests] == [
+        (Kind.READ, first, 5, 3) for first in range(3)
+    ]

@@ -1,0 +1,671 @@
+"""Recovery, one message at a time. Numbers in docstrings: BookKeeper's issues, and its tests of the same case."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status
+from pyreplog.errors import (
+    LedgerClosedError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    UnauthorizedError,
+    UnreadableError,
+)
+from pyreplog.ledger.ledgermetadata import State, ledger_key
+
+from .lab import KEY, LEDGER, OK, Bench, Lab, value_of, written
+
+
+def read_all(lab: Lab) -> list[bytes]:
+    """Every entry of the closed ledger."""
+    values: list[bytes] = []
+    while len(values) <= lab.end:
+        values += lab.reading(len(values), lab.end).run().result.values()
+    return values
+
+
+def fenced(bench: Bench, bookies: str) -> None:
+    """The recoverer has marked the ledger, and fences these bookies."""
+    bench.store()
+    bench.deliver(bookies)
+
+
+# ---- whole runs ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+@pytest.mark.parametrize("batch", [1, 3, 13, 256])
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2), (4, 3, 2), (5, 3, 3), (3, 3, 1), (1, 1, 1)])
+def test_a_ledger_is_closed_at_its_last_entry(count: int, batch: int, quorums: tuple[int, int, int]) -> None:
+    """9, LedgerRecoveryTest.testBatchRecoverySize3/13, testEmptyLedgerRecovery: batches that straddle the end."""
+    lab = Lab(*quorums)
+    written(lab, count)
+    recovery = lab.recovery(batch=batch).run()
+    assert recovery.result == lab.metadata
+    assert (lab.end, lab.metadata.messages) == (count - 1, count)
+    assert lab.metadata.length == sum(len(value_of(entry)) for entry in range(count))
+    assert read_all(lab) == [value_of(entry) for entry in range(count)]
+
+
+def test_a_closed_ledger_is_left_as_it_is() -> None:
+    lab = Lab()
+    written(lab, 2).close().run()
+    recovery = lab.recovery()
+    assert recovery.result.last_entry == 1 and recovery.sends == []
+
+
+def test_entries_below_the_ack_quorum_get_all_their_copies() -> None:
+    lab = Lab()
+    writer = lab.writer()
+    writer.append()
+    writer.deliver("b")
+    lab.recovery().run()
+    assert (lab.end, lab.holders(0)) == (0, "abc")
+
+
+def test_the_length_is_known_though_nothing_lay_behind_the_lac() -> None:
+    """The entry at the LAC has the running length; one replica cannot say it, the next one can."""
+    lab = Lab()
+    writer = written(lab, 3)
+    writer.do(writer.machine.tell_lac())
+    writer.deliver()
+    lab.logs["c"].damaged.add((LEDGER, 2))
+    recovery = lab.recovery().run()
+    assert recovery.result.messages == 3
+    assert recovery.result.length == sum(len(value_of(entry)) for entry in range(3))
+
+
+# ---- fencing ---------------------------------------------------------------------------------------------------
+
+
+def test_the_writer_cannot_commit_behind_a_negative_answer() -> None:
+    """1, #2614: LedgerRecovery2Test.testFirstWriterCannotCommitWriteAfter2ndWriterCloses.
+
+    Qa = 2. Entry 0 is on a. c never gets its fence; b and c say that they do not have the entry, which ends the ledger
+    before it. The writer's add then reaches c, which fenced with the read, and is refused.
+    """
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    writer.deliver("a")
+    to_b, to_c = writer.take("b"), writer.take("c")
+    recovery = lab.recovery()
+    recovery.store()
+    recovery.take("c", Kind.LAST)
+    recovery.deliver("ab")
+    recovery.to("a", Kind.READ)
+    recovery.sends.remove(recovery.to("a", Kind.READ)[0])
+    recovery.deliver("bc")
+    recovery.run()
+    assert lab.end == -1
+    writer.reply(to_c)
+    writer.reply(to_b)
+    assert isinstance(ack.exception(), LedgerFencedError)
+
+
+def test_recovery_never_goes_below_the_last_fragment() -> None:
+    """2, #2615: .testRecoveryWhenSecondEnsembleReturnsLacMinusOne. The new bookies know no LAC yet."""
+    lab = Lab(size=2, write_quorum=2, ack_quorum=2, spares=3)
+    writer = lab.writer()
+    writer.append()
+    writer.deliver()
+    writer.append()
+    writer.fail("ab")
+    while writer.stores:
+        writer.store()
+    assert lab.fragments == {0: "ab", 1: "cd"}
+    writer.deliver()
+    for name in "cd":
+        lab.bookies[name]._ledgers[LEDGER].lac = -1
+    lab.down = {"a"}
+    recovery = lab.recovery()
+    recovery.run()
+    assert (lab.end, lab.fragments) == (1, {0: "ab", 1: "cd"})
+
+
+def test_nothing_is_closed_while_all_are_down() -> None:
+    """3, .testCantRecoverAllDown; BOOKKEEPER-150."""
+    lab = Lab()
+    written(lab, 1)
+    lab.down = set("abc")
+    recovery = lab.recovery().run()
+    assert isinstance(recovery.error, UnreadableError)
+    assert lab.metadata.state is State.IN_RECOVERY
+    lab.down.clear()
+    assert lab.recovery().run().result.last_entry == 0
+
+
+def test_too_few_are_fenced() -> None:
+    """BOOKKEEPER-150: two of three do not answer, and Qa = 2: an entry may be on those two."""
+    lab = Lab()
+    written(lab, 2)
+    lab.down = set("ab")
+    assert isinstance(lab.recovery().run().error, UnreadableError)
+    assert lab.metadata.state is State.IN_RECOVERY
+
+
+def test_recovery_with_a_failed_bookie() -> None:
+    """BOOKKEEPER-152: one of three fails, a spare one takes its place."""
+    lab = Lab()
+    written(lab, 2)
+    lab.down = {"b"}
+    lab.recovery().run()
+    assert (lab.end, lab.fragments) == (1, {0: "adc"})
+    assert lab.holders(1) == "abcd"
+
+
+def test_a_ledger_unknown_to_one_and_a_failure_of_another() -> None:
+    """13, ReadLastConfirmedOpTest: "no such ledger" is known, a failure is not."""
+    lab = Lab()
+    writer = lab.writer()
+    writer.append()
+    writer.deliver("a")
+    recovery = lab.recovery()
+    fenced(recovery, "b")
+    assert recovery.to("abc", Kind.READ) == []
+    recovery.fail("c")
+    assert recovery.to("abc", Kind.READ) == []
+    recovery.deliver("a")
+    assert len(recovery.to("abc", Kind.READ)) == 3
+
+
+def test_a_hung_bookie_does_not_hold_recovery_up() -> None:
+    """#1067, PR #1077; 32, TestFencing.testFencingWithHungBookie: a never answers anything."""
+    lab = Lab(size=3, write_quorum=3, ack_quorum=2)
+    writer = lab.writer()
+    recovery = lab.recovery()
+    recovery.store()
+    recovery.deliver("bc")
+    recovery.deliver("bc")
+    recovery.store()
+    assert lab.end == -1 and recovery.finished
+    assert writer.machine.last_add_confirmed == -1
+
+
+def test_unknown_is_not_fenced() -> None:
+    """A bookie in limbo, or with a failing disk, answers UNKNOWN: its fence does not count, nor does its silence."""
+    lab = Lab()
+    written(lab, 1)
+    recovery = lab.recovery()
+    recovery.store()
+    for bookie in "ab":
+        recovery.reply(recovery.take(bookie), Reply(Status.UNKNOWN, LEDGER))
+    recovery.deliver("c")
+    assert isinstance(recovery.error, UnreadableError)
+
+
+def test_the_wrong_password() -> None:
+    """9, .testRecoveryWithWrongPassword; 34, TestFencing.testFencingBadPassword: nobody is fenced by it."""
+    lab = Lab()
+    writer = written(lab, 1)
+    recovery = lab.recovery(key=ledger_key(b"guess"))
+    recovery.run()
+    assert isinstance(recovery.error, UnauthorizedError)
+    assert len(recovery.finished) == 1
+    ack = writer.append()
+    writer.deliver()
+    assert ack.done() and ack.exception() is None
+
+
+# ---- reading on ------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_is_missing_as_soon_as_enough_say_so() -> None:
+    """36, TestParallelRead.testFailParallelRecoveryReadMissingEntryImmediately: Qw - Qa + 1 of them."""
+    lab = Lab(size=3, write_quorum=3, ack_quorum=2)
+    recovery = lab.recovery()
+    fenced(recovery, "abc")
+    recovery.deliver("a")
+    assert recovery.stores == []
+    recovery.deliver("b")
+    assert len(recovery.stores) == 1
+
+
+def test_one_copy_is_enough_for_an_entry_to_exist() -> None:
+    lab = Lab()
+    writer = lab.writer()
+    writer.append()
+    writer.deliver("c")
+    recovery = lab.recovery(batch=1)
+    fenced(recovery, "abc")
+    recovery.deliver("a")
+    recovery.deliver("c")
+    recovery.run()
+    assert lab.end == 0
+
+
+def test_a_failure_to_read_is_no_missing_entry() -> None:
+    """#2908, #2612: two bookies cannot tell, one says no: unknown, not closed."""
+    lab = Lab()
+    writer = lab.writer()
+    writer.append()
+    writer.deliver("ab")
+    for name in "ab":
+        lab.logs[name].damaged.add((LEDGER, 0))
+    recovery = lab.recovery().run()
+    assert isinstance(recovery.error, UnreadableError)
+    assert lab.metadata.state is State.IN_RECOVERY
+    for name in "ab":
+        lab.logs[name].damaged.clear()
+    assert lab.recovery().run().result.last_entry == 0
+
+
+def test_an_emptied_bookie_is_not_asked() -> None:
+    """#2612, #4812: another incarnation at the same address would say, truthfully, that it has nothing."""
+    lab = Lab(size=2, write_quorum=2, ack_quorum=2)
+    written(lab, 1)
+    lab.empty("a")
+    lab.down = {"b"}
+    recovery = lab.recovery().run()
+    assert isinstance(recovery.error, UnreadableError)
+    assert lab.metadata.state is State.IN_RECOVERY
+    lab.down.clear()
+    assert lab.recovery().run().result.last_entry == 0
+
+
+def test_a_damaged_answer_says_nothing_of_what_lies_behind_the_damage() -> None:
+    """The copy is reported; the others decide."""
+    lab = Lab()
+    written(lab, 2)
+    recovery = lab.recovery()
+    fenced(recovery, "abc")
+    send = recovery.take("a")
+    good = recovery.arrive(send)
+    body = bytearray(good.body)
+    body[-1] ^= 1
+    recovery.reply(send, good._replace(body=bytes(body)))
+    assert [(bad.bookie, bad.entry) for bad in recovery.bad] == [("a", 1)]
+    recovery.run()
+    assert lab.end == 1
+
+
+def test_an_answer_that_ends_early_is_asked_on() -> None:
+    lab = Lab()
+    written(lab, 3)
+    recovery = lab.recovery()
+    fenced(recovery, "abc")
+    send = recovery.take("a")
+    assert send.request.first == 0
+    part = lab.ask("a", send.request._replace(last=0))
+    recovery.reply(send, part)
+    assert [again.request.first for again in recovery.to("a", Kind.READ)] == [1]
+    recovery.run()
+    assert lab.end == 2
+
+
+def test_entries_behind_a_gap_are_cut() -> None:
+    """11, ParallelLedgerRecoveryTest.testRecoveryOnEntryGap: 0 to 2 and 4 exist."""
+    lab = Lab()
+    writer = lab.writer()
+    for _ in range(5):
+        writer.append()
+    for bookie in "abc":
+        for entry in range(5):
+            send = writer.take(bookie)
+            if entry != 3:
+                writer.arrive(send)
+    recovery = lab.recovery().run()
+    assert lab.end == 2 and len(recovery.finished) == 1
+
+
+def test_a_later_fragment_may_lack_what_confirmed_entries_need_not() -> None:
+    """Guaranteed write quorum: entry 0 is acked through a and b, then c's place is taken from entry 0 on. Whoever recovers
+    now asks d, which was sent nothing yet."""
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    writer.deliver("ab")
+    writer.fail("c")
+    writer.store()
+    assert ack.done() and lab.fragments == {0: "abd"}
+    lab.down = {"a"}
+    recovery = lab.recovery().run()
+    assert recovery.result.last_entry == 0
+    assert read_all(lab) == [value_of(0)]
+
+
+# ---- writing back ----------------------------------------------------------------------------------------------
+
+
+def test_nobody_can_take_the_place_of_who_fails() -> None:
+    """4, .testCanReadLacButCantWrite."""
+    lab = Lab(spares=0)
+    written(lab, 1)
+    recovery = lab.recovery()
+    fenced(recovery, "abc")
+    recovery.deliver("abc")
+    recovery.fail("b")
+    recovery.run()
+    assert isinstance(recovery.error, NotEnoughBookiesError)
+    assert lab.metadata.state is State.IN_RECOVERY
+
+
+@pytest.mark.parametrize(
+    ("failing", "expected"),
+    [("a", {0: "dbc"}), ("ab", {0: "dec"})],
+    ids=["one", "two on the same entry"],
+)
+def test_who_fails_is_replaced_at_the_close(failing: str, expected: dict[int, str]) -> None:
+    """7, .testRecoveryOneBookieFailsDuring, .testRecoveryTwoBookiesFailOnSameEntry: the first key is replaced."""
+    lab = Lab()
+    writer = lab.writer()
+    writer.append()
+    writer.deliver("c")
+    recovery = lab.recovery(batch=1)
+    fenced(recovery, "abc")
+    recovery.deliver("c")
+    recovery.fail(failing, Kind.ADD)
+    assert lab.fragments == {0: "abc"}
+    recovery.run()
+    assert (lab.end, lab.fragments) == (0, expected)
+    assert set(lab.holders(0)) >= set(expected[0])
+
+
+def test_who_fails_later_begins_another_fragment() -> None:
+    """7, .testRecoveryOneBookieFailsAtStart and later: appended keys."""
+    lab = Lab()
+    writer = lab.writer()
+    for _ in range(2):
+        writer.append()
+    writer.deliver("c")
+    recovery = lab.recovery(batch=1)
+    fenced(recovery, "abc")
+    recovery.deliver("c")  # entry 0 is found
+    for bookie in "abc":
+        recovery.reply(recovery.take(bookie, Kind.ADD))
+    recovery.deliver("c")  # entry 1 is
+    recovery.fail("a", Kind.ADD)
+    recovery.run()
+    assert (lab.end, lab.fragments) == (1, {0: "abc", 1: "dbc"})
+
+
+def test_the_same_place_fails_twice() -> None:
+    lab = Lab(spares=3)
+    written(lab, 1)
+    recovery = lab.recovery()
+    fenced(recovery, "abc")
+    recovery.deliver("abc")
+    recovery.fail("a")
+    recovery.fail("d")
+    recovery.run()
+    assert lab.fragments == {0: "ebc"} and "e" in lab.holders(0)
+
+
+def test_nobody_gets_two_places() -> None:
+    """d takes the place of a, gives it up, and may not take that of b."""
+    lab = Lab(spares=3)
+    written(lab, 1)
+    recovery = lab.recovery()
+    fenced(recovery, "abc")
+    recovery.deliver("abc")
+    for bookie in "adb":
+        recovery.fail(bookie)
+    recovery.run()
+    assert lab.fragments == {0: "efc"}
+
+
+def test_a_recovery_that_dies_leaves_nothing_that_misleads_the_next() -> None:
+    """8, BOOKKEEPER-355, LedgerRecoveryTest.testLedgerRecoveryWithRollingRestart: were d in the metadata already, the next
+    recovery would ask it for entry 1, hear no twice, and cut an acked entry."""
+    lab = Lab(ack_quorum=2)
+    writer = lab.writer()
+    acks = [writer.append(), writer.append()]
+    writer.deliver("ab")
+    assert acks[1].done()
+    first = lab.recovery(batch=1)
+    fenced(first, "abc")
+    first.deliver("abc")
+    first.fail("b")
+    assert first.to("d") != []
+    assert lab.fragments == {0: "abc"} and lab.version == 2
+    lab.down = {"a"}
+    second = lab.recovery().run()
+    assert second.result.last_entry == 1
+
+
+def test_reads_never_follow_the_bookies_of_the_write_back() -> None:
+    """BOOKKEEPER-581: b fails while entry 0 is written back; entry 1 is still asked for where it was written."""
+    lab = Lab(size=3, write_quorum=2, ack_quorum=2, spares=2)
+    writer = lab.writer()
+    acks = [writer.append() for _ in range(2)]  # ab, bc
+    writer.deliver()
+    assert acks[1].done()
+    recovery = lab.recovery(batch=1)
+    fenced(recovery, "abc")
+    recovery.deliver("a")
+    add = recovery.take("b", Kind.ADD)
+    recovery.sends.append(add)
+    recovery.do(recovery.machine.failed(add, None))
+    recovery.sends.remove(add)
+    assert {send.bookie for send in recovery.to("abcde", Kind.READ) if send.request.first == 1} == {"b", "c"}
+    recovery.run()
+    assert lab.end == 1
+
+
+def test_rolling_restarts() -> None:
+    """8: every bookie restarts between two steps of the recovery."""
+    lab = Lab()
+    written(lab, 3)
+    recovery = lab.recovery(batch=1)
+    turn = 0
+    while recovery.sends or recovery.stores:
+        lab.restart("abc"[turn % 3])
+        turn += 1
+        if recovery.stores:
+            recovery.store()
+        else:
+            recovery.reply(recovery.sends.pop(0))
+    assert recovery.result.last_entry == 2
+
+
+def test_a_fence_survives_a_restart() -> None:
+    """BOOKKEEPER-500, -815; 33, TestFencing.testFencingAndRestartBookies."""
+    lab = Lab()
+    writer = written(lab, 1)
+    fenced(lab.recovery(), "abc")
+    for name in "abc":
+        lab.restart(name)
+    ack = writer.append()
+    writer.deliver()
+    assert isinstance(ack.exception(), LedgerFencedError)
+
+
+def test_no_add_is_taken_between_a_fence_and_its_sync() -> None:
+    """The fence is durable before any reply to it, also one that says that nothing is here."""
+    lab = Lab()
+    replies: list[Reply] = []
+    bookie = lab.bookies["a"]
+    bookie.handle(Request(Kind.READ, LEDGER, 0, 9, KEY, Flag.FENCE), replies.append)
+    assert replies == []
+    bookie.commit()
+    assert replies[0].status == OK
+    lab.restart("a")
+    writer = lab.writer()
+    writer.append()
+    assert lab.ask("a", writer.take("a").request).status == Status.FENCED
+
+
+# ---- others at the same ledger -----------------------------------------------------------------------------------
+
+
+def test_somebody_closes_meanwhile() -> None:
+    """5, .testMetadataClosedDuringRecovery: adopted, though more was found."""
+    lab = Lab()
+    written(lab, 1)
+    recovery = lab.recovery()
+    recovery.store()
+    lab.change(lab.metadata.closed(-1, 0, 0))
+    recovery.run()
+    assert recovery.result.last_entry == -1 and recovery.result.length == 0
+
+
+def test_a_foreign_fragment_appears_meanwhile() -> None:
+    """6, .testNewEnsembleAddedDuringRecovery: fails, never merges."""
+    lab = Lab()
+    written(lab, 2)
+    recovery = lab.recovery()
+    recovery.store()
+    lab.change(lab.metadata.replace_bookies({0: ("e", 1)}))
+    recovery.run()
+    assert isinstance(recovery.error, UnreadableError)
+    assert lab.metadata.state is State.IN_RECOVERY
+
+
+def test_an_older_fragment_is_edited_meanwhile() -> None:
+    lab = Lab(spares=4)
+    writer = written(lab, 1)
+    writer.append()
+    writer.fail("a")
+    writer.run()
+    recovery = lab.recovery()
+    recovery.store()
+    edited = lab.metadata.fragments[0]._replace(ensemble=("g", "b", "c"))
+    lab.change(type(lab.metadata)(**{**vars(lab.metadata), "fragments": (edited, *lab.metadata.fragments[1:])}))
+    recovery.run()
+    assert (lab.end, lab.fragments) == (1, {0: "gbc", 1: "dbc"})
+
+
+def test_two_recover_at_once() -> None:
+    """10, ParallelLedgerRecoveryTest.testConcurrentRecovery1-4, testRecoverBeforeWriteMetadata: one end."""
+    lab = Lab()
+    writer = lab.writer()
+    writer.append()
+    writer.deliver("a")
+    one, other = lab.recovery(), lab.recovery()
+    fenced(one, "bc")
+    one.deliver("bc")  # entry 0 is missing for this one
+    fenced(other, "abc")
+    other.deliver("a")  # this one has found it
+    one.store()
+    other.run()
+    one.run()
+    assert one.result == other.result == lab.metadata
+    assert lab.end == -1
+
+
+def test_many_recover_at_once() -> None:
+    """14, 31, TestFencing.testManyOpenParallel."""
+    lab = Lab()
+    writer = lab.writer()
+    for _ in range(4):
+        writer.append()
+    writer.deliver("a")
+    benches = [lab.recovery(batch=1 + number % 3) for number in range(12)]
+    while any(bench.sends or bench.stores for bench in benches):
+        for bench in benches:
+            if bench.stores:
+                bench.store()
+            elif bench.sends:
+                bench.reply(bench.sends.pop(0))
+    assert {(bench.result.last_entry, bench.result.length) for bench in benches} == {(lab.end, lab.metadata.length)}
+
+
+def test_the_writer_closes_meanwhile() -> None:
+    """12, .testRecoveryWhenClosingLedgerHandle."""
+    lab = Lab()
+    writer = written(lab, 2)
+    recovery = lab.recovery()
+    writer.close().run()
+    assert writer.result.last_entry == 1
+    assert recovery.run().result.last_entry == 1
+
+
+def test_the_writer_changes_its_ensemble_meanwhile() -> None:
+    """9, .testEnsembleChangeDuringRecovery: whoever is first in the metadata wins."""
+    lab = Lab()
+    writer = written(lab, 1)
+    ack = writer.append()
+    writer.fail("a")
+    writer.deliver("bc")
+    recovery = lab.recovery()
+    writer.store()
+    recovery.store()  # conflicts, and marks what is there now
+    assert (lab.version, lab.fragments) == (2, {0: "abc", 1: "dbc"})
+    recovery.run()
+    writer.run()
+    assert lab.end == 1 and lab.fragments[1] == "dbc"
+    assert ack.done()
+
+
+def test_the_writer_cannot_change_its_ensemble_afterwards() -> None:
+    lab = Lab()
+    writer = written(lab, 1)
+    ack = writer.append()
+    writer.fail("a")
+    recovery = lab.recovery()
+    recovery.store()
+    writer.store()
+    assert isinstance(ack.exception(), LedgerFencedError)
+    assert recovery.run().result.last_entry == 0
+
+
+def test_acks_that_come_after_the_mark_are_found() -> None:
+    """Nothing is acked after a fence that recovery does not find: b and c ack before they are fenced."""
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    recovery = lab.recovery()
+    fenced(recovery, "a")
+    writer.deliver("bc")
+    assert ack.done()
+    assert recovery.run().result.last_entry == 0
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_the_answer_about_the_mark_is_lost(stored: bool) -> None:
+    lab = Lab()
+    written(lab, 1)
+    recovery = lab.recovery()
+    recovery.lose_answer(stored=stored)
+    assert recovery.run().result.last_entry == 0
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_the_answer_about_the_close_is_lost(stored: bool) -> None:
+    lab = Lab()
+    written(lab, 1)
+    recovery = lab.recovery()
+    recovery.store()
+    while not recovery.stores:
+        recovery.deliver()
+    recovery.lose_answer(stored=stored)
+    assert recovery.run().result.last_entry == 0 and lab.version == 3
+
+
+def test_a_closed_ledger_is_never_closed_again() -> None:
+    """BOOKKEEPER-584: the answer was lost, and somebody else closed the ledger elsewhere."""
+    lab = Lab()
+    written(lab, 1)
+    recovery = lab.recovery()
+    recovery.store()
+    while not recovery.stores:
+        recovery.deliver()
+    lab.change(lab.metadata.closed(-1, 0, 0))
+    recovery.run()
+    assert (lab.end, lab.version) == (-1, 3)
+    assert recovery.result.last_entry == -1
+
+
+def test_the_ledger_is_deleted() -> None:
+    lab = Lab()
+    recovery = lab.recovery()
+    recovery.do(recovery.machine.deleted())
+    assert isinstance(recovery.error, NoSuchLedgerError)
+    recovery.deliver()
+    assert len(recovery.finished) == 1
+
+
+def test_after_the_end_nothing_is_heard() -> None:
+    lab = Lab()
+    writer = written(lab, 1)
+    recovery = lab.recovery()
+    recovery.store()
+    late = recovery.take("a")
+    recovery.run()
+    recovery.reply(late)
+    assert len(recovery.finished) == 1
+    with pytest.raises(LedgerClosedError):
+        writer.close().run()
+        writer.append()

@@ -1,0 +1,96 @@
+"""Single entries on their way into batches."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+
+from pyreplog.ack import Ack
+from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
+from pyreplog.ledger.staging import STAGE_BYTES, Entry, Staging, columns, outcomes
+
+SIZE_MAX = 1 << 16
+
+
+def entry(value: bytes = b"value", key: bytes | None = None, event_time: int | None = None) -> Entry:
+    return Entry.of(value, key, event_time, size_max=SIZE_MAX)
+
+
+def test_a_lone_entry_does_not_wait() -> None:
+    staging = Staging()
+    assert staging.add(entry())
+    assert len(staging.take()) == 1
+
+
+def test_company_of_a_batch_on_its_way_goes_together() -> None:
+    staging = Staging()
+    staging.add(entry(b"0"))
+    staging.take()
+    assert [staging.add(entry(b"%d" % n)) for n in range(1, 4)] == [False] * 3
+    assert staging.landed()
+    assert [found.value for found in staging.take()] == [b"1", b"2", b"3"]
+    assert not staging.landed()
+
+
+def test_taking_nothing_is_no_batch() -> None:
+    staging = Staging()
+    assert staging.take() == []
+    assert staging.add(entry()), "nothing is on its way: it does not wait"
+
+
+def test_many_bytes_do_not_wait() -> None:
+    staging = Staging()
+    staging.add(entry())
+    staging.take()
+    size = 1 << 14
+    waited = [staging.add(entry(bytes(size))) for _ in range(STAGE_BYTES // size)]
+    assert waited == [False] * (len(waited) - 1) + [True]
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "event_time", "error"),
+    [
+        ("text", None, None, WrongTypeError),
+        (None, None, None, WrongTypeError),
+        (b"", "text", None, WrongTypeError),
+        (b"", None, 1.5, WrongTypeError),
+        (b"", None, 1 << 80, InvalidArgumentError),
+        (memoryview(b"abcdef")[::2], None, None, WrongTypeError),
+        (bytes(SIZE_MAX), None, None, RecordTooLargeError),
+        (b"", bytes(65536), None, RecordTooLargeError),
+        (bytes(SIZE_MAX - 1000), bytes(1000), None, RecordTooLargeError),
+    ],
+)
+def test_what_cannot_be_encoded_is_refused_at_once(
+    value: object, key: object, event_time: object, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        Entry.of(value, key, event_time, size_max=SIZE_MAX)  # type: ignore[arg-type]
+
+
+def test_what_may_change_is_copied() -> None:
+    value = bytearray(b"before")
+    made = Entry.of(value, memoryview(value), 5, size_max=SIZE_MAX)
+    value[:] = b"after!"
+    assert made[:3] == (b"before", b"before", 5)
+    assert Entry.of(numpy.arange(3, dtype="<i4"), None, None, size_max=SIZE_MAX).value == b"\0\0\0\0\1\0\0\0\2\0\0\0"
+    largest = SIZE_MAX - 128  # over it the encoder is asked
+    assert len(Entry.of(bytes(largest + 8), None, None, size_max=SIZE_MAX).value) == largest + 8
+
+
+def test_columns_that_nobody_uses_are_left_out() -> None:
+    assert columns([entry(b"a"), entry(b"b")]) == ([b"a", b"b"], None, None)
+    assert columns([entry(b"a", b"k"), entry(b"b", None, 3)]) == ([b"a", b"b"], [b"k", None], [None, 3])
+
+
+def test_outcomes_of_a_batch_are_those_of_its_entries() -> None:
+    entries = [entry(), entry()]
+    ids = Ack(range(5, 7))
+    ids.complete()
+    for ack, error in outcomes(entries, ids):
+        assert error is None
+        ack.complete()
+    assert [found.ack.result(0) for found in entries] == [5, 6]
+    failed: Ack[range] = Ack()
+    failed.fail(error := ValueError("no"))
+    assert outcomes(entries, failed) == [(found.ack, error) for found in entries]

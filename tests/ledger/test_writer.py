@@ -1,0 +1,721 @@
+"""The writer, one message at a time. Numbers in docstrings: BookKeeper's issues, and its tests of the same case."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pyreplog.bookie.protocol import Kind, Reply, Request, Status
+from pyreplog.errors import (
+    LedgerClosedError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    UnauthorizedError,
+)
+from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
+
+from .lab import KEY, LEDGER, OK, Lab, value_of
+
+
+HOW_FAR = Request(Kind.LAST, LEDGER, key=KEY)
+
+
+# ---- acks ------------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_is_acked_at_the_ack_quorum() -> None:
+    writer = Lab().writer()
+    ack = writer.append()
+    writer.deliver("b")
+    assert not ack.done()
+    writer.deliver("a")
+    assert ack.result() == range(1)
+    assert writer.machine.last_add_confirmed == 0
+
+
+def test_acks_come_in_order() -> None:
+    lab = Lab()
+    writer = lab.writer()
+    first, second = writer.append(), writer.append(3)
+    late = [writer.take(bookie) for bookie in "abc"]
+    writer.deliver()
+    assert not second.done()
+    for send in late[:2]:
+        writer.reply(send)
+    assert first.result() == range(1) and second.result() == range(1, 4)
+
+
+def test_entries_carry_the_lac() -> None:
+    lab = Lab()
+    writer = lab.writer()
+    for _ in range(3):
+        writer.append()
+        writer.deliver()
+    assert [lab.ask("a", HOW_FAR).lac, writer.machine.last_add_confirmed] == [1, 2]
+
+
+def test_an_idle_writer_tells_the_lac() -> None:
+    lab = Lab()
+    writer = lab.writer()
+    writer.append()
+    writer.deliver()
+    writer.do(writer.machine.tell_lac())
+    assert {send.request.kind for send in writer.sends} == {Kind.SET_LAC}
+    writer.deliver()
+    assert lab.ask("c", HOW_FAR).lac == 0
+    assert writer.machine.tell_lac() == []
+
+
+def test_append_times_never_go_back() -> None:
+    lab = Lab()
+    writer = lab.writer()
+    for time_us in (1000, 400, 1001):
+        writer.do(writer.machine.append([b"x"], None, None, time_us=time_us)[1])
+    writer.deliver()
+    assert lab.reading(0, 2).run().result.timestamp.tolist() == [1000, 1000, 1001]
+
+
+def test_a_slow_bookie_is_back_pressure_though_the_ack_quorum_is_met() -> None:
+    """26, SlowBookieTest: what is pending is bounded by whoever holds back appends while it is too much."""
+    writer = Lab().writer()
+    for _ in range(10):
+        assert writer.append(2) is not None
+        writer.deliver("ab")
+    assert (writer.machine.last_add_confirmed, writer.machine.pending_entries) == (19, 20)
+    assert writer.machine.pending_bytes > 0
+    writer.deliver("c")
+    assert (writer.machine.pending_bytes, writer.machine.pending_entries) == (0, 0)
+
+
+# ---- ensemble changes ------------------------------------------------------------------------------------------
+
+
+def test_five_failing_adds_change_the_metadata_once() -> None:
+    """15, HandleFailuresTest.testChangeTriggeredOneTimeForOneFailure."""
+    lab = Lab()
+    lab.down = {"a"}
+    writer = lab.writer()
+    acks = [writer.append() for _ in range(5)]
+    writer.run()
+    assert [ack.result().start for ack in acks] == [0, 1, 2, 3, 4]
+    assert (lab.version, lab.fragments) == (2, {0: "dbc"})
+
+
+def test_a_second_failure_while_the_first_is_stored() -> None:
+    """16, .testSecondFailureOccursWhileFirstBeingHandled: two writes, one fragment."""
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    writer.fail("a")
+    writer.fail("b")
+    assert len(writer.stores) == 1
+    writer.store()
+    assert len(writer.stores) == 1
+    writer.run()
+    assert (lab.version, lab.fragments) == (3, {0: "dec"})
+    assert ack.done()
+
+
+def test_a_bookie_fails_after_the_first_entry() -> None:
+    """17, .testHandlingFailureOneBookieFailsAfterOneEntry."""
+    lab = Lab()
+    writer = lab.writer()
+    writer.append()
+    writer.deliver()
+    writer.append()
+    writer.fail("a")
+    writer.run()
+    assert lab.fragments == {0: "abc", 1: "dbc"}
+    assert (lab.holders(0), lab.holders(1)) == ("abc", "bcd")
+
+
+def test_several_fail_and_too_few_can_take_their_places() -> None:
+    """18, .testHandlingFailureMultipleBookieFail...NotEnoughoReplace: closed at the LAC, ensemble as it was."""
+    lab = Lab(spares=0)
+    writer = lab.writer()
+    writer.append()
+    writer.deliver()
+    ack = writer.append()
+    writer.fail("ab")
+    writer.run()
+    assert isinstance(ack.exception(), NotEnoughBookiesError)
+    assert (lab.end, lab.fragments) == (0, {0: "abc"})
+    assert isinstance(writer.error, NotEnoughBookiesError)
+    with pytest.raises(NotEnoughBookiesError):
+        writer.append()
+
+
+@pytest.mark.parametrize(
+    ("state", "error"), [(State.CLOSED, LedgerClosedError), (State.IN_RECOVERY, LedgerFencedError)]
+)
+def test_somebody_else_takes_the_ledger_during_a_change(state: State, error: type[Exception]) -> None:
+    """19, .testMetadataSetToClosedDuringFailureHandler, ...ToInRecovery..."""
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    writer.fail("a")
+    lab.change(lab.metadata.closed(-1, 0, 0) if state is State.CLOSED else lab.metadata.in_recovery())
+    writer.run()
+    assert isinstance(ack.exception(), error)
+    assert (lab.metadata.state, lab.version, lab.fragments) == (state, 2, {0: "abc"})
+
+
+def test_closing_during_a_change() -> None:
+    """19, .testClientClosesWhileFailureHandlerInProgress: here the close waits for the change, and for all copies."""
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    writer.fail("a")
+    writer.close()
+    assert writer.finished == []
+    writer.run()
+    assert ack.done() and writer.result.last_entry == lab.end == 0
+    assert lab.holders(0) == "bcd"
+
+
+def test_an_older_fragment_is_edited_during_a_change() -> None:
+    """20, .testOldEnsembleChangedDuringFailureHandler: both edits stay."""
+    lab = Lab(spares=4)
+    writer = lab.writer()
+    writer.append()
+    writer.deliver()
+    writer.append()
+    writer.fail("a")
+    writer.run()
+    writer.append()
+    writer.fail("b")
+    lab.change(moved(lab, "abc", "abg"))
+    writer.run()
+    assert lab.fragments == {0: "abg", 1: "dbc", 2: "dec"}
+    assert writer.machine.last_add_confirmed == 2
+
+
+def moved(lab: Lab, before: str, after: str) -> LedgerMetadata:
+    """The metadata with another ensemble in one fragment."""
+    fragments = tuple(
+        fragment._replace(ensemble=tuple(after)) if fragment.ensemble == tuple(before) else fragment
+        for fragment in lab.metadata.fragments
+    )
+    return dataclasses.replace(lab.metadata, fragments=fragments)
+
+
+def test_nothing_is_acked_during_a_change() -> None:
+    """21, .testNoAddsAreCompletedWhileFailureHandlingInProgress."""
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    writer.fail("a")
+    writer.deliver()
+    assert not ack.done()
+    writer.store()
+    assert ack.done()
+
+
+def test_an_entry_that_does_not_touch_the_failed_place() -> None:
+    """22, .testHandleFailureBookieNotInWriteSet, E > Qw."""
+    lab = Lab(size=3, write_quorum=2, ack_quorum=2)
+    writer = lab.writer()
+    writer.append()
+    writer.deliver()
+    ack = writer.append(1)  # b, c
+    writer.append(1)  # c, a
+    writer.deliver("bc")
+    assert ack.done()
+    writer.fail("a")
+    writer.run()
+    assert writer.machine.last_add_confirmed == 2
+    assert lab.fragments == {0: "abc", 2: "dbc"}
+
+
+def test_copies_above_the_ack_quorum_are_written_after_a_late_failure() -> None:
+    """#1390, 25, BookWriteLedgerTest.testDelayedWriteEnsembleChange: BookKeeper leaves the entry at two copies."""
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    writer.deliver("ab")
+    assert ack.done()
+    writer.fail("c")
+    writer.run()
+    assert (lab.fragments, lab.holders(0)) == ({0: "abd"}, "abd")
+    assert writer.machine.pending_entries == 0
+
+
+def test_each_replaced_place_begins_at_what_it_did_not_store() -> None:
+    """Guaranteed write quorum with two lagging bookies: entries that they stored are not sent again."""
+    lab = Lab(size=4, write_quorum=4, ack_quorum=2)
+    writer = lab.writer()
+    for _ in range(4):
+        writer.append()
+    writer.deliver("ab")
+    for _ in range(2):
+        writer.reply(writer.take("c"))
+    writer.reply(writer.take("d"))
+    writer.fail("c")
+    writer.fail("d")
+    writer.run()
+    assert lab.fragments == {0: "abcd", 1: "abcf", 2: "abef"}
+    assert [lab.holders(entry) for entry in range(4)] == ["abcd", "abcf", "abef", "abef"]
+
+
+def test_a_change_begins_at_most_behind_the_lac() -> None:
+    """Recovery takes all before the last fragment as confirmed; a bookie ahead of the LAC gives its place from there on."""
+    lab = Lab()
+    writer = lab.writer()
+    for _ in range(3):
+        writer.append()
+    for _ in range(2):
+        writer.reply(writer.take("a"))
+    writer.fail("a")
+    writer.run()
+    assert lab.fragments == {0: "dbc"}
+    assert [lab.holders(entry) for entry in range(3)] == ["abcd", "abcd", "bcd"]
+
+
+def test_batches_are_kept_while_a_change_is_stored() -> None:
+    """The bookie had stored entry 0, its place is taken from entry 0 on: the new one must still be sent it."""
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    writer.append()
+    writer.reply(writer.take("a"))
+    writer.fail("a")
+    writer.deliver("bc")
+    writer.store()
+    assert [send.request.first for send in writer.to("d")] == [0, 1]
+    writer.run()
+    assert ack.done() and lab.holders(0) == "abcd"
+
+
+def test_a_bookie_of_a_later_fragment_takes_no_second_place_in_it() -> None:
+    """c has entries from 0 on, d those from 2 on; whoever replaces the slow b from entry 1 must be neither."""
+    lab = Lab(size=3, write_quorum=3, ack_quorum=1, spares=2)
+    writer = lab.writer()
+    for _ in range(4):
+        writer.append()
+    for _ in range(2):
+        writer.reply(writer.take("c"))
+    writer.reply(writer.take("b"))
+    writer.deliver("a")
+    writer.fail("c")
+    writer.store()
+    assert lab.fragments == {0: "abc", 2: "abd"}
+    writer.fail("b")
+    writer.run()
+    assert lab.fragments == {0: "abc", 1: "aec", 2: "aed"}
+    assert [lab.holders(entry) for entry in range(4)] == ["abc", "ace", "ade", "ade"]
+
+
+def test_metadata_first_then_the_new_bookies() -> None:
+    """#1591: an ensemble changed before the metadata were, which were never written: acked entries nobody finds."""
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    writer.deliver("b")
+    writer.fail("a")
+    assert writer.to("d") == []
+    writer.deliver("c")
+    assert not ack.done()
+    assert lab.recovery().run().result.last_entry == 0  # before the change is stored
+    writer.store()
+    assert isinstance(ack.exception(), LedgerClosedError)
+
+
+def test_no_entry_is_acked_before_the_acks_of_replaced_bookies_are_withdrawn() -> None:
+    """#4097, #4651, PR #4194, E > Qw: entry 2 does not touch the replaced a and completes while the change is stored;
+    acking it drained entry 3 with it, which had its quorum through a, and was never sent to e."""
+    lab = Lab(size=4, write_quorum=2, ack_quorum=2)
+    writer = lab.writer()
+    acks = [writer.append() for _ in range(5)]  # ab bc cd da ab
+    held_back = [writer.take("c"), writer.take("c")]  # entries 1 and 2
+    writer.deliver("bd")
+    for _ in range(2):
+        writer.reply(writer.take("a"))  # entries 0 and 3
+    writer.reply(held_back[0])
+    writer.fail("a")
+    writer.reply(held_back[1])
+    assert [ack.done() for ack in acks] == [True, True, False, False, False]
+    writer.store()
+    assert lab.fragments == {0: "abcd", 2: "ebcd"}
+    assert [ack.done() for ack in acks] == [True, True, True, False, False]
+    writer.run()
+    assert acks[4].done() and lab.holders(3) == "ade"
+
+
+def test_late_errors_of_a_replaced_bookie_are_ignored() -> None:
+    """#4459, #4261: a change that changed nothing was begun, and the writer hung."""
+    lab = Lab()
+    writer = lab.writer()
+    acks = [writer.append() for _ in range(3)]
+    late = [writer.take("a") for _ in range(2)]
+    writer.fail("a")
+    writer.store()
+    for send in late:
+        writer.do(writer.machine.failed(send, None))
+    assert writer.stores == []
+    writer.run()
+    assert all(ack.done() for ack in acks)
+    assert lab.version == 2
+
+
+def test_late_acks_of_a_replaced_bookie_are_ignored() -> None:
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    late = writer.take("a")
+    writer.sends.append(late)
+    writer.fail("a")
+    writer.store()
+    writer.reply(late, Reply(OK, LEDGER, 0, 0))
+    writer.deliver("b")
+    assert not ack.done()
+    writer.deliver("d")
+    assert ack.done()
+
+
+def test_the_new_bookie_fails_too() -> None:
+    """#1886, #1887: the same place fails twice."""
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    writer.fail("a")
+    writer.store()
+    writer.fail("d")
+    writer.fail("b")
+    writer.run()
+    assert ack.done()
+    assert (list(lab.fragments), lab.version) == ([0], 4)
+    assert set(lab.fragments[0]) == set(lab.holders(0))
+
+
+def test_a_place_fails_again_while_its_change_is_stored() -> None:
+    """#1886: more adds to the failed bookie fail while the metadata are written: one change for all."""
+    lab = Lab()
+    writer = lab.writer()
+    writer.append()
+    writer.fail("a")
+    writer.append()
+    writer.fail("a")
+    assert len(writer.stores) == 1
+    writer.run()
+    assert (lab.fragments, lab.version) == ({0: "dbc"}, 2)
+    assert writer.machine.last_add_confirmed == 1
+
+
+def test_bookies_that_store_nothing_take_a_place_only_so_often_without_a_pause() -> None:
+    lab = Lab(spares=2)
+    lab.choose = lambda metadata, count, taken: [n for n in lab.bookies if n not in taken][:count]  # type: ignore[method-assign]
+    writer = lab.writer()
+    writer.append()
+    lab.down = {"a", "d", "e"}
+    writer.run()
+    assert lab.version == 4 and len(writer.wakes) == 1
+    lab.down.clear()
+    writer.do(writer.machine.woken(writer.wakes.pop().about))
+    writer.run()
+    assert writer.machine.pending_entries == 0
+
+
+def test_several_fail_in_the_last_fragment() -> None:
+    """25, BookieWriteLedgerTest.testWithMultipleBookieFailuresInLastEnsemble."""
+    lab = Lab(size=5, write_quorum=4, ack_quorum=2, spares=3)
+    writer = lab.writer()
+    for _ in range(5):
+        writer.append(2)
+    writer.run()
+    lab.down = {"a", "c"}
+    acks = [writer.append(2) for _ in range(5)]
+    writer.run()
+    assert all(ack.done() for ack in acks)
+    assert writer.close().run().result.last_entry == 19
+    assert list(lab.fragments) == [0, 10]
+    values = [value for first in (0, 10) for value in lab.reading(first, 19).run().result.values()]
+    assert values == [value_of(entry) for entry in range(20)]
+
+
+# ---- delayed changes -------------------------------------------------------------------------------------------
+
+
+def test_a_delayed_change_waits_while_the_ack_quorum_can_be_reached() -> None:
+    """23, TestDelayEnsembleChange.testNotChangeEnsembleIfNotBrokenAckQuorum, .testChangeEnsembleIfBrokenAckQuorum."""
+    lab = Lab(size=5, write_quorum=5, ack_quorum=3, spares=3)
+    writer = lab.writer(delay_ensemble_change=True)
+    acks = [writer.append() for _ in range(3)]
+    writer.fail("a")
+    writer.fail("b")
+    assert writer.stores == []
+    writer.deliver("cde")
+    assert all(ack.done() for ack in acks)
+    writer.append()
+    writer.fail("c")
+    writer.run()
+    assert (lab.version, lab.fragments) == (2, {0: "fgcde", 3: "fghde"})
+
+
+def test_a_delayed_change_does_not_wait_for_who_takes_no_more() -> None:
+    """23, .testEnsembleChangeWhenReadOnly..."""
+    lab = Lab()
+    writer = lab.writer(delay_ensemble_change=True)
+    writer.append()
+    writer.reply(writer.take("a"), Reply(Status.READ_ONLY, LEDGER, 0, 0))
+    writer.run()
+    assert lab.fragments == {0: "dbc"}
+
+
+def test_a_delayed_change_does_not_wait_while_somebody_waits_for_room() -> None:
+    lab = Lab()
+    writer = lab.writer(delay_ensemble_change=True)
+    writer.append()
+    writer.do(writer.machine.hurry())
+    writer.fail("a")
+    writer.deliver()
+    assert writer.stores == [] and writer.machine.pending_bytes > 0
+    writer.do(writer.machine.hurry())
+    writer.run()
+    assert writer.machine.pending_bytes == 0
+
+
+def test_a_delayed_change_and_too_few_spares() -> None:
+    """23, .testChangeEnsembleIfBookieReadOnly, not enough of them."""
+    lab = Lab(spares=0)
+    writer = lab.writer(delay_ensemble_change=True)
+    ack = writer.append()
+    writer.fail("ab")
+    writer.run()
+    assert isinstance(ack.exception(), NotEnoughBookiesError)
+    assert lab.end == -1
+
+
+def test_closing_does_not_delay_the_change() -> None:
+    lab = Lab()
+    writer = lab.writer(delay_ensemble_change=True)
+    writer.append()
+    writer.fail("a")
+    writer.deliver()
+    writer.close().run()
+    assert (lab.end, lab.holders(0)) == (0, "bcd")
+
+
+# ---- the end ---------------------------------------------------------------------------------------------------
+
+
+def test_a_fenced_writer_ends_at_once() -> None:
+    lab = Lab()
+    writer = lab.writer()
+    acks = [writer.append() for _ in range(2)]
+    lab.recovery().run()
+    writer.deliver("a")
+    assert [type(ack.exception()) for ack in acks] == [LedgerFencedError] * 2
+    assert isinstance(writer.error, LedgerFencedError)
+    assert writer.stores == []
+    with pytest.raises(LedgerFencedError):
+        writer.append()
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(Status.UNAUTHORIZED, UnauthorizedError), (Status.REFUSED, LedgerFencedError)]
+)
+def test_what_no_bookie_will_take_ends_the_writer(status: Status, error: type[Exception]) -> None:
+    """Somebody else may own the ledger: it is not closed."""
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    writer.reply(writer.take("a"), Reply(status, LEDGER, 0, 0, body=b"another record is stored"))
+    assert isinstance(ack.exception(), error)
+    assert lab.metadata.state is State.OPEN and writer.stores == []
+
+
+def test_two_writers_of_one_ledger() -> None:
+    """Bookies refuse another entry of the same number. Whoever meets that ends, and leaves the metadata to others."""
+    lab = Lab()
+    one, other = lab.writer(), lab.writer()
+    first = one.append()
+    second, effects = other.machine.append([b"another value"], None, None, time_us=1)
+    other.do(effects)
+    one.deliver("ab")
+    other.deliver()
+    assert first.done() and isinstance(second.exception(), LedgerFencedError)
+    one.deliver("c")  # the other one's entry is there already
+    assert isinstance(one.error, LedgerFencedError) and isinstance(other.error, LedgerFencedError)
+    assert (lab.version, lab.metadata.state) == (1, State.OPEN)
+    assert lab.reading(0, 0).run().result.values() == [value_of(0)]
+
+
+def test_giving_up_closes_at_the_lac() -> None:
+    """24, TestAddEntryQuorumTimeout: pending adds fail, the ledger is closed."""
+    lab = Lab()
+    writer = lab.writer()
+    done = writer.append()
+    writer.deliver()
+    pending = writer.append(2)
+    writer.do(writer.machine.give_up(NotEnoughBookiesError("no answer in time")))
+    writer.run()
+    assert done.done() and isinstance(pending.exception(), NotEnoughBookiesError)
+    assert (lab.end, lab.metadata.messages, lab.metadata.length) == (0, 1, len(value_of(0)))
+
+
+def test_giving_up_in_the_middle_of_a_batch() -> None:
+    """28, LedgerCloseTest.testLedgerCloseWithConsistentLength: E > Qw, the LAC is inside a batch."""
+    lab = Lab(size=3, write_quorum=2, ack_quorum=2)
+    writer = lab.writer()
+    ack = writer.append(3)
+    writer.deliver("ab")  # entry 0
+    assert writer.machine.last_add_confirmed == 0
+    writer.do(writer.machine.give_up(NotEnoughBookiesError("enough")))
+    writer.run()
+    assert ack.exception() is not None
+    assert (lab.end, lab.metadata.messages, lab.metadata.length) == (0, 1, len(value_of(0)))
+
+
+def test_giving_up_during_a_change() -> None:
+    """28, .testLedgerCloseDuringUnrecoverableErrors: first the outcome of the change, then the close."""
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    writer.fail("a")
+    writer.do(writer.machine.give_up(NotEnoughBookiesError("enough")))
+    assert len(writer.stores) == 1
+    writer.run()
+    assert ack.exception() is not None
+    assert lab.end == -1
+    assert len(writer.finished) == 1
+
+
+def test_all_acks_are_settled_when_the_writer_ends() -> None:
+    """28, .testAllWritesAreCompletedOnClosedLedger."""
+    lab = Lab()
+    writer = lab.writer()
+    acks = [writer.append() for _ in range(100)]
+    writer.deliver("a")
+    lab.recovery().run()
+    writer.deliver("bc")
+    assert all(ack.done() for ack in acks)
+
+
+def test_appending_after_the_close() -> None:
+    """29, LedgerClose2Test: no entry number is used up."""
+    lab = Lab()
+    writer = lab.writer()
+    writer.append()
+    writer.deliver()
+    writer.close()
+    with pytest.raises(LedgerClosedError):
+        writer.append()
+    writer.run()
+    with pytest.raises(LedgerClosedError):
+        writer.append()
+    assert (lab.end, writer.machine.last_add_pushed) == (0, 0)
+
+
+def test_closing_twice() -> None:
+    lab = Lab()
+    writer = lab.writer()
+    writer.close()
+    writer.close().run()
+    assert lab.end == -1 and len(writer.finished) == 1
+    writer.close()
+    assert isinstance(writer.error, LedgerClosedError)
+
+
+def test_closing_meets_the_same_end() -> None:
+    """29, .testMetadataCloseWithEqual..."""
+    lab = Lab()
+    writer = lab.writer()
+    writer.append()
+    writer.deliver()
+    writer.close()
+    lab.change(lab.metadata.closed(0, len(value_of(0)), 1))
+    writer.run()
+    assert writer.result.last_entry == 0
+
+
+def test_closing_never_overwrites_another_end() -> None:
+    """BOOKKEEPER-584; 29, closed differently meanwhile."""
+    lab = Lab()
+    writer = lab.writer()
+    writer.append()
+    writer.deliver()
+    writer.close()
+    lab.change(lab.metadata.closed(-1, 0, 0))
+    writer.run()
+    assert isinstance(writer.error, LedgerClosedError)
+    assert lab.end == -1
+
+
+def test_closing_while_somebody_recovers() -> None:
+    """29, .testMetadataCloseMarkedInRecoveryWhileClosing: all is confirmed, and that is the end."""
+    lab = Lab()
+    writer = lab.writer()
+    writer.append()
+    writer.deliver()
+    writer.close()
+    recovery = lab.recovery()
+    recovery.store()
+    writer.run()
+    assert lab.end == 0 and writer.error is None
+    assert recovery.run().result.last_entry == 0
+
+
+def test_closing_never_takes_the_ledger_from_another_writer() -> None:
+    lab = Lab()
+    writer, other = lab.writer(), lab.writer()
+    other.append()
+    other.fail("a")
+    other.run()
+    assert lab.fragments == {0: "dbc"}
+    writer.close().run()
+    assert isinstance(writer.error, LedgerFencedError)
+    assert lab.metadata.state is State.OPEN
+
+
+# ---- metadata answers that get lost -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_the_answer_about_a_change_is_lost(stored: bool) -> None:
+    """30: BOOKKEEPER's token for creation, here for every change: what is there is what was wanted, or it is done again."""
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    writer.fail("a")
+    writer.lose_answer(stored=stored)
+    writer.run()
+    assert ack.done()
+    assert (lab.version, lab.fragments) == (2, {0: "dbc"})
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_the_answer_about_the_close_is_lost(stored: bool) -> None:
+    lab = Lab()
+    writer = lab.writer()
+    writer.append()
+    writer.deliver()
+    writer.close()
+    writer.lose_answer(stored=stored)
+    writer.run()
+    assert (writer.result.last_entry, lab.version) == (0, 2)
+
+
+def test_a_lost_change_is_stored_after_it_was_tried_again() -> None:
+    """The first request comes late, the second conflicts with it: that is no conflict."""
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    writer.fail("a")
+    late = writer.stores[0]
+    writer.lose_answer(stored=False)
+    assert writer.compare_and_set(late)
+    writer.run()
+    assert ack.done() and lab.version == 2
+
+
+def test_the_ledger_is_deleted() -> None:
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    writer.fail("a")
+    writer.do(writer.machine.deleted())
+    assert isinstance(ack.exception(), NoSuchLedgerError)
+    assert isinstance(writer.error, NoSuchLedgerError)
+    assert writer.machine.deleted() == []

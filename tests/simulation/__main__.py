@@ -1,0 +1,7 @@
+"""`python -m tests.simulation --seeds 100000`"""
+
+import sys
+
+from .runner import main
+
+sys.exit(main())

@@ -1,0 +1,155 @@
+"""What must hold, by the names of the TLA+ specification of BookKeeper where it has one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyreplog._native.batch import RecordBatch
+from pyreplog._native.quorum import write_set
+from pyreplog.ledger.effects import Finished
+from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
+from pyreplog.ledger.reading import LedgerReading
+from pyreplog.ledger.writer import LedgerWriter
+
+from .clients import value_of
+
+if TYPE_CHECKING:
+    from .schedule import Schedule
+
+_ORDER = [State.OPEN, State.IN_RECOVERY, State.CLOSED]
+
+
+class BrokenInvariantError(AssertionError):
+    """`name` does not hold."""
+
+    def __init__(self, name: str, what: str) -> None:
+        super().__init__(f"{name}: {what}")
+
+
+def demand(holds: bool, name: str, what: str) -> None:
+    if not holds:
+        raise BrokenInvariantError(name, what)
+
+
+class Invariants:
+    """Checked whenever something that they speak of happens."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self.acked = -1  # the last entry that was
+        self._lac = -1  # of the writer
+        self.closed_well = False
+
+    # ---- acks and LACs --------------------------------------------------------------------------------------
+
+    def settled(self, last: int, error: BaseException | None) -> None:
+        if error is not None:
+            return
+        metadata = self._schedule.store.metadata
+        demand(last > self.acked, "NoOutOfOrderEntries", f"entry {last} was acknowledged after {self.acked}")
+        if metadata.state is State.CLOSED:
+            demand(
+                last <= metadata.last_entry,
+                "NoDivergenceBetweenClientAndMetaData",
+                f"entry {last} was acknowledged, the ledger is closed at {metadata.last_entry}",
+            )
+        first, self.acked = self.acked + 1, last
+        self._readable(metadata, first, last, "AllAckedEntriesAreReadable")
+
+    def confirmed(self, lac: int) -> None:
+        demand(lac >= self._lac, "LacIsMonotone", f"it went from {self._lac} to {lac}")
+        self._lac = lac
+
+    def lac_seen(self, lac: int) -> None:
+        demand(lac <= self._lac, "LacIsConfirmed", f"a bookie says {lac}, the writer's LAC is {self._lac}")
+
+    def lac_read(self, before: int, lac: int) -> None:
+        demand(before <= lac, "LacIsMonotone", f"a reader's went from {before} to {lac}")
+        metadata = self._schedule.store.metadata
+        limit = metadata.last_entry if metadata.state is State.CLOSED else self._lac
+        demand(lac <= limit, "LacIsConfirmed", f"a reader's is {lac}, the last entry confirmed {limit}")
+
+    # ---- copies ---------------------------------------------------------------------------------------------
+
+    def _readable(self, metadata: LedgerMetadata, first: int, last: int, name: str) -> None:
+        """As many copies as the ack quorum, on bookies that the metadata assign the entry to."""
+        self._have_copies(metadata, first, last, metadata.ack_quorum, name)
+
+    def _have_copies(self, metadata: LedgerMetadata, first: int, last: int, copies: int, name: str) -> None:
+        """Bookies that lost their data, of which there are fewer than the ack quorum, may lack an entry."""
+        nodes, ledger = self._schedule.nodes.by_name, metadata.ledger
+        for entry in range(first, last + 1):
+            ensemble = metadata.fragment_of(entry).ensemble
+            where = [ensemble[i] for i in write_set(entry, metadata.ensemble_size, metadata.write_quorum)]
+            good = [bookie for bookie in where if nodes[bookie].log.holds(ledger, entry)]
+            lossy = sum(nodes[bookie].has_lost for bookie in where if bookie not in good)
+            enough = len(good) + lossy >= copies and bool(good)
+            demand(enough, name, f"entry {entry} is on {good} of {where}, expected {copies} copies")
+
+    # ---- metadata -------------------------------------------------------------------------------------------
+
+    def metadata_changed(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
+        name = "NoDivergenceBetweenClientAndMetaData"
+        steps = _ORDER.index(after.state) - _ORDER.index(before.state)
+        closed = before.state is State.CLOSED
+        demand(not closed or _end(before) == _end(after), name, f"the end moved from {_end(before)} to {_end(after)}")
+        demand(steps >= 0, name, f"it went from {before.state} to {after.state}")
+        demand(
+            after.state is State.CLOSED or after.last_fragment.first <= self._lac + 1,
+            "FragmentsBeginAtMostBehindTheLac",
+            f"the last begins at {after.last_fragment.first}, the LAC is {self._lac}",
+        )
+        if after.state is not State.CLOSED:
+            self._readable(after, 0, self.acked, "AllAckedEntriesAreReadable")
+            return
+        demand(after.last_entry >= self.acked, name, f"{self.acked} was acknowledged, it is closed at {after.last_entry}")
+        self._readable(after, 0, after.last_entry, "AllCommittedEntriesReachAckQuorum")
+        length = sum(len(value_of(entry)) for entry in range(after.last_entry + 1))
+        demand(
+            (after.length, after.messages) == (length, after.last_entry + 1),
+            name,
+            f"{after.length} bytes and {after.messages} messages, expected {length} and {after.last_entry + 1}",
+        )
+
+    def writer_ended(self, end: Finished, machine: LedgerWriter) -> None:
+        metadata = self._schedule.store.metadata
+        if end.error is not None:
+            return
+        demand(
+            end.result.state is State.CLOSED and _end(end.result) == _end(metadata),
+            "NoDivergenceBetweenClientAndMetaData",
+            f"the writer closed at {_end(end.result)}, the metadata say {_end(metadata)}",
+        )
+        demand(self.acked == machine.last_add_pushed, "AcksComeBeforeTheClose", f"only up to {self.acked}")
+        self._have_copies(
+            metadata, 0, metadata.last_entry, metadata.write_quorum, "AllEntriesOfClosedLedgerReachedWriteQuorum"
+        )
+
+    def recovered(self, metadata: LedgerMetadata) -> None:
+        found = self._schedule.store.metadata
+        demand(
+            metadata.state is State.CLOSED and _end(found) == _end(metadata),
+            "NoDivergenceBetweenClientAndMetaData",
+            f"a recoverer closed at {_end(metadata)}, the metadata say {_end(found)}",
+        )
+
+    # ---- reading --------------------------------------------------------------------------------------------
+
+    def read(self, reading: LedgerReading, batch: RecordBatch) -> int:
+        """Returns the next entry."""
+        first: Any = reading._first
+        times = batch.timestamp.tolist()
+        demand(times == sorted(times), "TimesAscend", f"append times {times}")
+        for record in batch:
+            demand(
+                record.entry == first and record.value == value_of(first),
+                "NoOutOfOrderEntries",
+                f"entry {first}: found {record.entry}, {record.value!r}",
+            )
+            first += 1
+        demand(first > reading._first, "Liveness", "a read that succeeds brings nothing")
+        return int(first)
+
+
+def _end(metadata: LedgerMetadata) -> tuple[int, int, int]:
+    return metadata.last_entry, metadata.length, metadata.messages

@@ -1,0 +1,84 @@
+"""Many schedules, several at a time; those that fail again, with a trace."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import os
+import secrets
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+
+from .schedule import Schedule
+
+CHUNK = 200
+LINES = 400
+
+
+def run(seed: int) -> str:
+    """What went wrong with a seed; "" nothing."""
+    try:
+        Schedule(seed).run()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def explain(seed: int) -> str:
+    """The trace of a seed, and how it ended."""
+    schedule = Schedule(seed, tracing=True)
+    end = "nothing went wrong"
+    try:
+        schedule.run()
+    except Exception:
+        end = traceback.format_exc()
+    lines = schedule.world.trace
+    if len(lines) > LINES:
+        lines = [lines[0], f"... {len(lines) - LINES} more", *lines[-LINES:]]
+    return "\n".join([*lines, end, f"repeat with: python -m tests.simulation --seed {seed}"])
+
+
+def _run_chunk(seeds: range) -> tuple[int, list[tuple[int, str]]]:
+    logging.disable()
+    return len(seeds), [(seed, message) for seed in seeds if (message := run(seed))]
+
+
+def run_many(first: int, count: int, jobs: int) -> Iterator[tuple[int, list[tuple[int, str]]]]:
+    """(how many, which failed) of one chunk of seeds after the other, in any order."""
+    chunks = [range(at, min(at + CHUNK, first + count)) for at in range(first, first + count, CHUNK)]
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        yield from pool.imap_unordered(_run_chunk, chunks)
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    options = _arguments(arguments)
+    logging.disable()
+    if options.seed is not None:
+        print(explain(options.seed))
+        return 1 if run(options.seed) else 0
+    print(f"{options.seeds} schedules from seed {options.first}, {options.jobs} at a time")
+    done, failed, began = 0, 0, time.monotonic()
+    for count, failures in run_many(options.first, options.seeds, options.jobs):
+        done += count
+        for seed, message in failures:
+            failed += 1
+            if failed <= options.show:
+                print(f"\nFAILED seed {seed}: {message}")
+        if sys.stdout.isatty():
+            print(f"\r{done} of {options.seeds}, {failed} failed", end="", flush=True)
+    rate = done / (time.monotonic() - began)
+    print(f"\n{done} schedules, {failed} failed, {rate:.0f} per second")
+    return 1 if failed else 0
+
+
+def _arguments(arguments: Iterable[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many (default 10000)")
+    parser.add_argument("--first", type=int, default=secrets.randbelow(1 << 40), help="the first seed (default: any)")
+    parser.add_argument("--seed", type=int, help="this one alone, with a trace")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--show", type=int, default=20, help="at most so many failures are printed")
+    return parser.parse_args(None if arguments is None else list(arguments))

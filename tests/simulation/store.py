@@ -1,0 +1,83 @@
+"""The metadata store: one ledger's metadata, compared and set. Requests and answers get lost, and come late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyreplog.ledger.effects import Store
+from pyreplog.ledger.ledgermetadata import LedgerMetadata
+
+from .world import World
+
+if TYPE_CHECKING:
+    from .clients import Client
+
+LAG_S = 0.004
+TIMEOUT_S = 0.05
+
+
+class MetadataHost:
+    """changed: called with (before, after) at every change."""
+
+    def __init__(
+        self, world: World, metadata: LedgerMetadata, changed: Callable[[LedgerMetadata, LedgerMetadata], None]
+    ) -> None:
+        self.world, self.metadata, self.version = world, metadata, 1
+        self._changed = changed
+        self.loss = 0.0  # probability
+        self.stalled_until = 0.0
+
+    def _delay(self) -> float:
+        return self.world.random.random() * LAG_S
+
+    def store(self, client: Client, machine: Any, effect: Store) -> None:
+        """It may be lost, or be done and the answer lost, or be done long after the client gave up waiting."""
+        world = self.world
+        fate = world.random.random()
+        if fate < self.loss * 0.4:
+            world.after(TIMEOUT_S, client.tell, machine, "store_unknown")
+        elif fate < self.loss:
+            late = self._delay() if fate < self.loss * 0.8 else world.random.random() * 1.5
+            world.after(late, self._set, effect, lambda event, *args: None)
+            world.after(TIMEOUT_S, client.tell, machine, "store_unknown")
+        else:
+            world.after(self._delay(), self._set, effect, lambda *event: self._answer(client, machine, *event))
+
+    def _set(self, effect: Store, answer: Callable[..., None]) -> None:
+        world = self.world
+        if self.stalled_until > world.now:
+            world.at(self.stalled_until, self._set, effect, answer)
+        elif effect.version == self.version:
+            self.replace(LedgerMetadata.decode(effect.metadata.encode()))
+            answer("stored", self.version)
+        else:
+            answer("conflicted", self.metadata, self.version)
+
+    def replace(self, metadata: LedgerMetadata) -> None:
+        before, self.metadata = self.metadata, metadata
+        self.version += 1
+        self.world.note("metadata, version", self.version, describe(metadata))
+        self._changed(before, metadata)
+
+    def load(self, client: Client, machine: Any) -> None:
+        if self.world.random.random() < self.loss:
+            self.world.after(TIMEOUT_S, client.tell, machine, "store_unknown")
+        else:
+            self.world.after(self._delay(), self._get, lambda *event: self._answer(client, machine, *event))
+
+    def _get(self, answer: Callable[..., None]) -> None:
+        if self.stalled_until > self.world.now:
+            self.world.at(self.stalled_until, self._get, answer)
+        else:
+            answer("loaded", self.metadata, self.version)
+
+    def _answer(self, client: Client, machine: Any, *event: Any) -> None:
+        self.world.after(self._delay(), client.tell, machine, *event)
+
+
+def describe(metadata: LedgerMetadata) -> str:
+    """For people."""
+    fragments = ", ".join(f"{first}: {' '.join(ensemble)}" for first, ensemble in metadata.fragments)
+    end = f" at {metadata.last_entry}" if metadata.last_entry >= 0 or metadata.state == "closed" else ""
+    return f"{metadata.state}{end} {{{fragments}}}"
