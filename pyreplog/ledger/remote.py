@@ -100,7 +100,7 @@ class RemoteSurroundings(Shared):
         try:
             self._channel(bookie).request(
                 encode_request(request), request.records, on_reply=lambda body: on_reply(_decoded(body)),
-                timeout=timeout,
+                timeout=timeout, patient=request.kind == Kind.ADD,
             )  # fmt: skip
         except ReplogError as error:
             on_reply(error)

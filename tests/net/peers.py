@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -65,6 +67,19 @@ def call(reactor: Reactor, channel: Channel, body: bytes) -> bytes:
     if isinstance(outcome, ReplogError):
         raise outcome
     return bytes(outcome)
+
+
+def forgotten(reactor: Reactor, kept: list[Any], words: str) -> None:
+    """Forget the handle in `kept`, and wait until it has said so; its sockets may say so too."""
+
+    def told() -> bool:
+        gc.collect()
+        return any(words in str(warning.message) for warning in warned)
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        kept.clear()
+        wait(reactor, told)
 
 
 class RawClient:

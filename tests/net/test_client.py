@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,7 +31,7 @@ from pyreplog.net.handshake import Identity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
-from tests.net.peers import NODE, TIMEOUT_S, Recorder, ask, call, wait
+from tests.net.peers import NODE, TIMEOUT_S, Recorder, ask, call, forgotten, wait
 
 SECRET = Secret(b"a secret of sixteen bytes or more")
 
@@ -253,13 +251,9 @@ def test_an_on_reply_that_raises_harms_nobody(
 
 def test_a_forgotten_channel_says_so(reactor: Reactor, serve: Any) -> None:
     handler = Recorder()
-    forgotten = [Channel(reactor, serve(handler).address)]
-    wait(reactor, lambda: forgotten[0].connected)
-    with warnings.catch_warnings(record=True) as told:  # its socket says so too
-        warnings.simplefilter("always")
-        forgotten.clear()
-        gc.collect()
-    assert any("unclosed channel" in str(warning.message) for warning in told)
+    kept = [Channel(reactor, serve(handler).address)]
+    wait(reactor, lambda: kept[0].connected)
+    forgotten(reactor, kept, "unclosed channel")
     wait(reactor, lambda: bool(handler.ends))
 
 
@@ -269,3 +263,59 @@ def test_delays_double_between_bounds() -> None:
     assert [low.next_s() for _ in range(3)] == [0.01, 0.02, 0.04]
     high.reset()
     assert high.next_s() == 0.02
+
+
+def bodies(handler: Recorder) -> list[bytes]:
+    return [body for _, _, body in handler.requests]
+
+
+def test_patient_requests_leave_together(reactor: Reactor, serve: Any, connect: Any) -> None:
+    """Two are sent; those made meanwhile wait for a reply, and come with it, all at once."""
+    handler = Recorder(answer=None)
+    channel = connect(serve(handler))
+    call_later = []
+    wait(reactor, lambda: channel.connected)
+    for i in range(6):
+        channel.request(b"%d" % i, on_reply=call_later.append, timeout=TIMEOUT_S, patient=True)
+    wait(reactor, lambda: len(handler.requests) == 2)
+    assert channel.queued_bytes > 0
+    connection, first, _ = handler.requests[0]
+    connection.reply(first, b"yes")
+    wait(reactor, lambda: len(handler.requests) == 6)
+    assert bodies(handler) == [b"%d" % i for i in range(6)]
+    assert [bytes(reply) for reply in call_later] == [b"yes"]
+    assert channel.queued_bytes == 0
+
+
+def test_who_is_not_patient_takes_the_patient_along(reactor: Reactor, serve: Any, connect: Any) -> None:
+    handler = Recorder(answer=None)
+    channel = connect(serve(handler))
+    replies: list[Any] = []
+    wait(reactor, lambda: channel.connected)
+    for i in range(4):
+        channel.request(b"%d" % i, on_reply=replies.append, timeout=TIMEOUT_S, patient=True)
+    channel.request(b"now", on_reply=replies.append, timeout=TIMEOUT_S)
+    wait(reactor, lambda: len(handler.requests) == 5)
+    assert bodies(handler) == [b"0", b"1", b"2", b"3", b"now"]
+
+
+def test_many_patient_bytes_do_not_wait(reactor: Reactor, serve: Any, connect: Any) -> None:
+    handler = Recorder(answer=None)
+    channel = connect(serve(handler))
+    replies: list[Any] = []
+    wait(reactor, lambda: channel.connected)
+    for _ in range(6):
+        channel.request(bytes(100 << 10), on_reply=replies.append, timeout=TIMEOUT_S, patient=True)
+    wait(reactor, lambda: len(handler.requests) >= 4)
+    assert not replies
+
+
+def test_a_patient_request_has_its_deadline(reactor: Reactor, serve: Any, connect: Any) -> None:
+    """Also while it has not left, because what it waits for is not answered."""
+    channel = connect(serve(Recorder(answer=None)))
+    outcomes: list[Any] = []
+    wait(reactor, lambda: channel.connected)
+    for timeout in (TIMEOUT_S, TIMEOUT_S, 0.05):
+        channel.request(b"?", on_reply=outcomes.append, timeout=timeout, patient=True)
+    wait(reactor, lambda: bool(outcomes))
+    assert isinstance(outcomes[0], PeerTimeoutError)

@@ -22,9 +22,10 @@ import pytest
 
 from pyreplog.clock import ManualClock
 from pyreplog.errors import ClosedError, ForkedError, InvalidArgumentError, ReplogError
+from pyreplog.net import baton
 from pyreplog.net import reactor as reactor_module
 from pyreplog.net.reactor import READ, Reactor
-from tests.net.peers import TIMEOUT_S, Recorder, ask, call, wait
+from tests.net.peers import TIMEOUT_S, Recorder, ask, call, forgotten, wait
 
 
 class CountingEpoll:
@@ -189,7 +190,10 @@ def test_a_callback_cannot_wait(reactor: Reactor) -> None:
 
 
 @pytest.mark.parametrize("started", [True, False])
-def test_many_threads_each_get_their_own_reply(started: bool, serve: Any, connect: Any, opened: Any) -> None:
+def test_many_threads_each_get_their_own_reply(
+    started: bool, serve: Any, connect: Any, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(baton, "REST_S", TIMEOUT_S)  # wake-ups are not to be made up for
     reactor = opened.enter_context(Reactor())
     if started:
         reactor.start()
@@ -209,6 +213,26 @@ def test_many_threads_each_get_their_own_reply(started: bool, serve: Any, connec
         thread.join(TIMEOUT_S)
         assert not thread.is_alive()
     assert not wrong and channel.inflight == 0
+
+
+def test_the_one_who_leaves_wakes_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baton, "REST_S", TIMEOUT_S)
+    held, asleep = baton.Baton(), threading.Event()
+    held.owner = threading.get_ident()
+    assert held.take() and held.take() and held.mine()
+    took: list[bool] = []
+
+    def follow() -> None:
+        held.wait(lambda: False, TIMEOUT_S, asleep.set)
+        took.append(held.take())
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    assert asleep.wait(TIMEOUT_S)
+    del held.holder[baton.DRIVER]
+    held.given_back()
+    thread.join(TIMEOUT_S / 2)
+    assert took == [True]
 
 
 def test_an_exception_of_somebody_elses_condition_is_his_own(reactor: Reactor) -> None:
@@ -396,13 +420,12 @@ def test_what_was_handed_over_is_called_before_the_end() -> None:
 
 @pytest.mark.parametrize("started", [True, False])
 def test_a_forgotten_reactor_says_so(started: bool) -> None:
-    reactor = Reactor()
+    kept = [Reactor()]
     if started:
-        reactor.start()
-    thread = reactor._thread
-    with pytest.warns(ResourceWarning, match="unclosed reactor"):
-        del reactor
-        gc.collect()
+        kept[0].start()
+    thread = kept[0]._thread
+    with Reactor() as other:
+        forgotten(other, kept, "unclosed reactor")
     if thread is not None:
         thread.join(TIMEOUT_S)
         assert not thread.is_alive()
