@@ -7,15 +7,18 @@ request.
 from __future__ import annotations
 
 import struct
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyreplog._native.entries import CONTROL
 from pyreplog.errors import InvalidMessageError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 KEY_BYTES = 16
+ID_MAX = CONTROL - 1
+"""Of ledgers and entries."""
 READ_BYTES_MAX = 4 << 20
 """A bookie gives at most so many bytes of records in a reply, whatever it is asked for, unless one record is larger."""
 
@@ -36,7 +39,7 @@ class Kind(IntEnum):
     STATUS = 6  # how the bookie is
 
 
-class Flag(IntFlag):
+class Flag(IntEnum):
     """How."""
 
     NONE = 0

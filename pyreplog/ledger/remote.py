@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TypeVar
 
 from pyreplog.ack import Ack
@@ -21,6 +22,7 @@ from pyreplog.errors import (
     ReplogError,
 )
 from pyreplog.ledger.driver import check_may_wait
+from pyreplog.ledger.merging import Adds, OnReply
 from pyreplog.ledger.push import ENTRY_BYTES_MAX
 from pyreplog.ledger.status import BookieStatus
 from pyreplog.ledger.surroundings import Shared
@@ -32,6 +34,9 @@ from pyreplog.net.limits import Limits
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_ADDS_MAX = 4096
+"""Pairs of bookie and ledger that are kept in mind; of more, those without a request are forgotten."""
 
 ENTRY_MARGIN_BYTES = 4096
 """What a frame holds beside a record is less."""
@@ -61,6 +66,7 @@ class RemoteSurroundings(Shared):
         self._lock = threading.Lock()
         self._registered: dict[str, Availability] = {}  # by bookie id; those that run now
         self._channels: dict[str, Channel] = {}
+        self._adds: dict[tuple[str, int], Adds] = {}  # by bookie and ledger
         self._looked = threading.Event()
         self._watch = metadata.watch(AVAILABLE, lambda key: self._look())
         self._looked.wait(request_timeout_s)
@@ -96,12 +102,34 @@ class RemoteSurroundings(Shared):
     # ---- requests -------------------------------------------------------------------------------------------
 
     def send(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> None:
+        if request.kind == Kind.ADD:
+            self._adds_to(bookie, request.ledger).send(request, on_reply)
+            return
         timeout = self._request_timeout_s + (request.limit / 1000 if request.kind == Kind.WAIT_LAC else 0.0)
         try:
             self._channel(bookie).request(
-                encode_request(request), request.records, on_reply=lambda body: on_reply(_decoded(body)),
-                timeout=timeout, patient=request.kind == Kind.ADD,
-            )  # fmt: skip
+                encode_request(request), on_reply=lambda body: on_reply(_decoded(body)), timeout=timeout
+            )
+        except ReplogError as error:
+            on_reply(error)
+
+    def _adds_to(self, bookie: str, ledger: int) -> Adds:
+        key = bookie, ledger
+        adds = self._adds.get(key)
+        if adds is None:
+            if len(self._adds) >= _ADDS_MAX:
+                self._adds = {key: adds for key, adds in list(self._adds.items()) if not adds.is_idle}
+            adds = self._adds.setdefault(key, Adds(partial(self._send_adds, bookie)))
+        return adds
+
+    def _send_adds(self, bookie: str, group: Sequence[Request], on_reply: OnReply) -> None:
+        """Several requests, whose entries follow each other, as one."""
+        head = encode_request(group[0]._replace(last=group[-1].last))
+        records = [request.records for request in group]
+        try:
+            self._channel(bookie).request(
+                head, *records, on_reply=lambda body: on_reply(_decoded(body)), timeout=self._request_timeout_s
+            )
         except ReplogError as error:
             on_reply(error)
 

@@ -43,9 +43,6 @@ logger = logging.getLogger(__name__)
 _BACKOFF_FIRST_S = 0.02
 _BACKOFF_MOST_S = 5.0
 
-_PATIENT_FROM = 2
-"""So many patient requests are on their way before others wait: one is answered while the next is handled."""
-
 
 class Channel(Endpoint):
     """Connects to `address` (host, port) in the background, and again whenever the connection is lost.
@@ -87,7 +84,6 @@ class Channel(Endpoint):
         self._requests = Requests()
         self._unsent: dict[int, tuple[tuple[ReadableBuffer, ...], int]] = {}  # wait for the first attempt
         self._unsent_bytes = 0
-        self._patient: set[int] = set()  # requests without an outcome that may wait for each other
         self._next_id = 1
         super().__init__(f"channel to {address[0]}:{address[1]}", reactor)
         reactor.call_soon(weakly(self._connect))
@@ -115,14 +111,11 @@ class Channel(Endpoint):
 
     # ---- requests -------------------------------------------------------------------------------------------
 
-    def request(self, *buffers: ReadableBuffer, on_reply: OnReply, timeout: float, patient: bool = False) -> int:
+    def request(self, *buffers: ReadableBuffer, on_reply: OnReply, timeout: float) -> int:
         """Send a request, with a body made of `buffers`; its correlation id. Any thread; never blocks.
 
         The buffers are not copied and must not change until the outcome is there. Requests leave in the order in
         which they were made.
-
-        patient: while others like it wait for replies, it may wait for one of those, or for more like it, to leave
-        together with them: fewer system calls and wake-ups on both sides, in exchange for a round trip at most.
 
         on_reply: called once, by the thread that drives the reactor, with the reply's body (a view that pins a
         receive buffer) or with the error: PeerTimeoutError after `timeout` seconds, DisconnectedError (with both the
@@ -141,19 +134,13 @@ class Channel(Endpoint):
                 raise self._error
             correlation_id = self._next_id
             self._next_id += 1
-            refusal = self._send(correlation_id, buffers, size, on_reply, deadline_us, patient)
+            refusal = self._send(correlation_id, buffers, size, on_reply, deadline_us)
         if refusal is not None:
             self._reactor.call_soon(lambda: on_reply(refusal))
         return correlation_id
 
     def _send(
-        self,
-        correlation_id: int,
-        buffers: tuple[ReadableBuffer, ...],
-        size: int,
-        on_reply: OnReply,
-        deadline_us: int,
-        patient: bool,
+        self, correlation_id: int, buffers: tuple[ReadableBuffer, ...], size: int, on_reply: OnReply, deadline_us: int
     ) -> ReplogError | None:
         """Under the lock. Returns why not."""
         connection = self._connection
@@ -162,15 +149,9 @@ class Channel(Endpoint):
                 return _too_large(connection, size)
             if self._requests.add(correlation_id, on_reply, deadline_us):
                 self._arm(deadline_us)
-            send = connection.send_frame
-            if patient:
-                if len(self._patient) >= _PATIENT_FROM:
-                    send = connection.hold_frame
-                self._patient.add(correlation_id)
-            if send(encode_header(correlation_id, size), buffers, size + HEADER_SIZE):
+            if connection.send_frame(encode_header(correlation_id, size), buffers, size + HEADER_SIZE):
                 return None
             del self._requests.waiting[correlation_id]
-            self._patient.discard(correlation_id)
         elif self.error is None and self._unsent_bytes + size <= self.limits.queued_bytes:
             if self._requests.add(correlation_id, on_reply, deadline_us):
                 self._arm(deadline_us)
@@ -195,7 +176,6 @@ class Channel(Endpoint):
         except Exception:
             logger.exception("an on_reply raised")
         del waiting[correlation_id]
-        self._patient.discard(correlation_id)
         return True
 
     # ---- deadlines ------------------------------------------------------------------------------------------
@@ -237,13 +217,12 @@ class Channel(Endpoint):
         for correlation_id, size in too_large:
             self._settle(correlation_id, _too_large(connection, size))
 
-    def frames(self, connection: Connection, batch: FrameBatch) -> None:
+    def frames(self, _: Connection, batch: FrameBatch) -> None:
         self._backoff.reset()
         settle = self._settle
         for correlation_id, body in batch:
             if body and not settle(correlation_id, body):
                 self.unknown_replies += 1
-        connection.send_held()
 
     def drained(self, connection: Connection) -> None:
         """Requests wait for nothing but their replies."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BUFFER_BYTES = 256 << 10
-HELD_BYTES_MAX = 192 << 10
-"""So many bytes of held frames leave at once: about what the peer takes in one read."""
 _HEARTBEAT = heartbeat(0)
 _SHORTEST_HEARTBEAT_S = 0.01
 
@@ -72,7 +70,6 @@ class Connection:
         self._outbox = Outbox(stream.sendmsg)
         self._lock = allocate_lock()  # of the outbox, the reasons and the events
         self._corked = False
-        self._holds = False  # frames wait for `send_held`, or for more of them
         self._reasons = 0
         self._events = READ
         self._closed = False
@@ -113,33 +110,6 @@ class Connection:
         """`send`, for whoever has the frame in these parts and knows its `size` in bytes, header included."""
         return self._send((header, *body), size)
 
-    def hold_frame(self, header: bytes, body: tuple[ReadableBuffer, ...], size: int) -> bool:
-        """`send_frame`, but it may wait for others, and for `send_held`, to leave together with them."""
-        with self._lock:
-            if self.error is not None:
-                return False
-            if self._outbox.queued_bytes + size >= HELD_BYTES_MAX:
-                return self._put((header, *body), size)
-            self._outbox.put((header, *body), size)
-            self._holds = True
-            return True
-
-    def send_held(self) -> None:
-        """Send what `hold_frame` kept."""
-        if not self._holds:
-            return
-        with self._lock:
-            self._holds = False
-            if self.error is not None or self._corked:
-                return
-            try:
-                self._outbox.flush()
-            except OSError as error:
-                self._lost(error)
-                return
-            self._queue_grew()
-        self._flushed()
-
     def _send(self, buffers: tuple[ReadableBuffer, ...], size: int) -> bool:
         with self._lock:
             return self._put(buffers, size)
@@ -153,12 +123,7 @@ class Connection:
             outbox.put(buffers, size)
             return True
         try:
-            if self._holds:
-                self._holds = False
-                outbox.put(buffers, size)
-                outbox.flush()
-            else:
-                outbox.send(buffers, size)
+            outbox.send(buffers, size)
         except OSError as error:
             self._lost(error)
             return False
