@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | crash | plants | sanitize | fuzz. Every target makes its own environment.
+# make demo | test | lint | bench | simulate | crash | plants | sanitize | fuzz. Every target makes its own environment.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ NATIVE := $(wildcard pyreplog/_native/*.pyx pyreplog/_native/*.pxd pyreplog/_nat
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
 
-.PHONY: demo test lint bench crash plants sanitize fuzz wheel clean
+.PHONY: demo test lint bench simulate crash plants sanitize fuzz wheel clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -42,6 +42,9 @@ bench: $(VENV)/built
 	$(APT) bench
 	$(BIN)/pip install --quiet --group bench
 	$(BIN)/python -m benchmarks --full --markdown docs/benchmarks.md
+
+simulate: $(VENV)/test
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 crash: $(VENV)/test
 	$(BIN)/python -m tests.crash --seeds $(SEEDS)

@@ -13,6 +13,9 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from pyreplog._native.quorum import check_quorums
 from pyreplog.ack import Ack
 from pyreplog.bookie.config import BookieConfig
@@ -33,12 +36,14 @@ from pyreplog.errors import (
     WrongTypeError,
 )
 from pyreplog.handles import Handle, warn_of_leak
+from pyreplog.ledger.copies import CopyCount
 from pyreplog.ledger.driver import Driver, check_may_wait
 from pyreplog.ledger.embedded import open_embedded
 from pyreplog.ledger.handle import WINDOW_BYTES, Ledger
 from pyreplog.ledger.lac import LedgerEnds
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
 from pyreplog.ledger.mend import EntryMend
+from pyreplog.ledger.metrics import client_metrics
 from pyreplog.ledger.placement import choose
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.ledger.recovery import LedgerRecovery
@@ -50,6 +55,7 @@ from pyreplog.ledger.surroundings import Shared
 from pyreplog.ledger.writer import LedgerWriter
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
+from pyreplog.metrics import Metric
 from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits
 
@@ -139,6 +145,7 @@ class Cluster(Handle):
         """
         self._check_open()
         copies = ensemble if write_quorum is None else write_quorum
+        check_quorums(ensemble, copies, 1)
         acks = copies // 2 + 1 if ack_quorum is None else ack_quorum
         check_quorums(ensemble, copies, acks)
         _check_choices(durability, window_bytes, metadata)
@@ -174,6 +181,8 @@ class Cluster(Handle):
         if not metadata.admits(key):
             raise UnauthorizedError(ledger, "the password is not the one it was made with")
         if recover:
+            if metadata.state is not State.CLOSED:
+                self._around.counts.recover()
             metadata = self._run(ledger, LedgerRecovery(metadata, version, key, self._choose))
         reader = LedgerReader(metadata, key, self._around)
         if not recover:
@@ -209,6 +218,11 @@ class Cluster(Handle):
 
     # ---- how it is ------------------------------------------------------------------------------------------
 
+    def metrics(self) -> list[Metric]:
+        """Numbers for `pyreplog.metrics`: of this client, and of the bookies in this process."""
+        self._check_open()
+        return [*client_metrics(list(self._ledgers), self._around.counts), *self._around.bookie_metrics()]
+
     def status(self) -> ClusterStatus:
         """Bookies, ledgers, and what lacks copies. Asks the bookies of open ledgers. Errors: those of the store."""
         self._check_open()
@@ -230,6 +244,20 @@ class Cluster(Handle):
         driver = Driver(metadata.ledger, ends, self._around)
         driver.post(ends.start)
         return driver.done
+
+    def count_copies(self, ledger: int, *, password: bytes = b"") -> npt.NDArray[np.uint8]:
+        """How many intact copies each entry of a closed ledger has where its metadata say; reads them all.
+
+        Bookies that do not answer count for none. Errors: InvalidArgumentError, it is not closed; as ledger_metadata;
+        UnauthorizedError.
+        """
+        metadata, key = self.ledger_metadata(ledger), _key(password)
+        if metadata.state is not State.CLOSED:
+            raise InvalidArgumentError(f"ledger {ledger} is {metadata.state}: its last entry is not known")
+        if not metadata.admits(key):
+            raise UnauthorizedError(ledger, "the password is not the one it was made with")
+        counts: npt.NDArray[np.uint8] = self._run(ledger, CopyCount(metadata, key))
+        return counts
 
     def repair(self, *, password: bytes = b"") -> tuple[list[Repair], dict[Repair, ReplogError]]:
         """Write the copies again that were noted as bad; (those that are well now, why the others are not).
@@ -258,7 +286,7 @@ class Cluster(Handle):
             self._run(repair.ledger, EntryMend(there.metadata, key, repair.entry, repair.bookie))
         forget_repair(self._around.metadata, repair)
 
-    def _run(self, ledger: int, machine: LedgerRecovery | EntryMend) -> Any:
+    def _run(self, ledger: int, machine: LedgerRecovery | EntryMend | CopyCount) -> Any:
         """Its result."""
         driver = Driver(ledger, machine, self._around)
         driver.post(machine.start)
@@ -300,7 +328,10 @@ class Cluster(Handle):
 
     def _choose(self, metadata: LedgerMetadata, count: int, taken: Set[str]) -> list[str]:
         turn = len(metadata.fragments) + len(taken)
-        return choose(metadata.ledger, count, self._around.candidates(), taken, turn=turn)
+        chosen = choose(metadata.ledger, count, self._around.candidates(), taken, turn=turn)
+        if len(chosen) == count:
+            self._around.counts.change_ensemble()
+        return chosen
 
     # ---- the end --------------------------------------------------------------------------------------------
 

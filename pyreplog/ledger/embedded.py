@@ -21,6 +21,7 @@ from pyreplog.metadata.sqlite import SQLiteStore
 
 METADATA = "metadata.sqlite"
 _PREFIX = "bookie-"
+_MARGIN_BYTES = 64  # what a segment keeps free behind its last record is less
 
 
 def open_embedded(
@@ -44,7 +45,7 @@ def open_embedded(
             collectors[identity.id] = Collector(bookie.log, bookie.config, ledgers, bookie.with_bookie)
         smallest = min(bookie.log.log.segment_bytes for bookie in bookies.values())
         around = EmbeddedSurroundings(
-            metadata, bookies, collectors, entry_bytes_max=min(ENTRY_BYTES_MAX, smallest - HEADER_BYTES),
+            metadata, bookies, collectors, entry_bytes_max=min(ENTRY_BYTES_MAX, smallest - HEADER_BYTES - _MARGIN_BYTES),
             collect_s=config.collect_interval_ms / 1000,
         )  # fmt: skip
         opened.pop_all()

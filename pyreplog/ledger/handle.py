@@ -69,6 +69,16 @@ class Ledger(Handle):
         """Highest entry id such that it, and all below, have Qa copies; -1: none."""
         return self._writer.last_add_confirmed
 
+    @property
+    def pending_bytes(self) -> int:
+        """Of entries that do not have all their copies, as encoded: what `window_bytes` bounds."""
+        return self._writer.pending_bytes
+
+    @property
+    def pending_entries(self) -> int:
+        """How many these are."""
+        return self._writer.pending_entries
+
     # ---- appending ------------------------------------------------------------------------------------------
 
     def append(self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, event_time: int | None = None) -> int:
@@ -158,12 +168,15 @@ class Ledger(Handle):
         """An Ack that is done as soon as there is room in the window, or the ledger takes nothing any more."""
         self._check_open()
         ack: Ack[None] = Ack()
+        if self._has_room():
+            ack.complete(None)
+            return ack
         with self._room_lock:
             self._waiting_for_room.append(ack)
         self._give_room()
         return ack
 
-    def _has_room(self, windows: int = 1) -> bool:
+    def _has_room(self, windows: float = 1.0) -> bool:
         writer = self._writer
         return writer.error is not None or (
             writer.pending_bytes < windows * self._window_bytes and writer.pending_entries < windows * WINDOW_ENTRIES
@@ -180,7 +193,8 @@ class Ledger(Handle):
                 raise WindowFullError(f"ledger {self.id}: twice its window is on its way: await room() before")
 
     def _give_room(self) -> None:
-        if self._waiting_for_room and self._has_room():
+        """Half a window, once there was none: else every answer wakes somebody for the room of one batch."""
+        if self._waiting_for_room and self._has_room(0.5):
             with self._room_lock:
                 waiting, self._waiting_for_room = self._waiting_for_room, []
             settle_all([(ack, None) for ack in waiting])

@@ -89,8 +89,8 @@ class LedgerMetadata:
         self._demand(bool(firsts) and firsts[0] == 0, "fragments from entry 0 on", firsts)
         self._demand(firsts == sorted(set(firsts)), "fragments in ascending order", firsts)
         for fragment in self.fragments:
-            members = len(set(fragment.ensemble))
-            self._demand(members == self.ensemble_size, f"{self.ensemble_size} bookies", fragment.ensemble)
+            sizes = {len(fragment.ensemble), len(set(fragment.ensemble))}
+            self._demand(sizes == {self.ensemble_size}, f"{self.ensemble_size} bookies", fragment.ensemble)
         self._demand(self.durability in ("synced", "appended"), "durability synced or appended", self.durability)
         if self.state is State.CLOSED:
             self._demand(self.last_entry >= -1 and self.length >= 0, "a last entry and a length", self.last_entry)
@@ -169,14 +169,20 @@ class LedgerMetadata:
             body: dict[str, Any] = json.loads(data)
             if (version := body.pop("version")) != VERSION:
                 raise InvalidMetadataError(f"ledger metadata: version {version}, this build reads {VERSION}")
-            body["fragments"] = tuple(
-                Fragment(int(first), tuple(map(str, bookies))) for first, bookies in body["fragments"]
-            )
+            body["fragments"] = tuple(_decode_fragment(*fragment) for fragment in body["fragments"])
             body["state"] = State(body["state"])
             for item in dataclasses.fields(cls):
                 expected = _TYPES.get(str(item.type), object)
                 if not isinstance(body[item.name], expected) or type(body[item.name]) is bool:
                     raise TypeError(f"{item.name}: {body[item.name]!r}")
+            if not all(isinstance(word, str) for word in body["custom"].values()):
+                raise TypeError(f"custom: {body['custom']!r}")
             return cls(**body)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise InvalidMetadataError(f"ledger metadata: {data[:80]!r}: {error}") from error
+
+
+def _decode_fragment(first: Any, bookies: Any) -> Fragment:
+    if type(first) is not int or type(bookies) is not list or not all(isinstance(bookie, str) for bookie in bookies):
+        raise TypeError(f"fragment: {first!r}: {bookies!r}")
+    return Fragment(first, tuple(bookies))

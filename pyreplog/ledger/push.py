@@ -73,7 +73,8 @@ class Push:
         self.tracker = AckTracker(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum, first)
         self.batches: deque[Batch] = deque()
         self.pending_bytes = 0
-        self._flags = (Flag.RECOVERY if recovery else 0) | (Flag.UNSYNCED if metadata.durability == "appended" else 0)
+        unsynced = metadata.durability == "appended"
+        self._flags = int((Flag.RECOVERY if recovery else 0) | (Flag.UNSYNCED if unsynced else 0))
 
     def add(self, batch: Batch) -> list[Send]:
         """Send a batch to all who are to store some of it. Its entries follow those of the batch before."""
@@ -131,15 +132,15 @@ class Push:
     def since(self, index: int) -> int:
         """From which entry on another bookie has to take the place of the one at `index`.
 
-        Not above the first entry that it did not acknowledge: none stays at Qa copies. Not above LAC + 1: recovery takes
-        all before the last fragment as confirmed. And no lower than that, which makes it safe. Let a copy count when the
-        tracker says that a place awaits more than the entry. Then, for any number of changes of any places:
+        Not above the first entry that it did not acknowledge: none stays at Qa copies. Not above LAC + 1: recovery
+        takes all before the last fragment as confirmed. And no lower than that, which makes it safe. Let a copy count
+        when the tracker says that its place awaits a higher entry. Then, for any number of changes of any places:
 
-        - A counted copy is on the bookie that the metadata name for the entry at that place: the change is stored before
+        - A counted copy is on the bookie that the metadata name for the entry at that place: a change is stored before
           it is made here, fragments below `since` keep their bookie, and the new one counts for nothing from there on.
         - A confirmed entry keeps Qa counted copies. If since = awaited, no counted copy is dropped at all; if it is
-          LAC + 1, only copies of entries that are not confirmed are. So a recovery finds each confirmed entry on at least
-          Qa of the bookies that it asks, though the new ones have been sent nothing yet, whatever LAC it starts from.
+          LAC + 1, only copies of entries that are not confirmed are. So recovery finds each confirmed entry on at least
+          Qa of the bookies it asks, though the new ones were sent nothing yet, and whatever LAC it starts from.
         - Nothing is confirmed, and no batch let go of, between the choice of `since` and the change here: both would
           rest on copies that are about to be dropped.
         """

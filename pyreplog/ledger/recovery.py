@@ -1,7 +1,7 @@
 """Recovery of a ledger whose writer is gone: fence, find the end, write back, close. A state machine.
 
 (BookKeeper: ReadOnlyLedgerHandle.recover, ReadLastConfirmedOp, LedgerRecoveryOp; the numbers of the steps are those of
-docs/guarantees.md. Several may recover one ledger at once: all agree on the end, by one closing compare-and-set.)
+docs/ledgers.md. Several may recover one ledger at once: all agree on the end, by one closing compare-and-set.)
 
 1. metadata says IN_RECOVERY           3. proceed when the ensemble is covered    5. write them back, in order
 2. fence the last fragment's bookies   4. read on from the highest LAC            6. close at the last one
@@ -94,16 +94,19 @@ class LedgerRecovery:
         return [Store(wanted, self._version)]
 
     def stored(self, version: int) -> list[Effect]:
-        assert self._storing is not None
+        if self._storing is None:  # it failed meanwhile
+            return []
         self.metadata, self._version, self._storing = self._storing, version, None
         return self._done() if self.metadata.state is State.CLOSED else self._fence()
 
     def conflicted(self, found: LedgerMetadata, version: int) -> list[Effect]:
         wanted, self._storing = self._storing, None
+        if wanted is None:
+            return []
         before, self.metadata, self._version = self.metadata, found, version
         if found.state is State.CLOSED:  # by its writer, or by another recoverer: that is the end then
             return self._done()
-        if wanted is None or wanted.state is not State.CLOSED:
+        if wanted.state is not State.CLOSED:
             return self.start()
         if found.state is not State.IN_RECOVERY or found.last_fragment != before.last_fragment:
             return self._fail(UnreadableError(found.ledger, "its last fragment was changed while it was recovered"))
@@ -125,7 +128,8 @@ class LedgerRecovery:
         return self.conflicted(found, version)
 
     def deleted(self) -> list[Effect]:
-        return self._fail(NoSuchLedgerError(self.metadata.ledger, "was deleted"))
+        gone = NoSuchLedgerError(self.metadata.ledger, "was deleted")
+        return self._fail(gone) if self._storing is not None else []
 
     def garbled(self, error: InvalidMetadataError) -> list[Effect]:
         return self._fail(error)
@@ -346,7 +350,7 @@ class LedgerRecovery:
     def _close(self) -> list[Effect]:
         meta = self.metadata
         for change in self._changes:
-            meta = meta.replace_bookies({i: to for i, to in change.items() if to[1] <= self._last})
+            meta = meta.replace_bookies(change)
         return self._store(meta.closed(self._last, self._length, self._messages))
 
     def _done(self) -> list[Effect]:

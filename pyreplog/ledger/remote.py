@@ -59,7 +59,7 @@ class RemoteSurroundings(Shared):
         request_timeout_s: float,
         busy_poll_us: int,
     ) -> None:
-        most = (limits or Limits()).max_body_bytes - ENTRY_MARGIN_BYTES
+        most = (limits or Limits()).max_body_bytes - ENTRY_MARGIN_BYTES & ~7
         super().__init__(metadata, entry_bytes_max=min(ENTRY_BYTES_MAX, most), busy_poll_us=busy_poll_us)
         self._cluster, self._secret, self._tls, self._limits = cluster, secret, tls, limits
         self._request_timeout_s = request_timeout_s

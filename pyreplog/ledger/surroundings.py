@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from pyreplog.ack import Ack
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.metrics import bookie_metrics
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import ClosedError, NotConnectedError, ReplogError
 from pyreplog.ledger.driver import Timer, check_may_wait
 from pyreplog.ledger.effects import BadCopy
+from pyreplog.ledger.metrics import ClientCounts
 from pyreplog.ledger.placement import Candidate
 from pyreplog.ledger.repairs import note_repair
 from pyreplog.ledger.status import BookieStatus
 from pyreplog.ledger.workers import Workers
 from pyreplog.metadata.store import MetadataStore
+from pyreplog.metrics import Metric
 from pyreplog.net.reactor import Reactor
 
 logger = logging.getLogger(__name__)
@@ -36,6 +39,7 @@ class Shared:
         self.reactor.start()
         self._workers = Workers(4, "pyreplog-metadata")
         self._expected: set[Ack[Any]] = set()
+        self.counts = ClientCounts()
         self._closed = False
 
     def expect(self, done: Ack[Any]) -> None:
@@ -55,6 +59,7 @@ class Shared:
         self._workers.submit(job)
 
     def report(self, ledger: int, bad: BadCopy) -> None:
+        self.counts.find_bad_copy()
         self.work(lambda: self._note(ledger, bad))
 
     def _note(self, ledger: int, bad: BadCopy) -> None:
@@ -76,6 +81,10 @@ class Shared:
     def bookie_statuses(self) -> list[BookieStatus]:
         """The bookies that run now."""
         raise NotImplementedError
+
+    def bookie_metrics(self) -> Iterator[Metric]:
+        """Numbers of the bookies in this process."""
+        return iter(())
 
     def candidates(self) -> list[Candidate]:
         """Bookies that take new entries now."""
@@ -121,6 +130,10 @@ class EmbeddedSurroundings(Shared):
 
     def bookie_statuses(self) -> list[BookieStatus]:
         return [BookieStatus(name, "", "", there.read_only, there.free_bytes) for name, there in self.bookies.items()]
+
+    def bookie_metrics(self) -> Iterator[Metric]:
+        for name, bookie in self.bookies.items():
+            yield from bookie_metrics(name, bookie, self._collectors[name], None)
 
     def _collect_later(self) -> None:
         self.work(self._collect)

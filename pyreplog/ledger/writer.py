@@ -132,6 +132,7 @@ class LedgerWriter:
         entries = encode_entries(
             values, keys, event_times, ledger=self.metadata.ledger, first=first, lac=self.last_add_confirmed,
             time=self._time_us, ledger_bytes=self._length, ledger_messages=self._messages,
+            size_max=self.entry_bytes_max,
         )  # fmt: skip
         ack = Ack(range(first, first + len(entries)))
         if not len(entries):
@@ -234,9 +235,7 @@ class LedgerWriter:
                     f"({', '.join(sorted(self._failed.values()))}), {len(chosen)} can take a place"
                 )
             )
-        self._change = {
-            index: (bookie, since) for (index, since), bookie in zip(starts.items(), chosen, strict=True)
-        }
+        self._change = {index: (bookie, since) for (index, since), bookie in zip(starts.items(), chosen, strict=True)}
         return self._store(self.metadata.replace_bookies(self._change))
 
     def _may_wait(self) -> bool:
@@ -320,6 +319,10 @@ class LedgerWriter:
     def deleted(self) -> list[Effect]:
         gone = NoSuchLedgerError(self.metadata.ledger, "was deleted")
         return self._end(gone) if self._storing is not None else []
+
+    def garbled(self, error: InvalidMetadataError) -> list[Effect]:
+        """What is there is no ledger's metadata: nobody writes over that."""
+        return self._end(error) if self._storing is not None else []
 
     # ---- the end --------------------------------------------------------------------------------------------
 

@@ -33,6 +33,13 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Four bookies for the tests of a module that leave nothing behind but ledgers."""
+    with Cluster.embedded(tmp_path_factory.mktemp("shared"), bookies=4, segment_bytes=SEGMENT_BYTES) as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def apart() -> Iterator[Apart]:
     pool = ThreadPoolExecutor(1)

@@ -227,6 +227,11 @@ class Bench:
         return self.finished[-1].result
 
 
+def acked(ack: Ack[range]) -> bool:
+    """Whether it was completed, and not with an error."""
+    return ack.done() and ack.exception() is None
+
+
 def value_of(entry: int) -> bytes:
     return b"value %d" % entry
 

@@ -65,10 +65,14 @@ class Meddler:
         """Until `release`."""
         self._held.append((bookie, request, on_reply))
 
-    def release(self) -> None:
-        """What was held back goes on, in another order."""
-        while self._held:
-            self._send(*self._held.pop())
+    def release(self, *bookies: str) -> None:
+        """What was held back (for these bookies; or all) goes on, in another order."""
+        held, self._held = self._held, deque()
+        for one in reversed(held):
+            if bookies and one[0] not in bookies:
+                self._held.appendleft(one)
+            else:
+                self._send(*one)
 
     def answering(self, change: Callable[[Reply], Reply | Exception]) -> Deed:
         """The bookie's answer, changed."""

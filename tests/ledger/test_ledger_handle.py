@@ -30,7 +30,7 @@ from pyreplog.errors import (
     WindowFullError,
     WrongTypeError,
 )
-from pyreplog.ledger import handle, writer
+from pyreplog.ledger import handle, recovery, writer
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.handle import Ledger
 from pyreplog.ledger.ledgermetadata import State
@@ -130,7 +130,7 @@ def test_what_cannot_be_appended_harms_nothing_else(ledger: Ledger, meddler: Med
 
 
 def test_the_largest_entry_fits(ledger: Ledger, cluster: Cluster) -> None:
-    size = cluster._around.entry_bytes_max - 72
+    size = cluster._around.entry_bytes_max - 64
     assert ledger.append(bytes(size)) == 0
     with pytest.raises(RecordTooLargeError):
         ledger.append(bytes(size + 8))
@@ -195,7 +195,7 @@ def test_a_bookie_that_never_answers_stops_the_writer_at_the_window(cluster: Clu
             meddler.clear()
             meddler.release()
             assert waiting.result(30) == entries
-    assert WINDOW // 200 <= entries <= WINDOW // 172 + 1
+    assert entries == WINDOW // 168 + 1, "each is 168 bytes long, encoded"
 
 
 def test_so_does_the_number_of_entries(cluster: Cluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,17 +238,18 @@ def test_callbacks_may_submit(folder: Path, apart: Apart, durability: str) -> No
             done: Ack[int] = Ack()
 
             def go_on(ack: Ack[int]) -> None:
-                if ack.result() == 300:
+                if ack.result() == 100:
                     done.complete(ack.result())
                 else:
                     ledger.submit(b"next").add_done_callback(go_on)
 
             apart(lambda: ledger.submit(b"first").add_done_callback(go_on))
-            assert done.result(30) == 300
+            assert done.result(30) == 100
 
 
-def test_callbacks_must_not_wait(ledger: Ledger, cluster: Cluster) -> None:
+def test_callbacks_must_not_wait(ledger: Ledger, cluster: Cluster, meddler: Meddler) -> None:
     told: Ack[list[type]] = Ack()
+    meddler.rule(meddler.hold, kind=Kind.ADD)
 
     def callback(_: Ack[int]) -> None:
         errors = []
@@ -260,13 +261,18 @@ def test_callbacks_must_not_wait(ledger: Ledger, cluster: Cluster) -> None:
         told.complete(errors)
 
     ledger.submit(b"").add_done_callback(callback)
+    meddler.clear()
+    meddler.release()
     assert told.result(30) == [InvalidArgumentError] * 3
     assert ledger.append(b"") == 1, "what a callback could not wait for was not appended"
 
 
-def test_callbacks_may_close(cluster: Cluster) -> None:
+def test_callbacks_may_close(cluster: Cluster, meddler: Meddler) -> None:
     ledger = cluster.create_ledger()
+    meddler.rule(meddler.hold, kind=Kind.ADD)
     ledger.submit(b"last").add_done_callback(lambda _: ledger.close())
+    meddler.clear()
+    meddler.release()
     assert ledger._driver.done.result(30).state is State.CLOSED
     with pytest.raises(ClosedError):
         ledger.append(b"")
@@ -275,8 +281,8 @@ def test_callbacks_may_close(cluster: Cluster) -> None:
 
 def test_a_callback_beyond_the_window_is_told(cluster: Cluster, meddler: Meddler) -> None:
     with cluster.create_ledger(3, 3, 2, window_bytes=1) as ledger:
-        slow = ledger.metadata.last_fragment.ensemble[0]
-        meddler.rule(meddler.hold, kind=Kind.ADD, bookie=slow)
+        slow, *quick = ledger.metadata.last_fragment.ensemble
+        meddler.rule(meddler.hold, kind=Kind.ADD)
         error: Ack[type] = Ack()
 
         def callback(_: Ack[int]) -> None:
@@ -286,6 +292,9 @@ def test_a_callback_beyond_the_window_is_told(cluster: Cluster, meddler: Meddler
                 error.complete(type(found))
 
         ledger.submit(bytes(100)).add_done_callback(callback)
+        meddler.clear()
+        meddler.rule(meddler.hold, kind=Kind.ADD, bookie=slow)
+        meddler.release(*quick)
         assert error.result(30) is WindowFullError
         meddler.clear()
         meddler.release()
@@ -428,16 +437,21 @@ def test_handles_stay_in_their_process(ledger: Ledger) -> None:
 
 def test_ctrl_c_in_a_waiting_append_leaves_the_ledger_usable(ledger: Ledger, meddler: Meddler) -> None:
     meddler.rule(meddler.hold, kind=Kind.ADD)
-    main = threading.get_ident()
+    main, caught = threading.get_ident(), threading.Event()
 
     def interrupt() -> None:
         meddler.wait_for(Kind.ADD, 3)
-        signal.pthread_kill(main, signal.SIGINT)
+        while not caught.is_set():  # once more: CPython misses a signal just before it begins to wait for a lock
+            signal.pthread_kill(main, signal.SIGINT)
+            caught.wait(1)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        ledger.append(b"interrupted")
+        try:
+            ledger.append(b"interrupted")
+        finally:
+            caught.set()
     thread.join()
     meddler.clear()
     meddler.release()
@@ -485,13 +499,14 @@ def test_a_store_that_stays_away_does_not_keep_close(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handle, "GIVE_UP_S", 0.05)
+    monkeypatch.setattr(recovery, "RETRY_METADATA_S", 0.001)
     ledger = cluster.create_ledger()
     ledger.append(b"value")
     store = FailingStore.before(cluster)
     store.fail("put", *[MetadataUnavailableError("put")] * 100)
     with pytest.raises(OutcomeUnknownError):
         ledger.close(timeout=0.05)
-    assert values(cluster, ledger.id) == [b"value"] or store.calls
+    assert values(cluster, ledger.id) == [b"value"]
 
 
 def test_a_ledger_deleted_under_its_writer(ledger: Ledger, cluster: Cluster, meddler: Meddler) -> None:

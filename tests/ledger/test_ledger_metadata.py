@@ -80,6 +80,21 @@ def test_decoding_gives_what_was_encoded(metadata: LedgerMetadata) -> None:
         {"state": "closed", "last_entry": 1, "length": -1},
         {"durability": "hopeful"},
         {"surprise": 1},
+        {"fragments": [["0", ["a", "b", "c"]]]},
+        {"fragments": [[0, ["a", "b", 3]]]},
+        {"fragments": [[0.0, ["a", "b", "c"]]]},
+        {"fragments": [[0, "abc"]]},
+        {"fragments": [[0, ["a", "b", "c"], 1]]},
+        {"fragments": [[0, [["a"], "b", "c"]]]},
+        {"fragments": [[0, ["a", "b", "c", "a"]]]},
+        {"proof": 3},
+        {"proof": None},
+        {"custom": {"a": 1}},
+        {"custom": [1]},
+        {"created_us": "now"},
+        {"ledger": True},
+        {"messages": None},
+        {"token": 1.5},
     ],
     ids=str,
 )
@@ -176,4 +191,4 @@ def test_metadata_are_immutable() -> None:
     assert metadata.in_recovery().state is State.IN_RECOVERY
     assert metadata.state is State.OPEN
     with pytest.raises(dataclasses.FrozenInstanceError):
-        metadata.state = State.CLOSED  # type: ignore[misc]
+        metadata.state = State.CLOSED

@@ -27,7 +27,7 @@ from pyreplog.errors import (
 )
 from pyreplog.ledger import reader as reader_module
 from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.ledgermetadata import State, metadata_key
+from pyreplog.ledger.ledgermetadata import Fragment, State, metadata_key
 from pyreplog.ledger.reader import LedgerReader
 from tests.ledger.standins import FailingStore, Meddler
 
@@ -56,9 +56,9 @@ def meddler(cluster: Cluster) -> Meddler:
 
 
 @pytest.mark.parametrize("quorums", [(1, 1, 1), (3, 3, 2), (4, 3, 2), (4, 2, 1)])
-def test_every_entry_in_order(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, quorums: tuple[int, int, int]) -> None:
+def test_every_entry_in_order(shared: Cluster, monkeypatch: pytest.MonkeyPatch, quorums: tuple[int, int, int]) -> None:
     monkeypatch.setattr(reader_module, "READ_BYTES_MAX", 4096)
-    with cluster.open_ledger(fill(cluster, 333, *quorums)) as reader:
+    with shared.open_ledger(fill(shared, 333, *quorums)) as reader:
         assert (len(reader), reader.last_add_confirmed, reader.is_closed) == (333, 332, True)
         batches = list(reader.read())
         assert len(batches) > 5 and all(isinstance(batch, RecordBatch) for batch in batches)
@@ -91,15 +91,12 @@ def test_what_is_read_is_let_go(cluster: Cluster, monkeypatch: pytest.MonkeyPatc
     """Nothing holds a batch that its reader has dropped: no timer, no driver, no reading ahead of a dropped iterator."""
     monkeypatch.setattr(reader_module, "READ_BYTES_MAX", 4096)
     with cluster.open_ledger(fill(cluster, 300, 4, 3, 2)) as reader:
-        batches = reader.read()
-        seen = weakref.ref(next(batches)._holder) if hasattr(next(batches), "_holder") else None
-        del batches
-        for _ in reader.read():
-            continue
-        assert seen is None or seen() is None
+        dropped = reader.read()
+        next(dropped)
+        del dropped
+        assert sum(map(len, reader.read())) == 300
         gc.collect()
-        held = [found for found in gc.get_objects() if type(found) is RecordBatch]
-        assert held == []
+        assert [found for found in gc.get_objects() if type(found) is RecordBatch] == []
         assert cluster._around._expected == set()
 
 
@@ -183,15 +180,15 @@ def test_the_password(cluster: Cluster) -> None:
         assert len(reader) == 3
 
 
-@pytest.mark.parametrize("number", [5, -1, 10**30])
-def test_no_such_ledger(cluster: Cluster, number: int) -> None:
+@pytest.mark.parametrize("number", [5_000_000, -1, 10**30])
+def test_no_such_ledger(shared: Cluster, number: int) -> None:
     for recover in (True, False):
         with pytest.raises(NoSuchLedgerError):
-            cluster.open_ledger(number, recover=recover)
+            shared.open_ledger(number, recover=recover)
     with pytest.raises(NoSuchLedgerError):
-        cluster.delete_ledger(number)
+        shared.delete_ledger(number)
     with pytest.raises(NoSuchLedgerError):
-        cluster.ledger_metadata(number)
+        shared.ledger_metadata(number)
 
 
 def test_deleting_while_reading(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,6 +197,7 @@ def test_deleting_while_reading(cluster: Cluster, monkeypatch: pytest.MonkeyPatc
     ledger = cluster.create_ledger()
     ledger.append_batch([value(entry) for entry in range(300)])
     with ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
+        assert reader.wait_beyond(250, 30)
         batches = reader.read(0, 250)
         next(batches)
         cluster.delete_ledger(ledger.id)
@@ -232,44 +230,43 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_metadata_that_lie(cluster: Cluster, lie: str) -> None:
+def test_metadata_that_lie(cluster: Cluster) -> None:
     number = fill(cluster, 5)
-    key = metadata_key(number)
-    there = cluster.metadata.get(key)
-    assert there is not None
-    body = json.loads(there.value)
-    LIES[lie](body)
-    cluster.metadata.put(key, json.dumps(body).encode(), there.version)
-    with pytest.raises(InvalidMetadataError):
-        cluster.open_ledger(number)
-    with pytest.raises(InvalidMetadataError):
-        cluster.status()
+    truth = cluster.metadata.get(metadata_key(number))
+    assert truth is not None
+    for lie, change in LIES.items():
+        body = json.loads(truth.value)
+        change(body)
+        overwrite(cluster, number, json.dumps(body).encode())
+        for call in (lambda: cluster.open_ledger(number), cluster.status):
+            with pytest.raises(InvalidMetadataError):
+                call()
+                raise AssertionError(lie)
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\xff\xfe", b"[]", b"null", b"[" * 100_000, b'{"version":1}'])
-def test_metadata_that_are_none(cluster: Cluster, garbage: bytes) -> None:
-    number = fill(cluster, 5)
-    ledger = cluster.create_ledger()
+def test_metadata_that_are_none(shared: Cluster, garbage: bytes) -> None:
+    number = fill(shared, 5)
+    ledger = shared.create_ledger()
     ledger.append(b"value")
-    for one in (number, ledger.id):
-        there = cluster.metadata.get(metadata_key(one))
-        assert there is not None
-        cluster.metadata.put(metadata_key(one), garbage, there.version)
+    overwrite(shared, number, garbage)
+    overwrite(shared, ledger.id, garbage)
     with pytest.raises(InvalidMetadataError):
-        cluster.open_ledger(number, recover=False)
+        shared.open_ledger(number, recover=False)
     with pytest.raises(InvalidMetadataError):
         ledger.close()
 
 
+def overwrite(cluster: Cluster, ledger: int, value: bytes) -> None:
+    there = cluster.metadata.get(metadata_key(ledger))
+    assert there is not None
+    cluster.metadata.put(metadata_key(ledger), value, there.version)
+
+
 def test_bookies_that_nobody_knows(cluster: Cluster) -> None:
     number = fill(cluster, 5)
-    metadata, key = cluster.ledger_metadata(number), metadata_key(number)
-    there = cluster.metadata.get(key)
-    assert there is not None
-    changed = dataclasses.replace(metadata, fragments=((0, ("nobody", "b@xyz", "c@" + "0" * 32)),))
-    changed = dataclasses.replace(changed, fragments=tuple(type(metadata.fragments[0])(*f) for f in changed.fragments))
-    cluster.metadata.put(key, changed.encode(), there.version)
+    changed = dataclasses.replace(cluster.ledger_metadata(number), fragments=(Fragment(0, ("nobody", "b@xyz", "c@" + "0" * 32)),))
+    overwrite(cluster, number, changed.encode())
     with cluster.open_ledger(number) as reader, pytest.raises(UnreadableError):
         list(reader.read())
 
@@ -370,7 +367,7 @@ def test_readers_follow_the_ensemble(cluster: Cluster, meddler: Meddler) -> None
             meddler.rule(meddler.fail, bookie=old[0])
             ledger.append_batch([value(entry) for entry in range(5, 10)])
             meddler.clear()
-            for bookie in old[:2]:
+            for bookie in old:
                 meddler.rule(meddler.fail, bookie=bookie)
             reader._lac = 9
             assert flat(reader.read(5)) == [(entry, value(entry)) for entry in range(5, 10)]
@@ -432,7 +429,7 @@ def test_too_few_bookies_for_a_recovery(cluster: Cluster, meddler: Meddler) -> N
 
 
 def test_the_store_fails_in_a_recovery(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyreplog.ledger.writer.RETRY_METADATA_S", 0.01)
+    monkeypatch.setattr("pyreplog.ledger.recovery.RETRY_METADATA_S", 0.01)
     for failing in count():
         ledger = cluster.create_ledger()
         ledger.append(b"value")

@@ -15,7 +15,7 @@ from pyreplog.errors import (
 )
 from pyreplog.ledger.ledgermetadata import State, ledger_key
 
-from .lab import KEY, LEDGER, OK, Bench, Lab, value_of, written
+from .lab import KEY, LEDGER, OK, Bench, Lab, acked, value_of, written
 
 
 def read_all(lab: Lab) -> list[bytes]:
@@ -57,11 +57,22 @@ def test_a_closed_ledger_is_left_as_it_is() -> None:
 
 
 def test_entries_below_the_ack_quorum_get_all_their_copies() -> None:
+    """They are written back before the ledger is closed."""
     lab = Lab()
     writer = lab.writer()
     writer.append()
     writer.deliver("b")
-    lab.recovery().run()
+    recovery = lab.recovery(batch=1)
+    fenced(recovery, "abc")
+    recovery.deliver("b")
+    assert [send.bookie for send in recovery.to("abc", Kind.ADD)] == ["a", "b", "c"]
+    for bookie in "abc":
+        while recovery.to(bookie, Kind.READ):
+            recovery.reply(recovery.take(bookie, Kind.READ))
+    for bookie in "abc":
+        assert recovery.stores == []
+        recovery.reply(recovery.take(bookie, Kind.ADD))
+    recovery.run()
     assert (lab.end, lab.holders(0)) == (0, "abc")
 
 
@@ -109,16 +120,15 @@ def test_recovery_never_goes_below_the_last_fragment() -> None:
     """2, #2615: .testRecoveryWhenSecondEnsembleReturnsLacMinusOne. The new bookies know no LAC yet."""
     lab = Lab(size=2, write_quorum=2, ack_quorum=2, spares=3)
     writer = lab.writer()
-    writer.append()
-    writer.deliver()
-    writer.append()
+    for _ in range(2):
+        writer.append()
+    for bookie in "ab":
+        writer.reply(writer.take(bookie))
     writer.fail("ab")
     while writer.stores:
         writer.store()
     assert lab.fragments == {0: "ab", 1: "cd"}
     writer.deliver()
-    for name in "cd":
-        lab.bookies[name]._ledgers[LEDGER].lac = -1
     lab.down = {"a"}
     recovery = lab.recovery()
     recovery.run()
@@ -141,8 +151,11 @@ def test_too_few_are_fenced() -> None:
     """BOOKKEEPER-150: two of three do not answer, and Qa = 2: an entry may be on those two."""
     lab = Lab()
     written(lab, 2)
-    lab.down = set("ab")
-    assert isinstance(lab.recovery().run().error, UnreadableError)
+    recovery = lab.recovery()
+    fenced(recovery, "c")
+    assert recovery.to("abc", Kind.READ) == []
+    recovery.fail("ab")
+    assert isinstance(recovery.error, UnreadableError) and recovery.sends == []
     assert lab.metadata.state is State.IN_RECOVERY
 
 
@@ -206,7 +219,7 @@ def test_the_wrong_password() -> None:
     assert len(recovery.finished) == 1
     ack = writer.append()
     writer.deliver()
-    assert ack.done() and ack.exception() is None
+    assert acked(ack) and ack.exception() is None
 
 
 # ---- reading on ------------------------------------------------------------------------------------------------
@@ -319,7 +332,7 @@ def test_a_later_fragment_may_lack_what_confirmed_entries_need_not() -> None:
     writer.deliver("ab")
     writer.fail("c")
     writer.store()
-    assert ack.done() and lab.fragments == {0: "abd"}
+    assert acked(ack) and lab.fragments == {0: "abd"}
     lab.down = {"a"}
     recovery = lab.recovery().run()
     assert recovery.result.last_entry == 0
@@ -413,7 +426,7 @@ def test_a_recovery_that_dies_leaves_nothing_that_misleads_the_next() -> None:
     writer = lab.writer()
     acks = [writer.append(), writer.append()]
     writer.deliver("ab")
-    assert acks[1].done()
+    assert acked(acks[1])
     first = lab.recovery(batch=1)
     fenced(first, "abc")
     first.deliver("abc")
@@ -426,22 +439,21 @@ def test_a_recovery_that_dies_leaves_nothing_that_misleads_the_next() -> None:
 
 
 def test_reads_never_follow_the_bookies_of_the_write_back() -> None:
-    """BOOKKEEPER-581: b fails while entry 0 is written back; entry 1 is still asked for where it was written."""
-    lab = Lab(size=3, write_quorum=2, ack_quorum=2, spares=2)
+    """BOOKKEEPER-581: b fails while entry 0 is written back; entries are still asked for where they were written."""
+    lab = Lab()
     writer = lab.writer()
-    acks = [writer.append() for _ in range(2)]  # ab, bc
+    acks = [writer.append() for _ in range(3)]
     writer.deliver()
-    assert acks[1].done()
+    assert acked(acks[2])
     recovery = lab.recovery(batch=1)
     fenced(recovery, "abc")
-    recovery.deliver("a")
-    add = recovery.take("b", Kind.ADD)
-    recovery.sends.append(add)
-    recovery.do(recovery.machine.failed(add, None))
-    recovery.sends.remove(add)
-    assert {send.bookie for send in recovery.to("abcde", Kind.READ) if send.request.first == 1} == {"b", "c"}
+    recovery.deliver("c")  # entry 0 is found
+    recovery.fail("b", Kind.ADD)
+    assert [send.request.first for send in recovery.to("d", Kind.ADD)] == [0]
+    recovery.reply(recovery.take("c", Kind.READ))  # entry 1 is
+    assert {send.bookie for send in recovery.to("abcde", Kind.READ) if send.request.first == 2} == {"a", "b", "c"}
     recovery.run()
-    assert lab.end == 1
+    assert lab.end == 2
 
 
 def test_rolling_restarts() -> None:
@@ -586,7 +598,7 @@ def test_the_writer_changes_its_ensemble_meanwhile() -> None:
     recovery.run()
     writer.run()
     assert lab.end == 1 and lab.fragments[1] == "dbc"
-    assert ack.done()
+    assert acked(ack)
 
 
 def test_the_writer_cannot_change_its_ensemble_afterwards() -> None:
@@ -609,7 +621,7 @@ def test_acks_that_come_after_the_mark_are_found() -> None:
     recovery = lab.recovery()
     fenced(recovery, "a")
     writer.deliver("bc")
-    assert ack.done()
+    assert acked(ack)
     assert recovery.run().result.last_entry == 0
 
 
@@ -654,6 +666,21 @@ def test_the_ledger_is_deleted() -> None:
     recovery.do(recovery.machine.deleted())
     assert isinstance(recovery.error, NoSuchLedgerError)
     recovery.deliver()
+    assert len(recovery.finished) == 1
+
+
+def test_it_fails_while_its_close_is_stored() -> None:
+    """A late answer ends it; what became of the close is not heard any more."""
+    lab = Lab()
+    written(lab, 1)
+    recovery = lab.recovery(batch=1)
+    recovery.store()
+    late = recovery.take("c")
+    while not recovery.stores:
+        recovery.deliver()
+    recovery.reply(late, Reply(Status.UNAUTHORIZED, LEDGER))
+    recovery.run()
+    assert isinstance(recovery.error, UnauthorizedError)
     assert len(recovery.finished) == 1
 
 

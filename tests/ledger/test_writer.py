@@ -16,8 +16,7 @@ from pyreplog.errors import (
 )
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 
-from .lab import KEY, LEDGER, OK, Lab, value_of
-
+from .lab import KEY, LEDGER, OK, Lab, acked, value_of
 
 HOW_FAR = Request(Kind.LAST, LEDGER, key=KEY)
 
@@ -29,7 +28,7 @@ def test_an_entry_is_acked_at_the_ack_quorum() -> None:
     writer = Lab().writer()
     ack = writer.append()
     writer.deliver("b")
-    assert not ack.done()
+    assert not acked(ack)
     writer.deliver("a")
     assert ack.result() == range(1)
     assert writer.machine.last_add_confirmed == 0
@@ -41,7 +40,7 @@ def test_acks_come_in_order() -> None:
     first, second = writer.append(), writer.append(3)
     late = [writer.take(bookie) for bookie in "abc"]
     writer.deliver()
-    assert not second.done()
+    assert not acked(second)
     for send in late[:2]:
         writer.reply(send)
     assert first.result() == range(1) and second.result() == range(1, 4)
@@ -115,7 +114,7 @@ def test_a_second_failure_while_the_first_is_stored() -> None:
     assert len(writer.stores) == 1
     writer.run()
     assert (lab.version, lab.fragments) == (3, {0: "dec"})
-    assert ack.done()
+    assert acked(ack)
 
 
 def test_a_bookie_fails_after_the_first_entry() -> None:
@@ -171,7 +170,7 @@ def test_closing_during_a_change() -> None:
     writer.close()
     assert writer.finished == []
     writer.run()
-    assert ack.done() and writer.result.last_entry == lab.end == 0
+    assert acked(ack) and writer.result.last_entry == lab.end == 0
     assert lab.holders(0) == "bcd"
 
 
@@ -208,9 +207,9 @@ def test_nothing_is_acked_during_a_change() -> None:
     ack = writer.append()
     writer.fail("a")
     writer.deliver()
-    assert not ack.done()
+    assert not acked(ack)
     writer.store()
-    assert ack.done()
+    assert acked(ack)
 
 
 def test_an_entry_that_does_not_touch_the_failed_place() -> None:
@@ -222,7 +221,7 @@ def test_an_entry_that_does_not_touch_the_failed_place() -> None:
     ack = writer.append(1)  # b, c
     writer.append(1)  # c, a
     writer.deliver("bc")
-    assert ack.done()
+    assert acked(ack)
     writer.fail("a")
     writer.run()
     assert writer.machine.last_add_confirmed == 2
@@ -235,7 +234,7 @@ def test_copies_above_the_ack_quorum_are_written_after_a_late_failure() -> None:
     writer = lab.writer()
     ack = writer.append()
     writer.deliver("ab")
-    assert ack.done()
+    assert acked(ack)
     writer.fail("c")
     writer.run()
     assert (lab.fragments, lab.holders(0)) == ({0: "abd"}, "abd")
@@ -285,12 +284,13 @@ def test_batches_are_kept_while_a_change_is_stored() -> None:
     writer.store()
     assert [send.request.first for send in writer.to("d")] == [0, 1]
     writer.run()
-    assert ack.done() and lab.holders(0) == "abcd"
+    assert acked(ack) and lab.holders(0) == "abcd"
 
 
 def test_a_bookie_of_a_later_fragment_takes_no_second_place_in_it() -> None:
     """c has entries from 0 on, d those from 2 on; whoever replaces the slow b from entry 1 must be neither."""
     lab = Lab(size=3, write_quorum=3, ack_quorum=1, spares=2)
+    lab.choose = lambda metadata, count, taken: [n for n in "cde" if n not in taken][:count]
     writer = lab.writer()
     for _ in range(4):
         writer.append()
@@ -316,7 +316,7 @@ def test_metadata_first_then_the_new_bookies() -> None:
     writer.fail("a")
     assert writer.to("d") == []
     writer.deliver("c")
-    assert not ack.done()
+    assert not acked(ack)
     assert lab.recovery().run().result.last_entry == 0  # before the change is stored
     writer.store()
     assert isinstance(ack.exception(), LedgerClosedError)
@@ -335,12 +335,12 @@ def test_no_entry_is_acked_before_the_acks_of_replaced_bookies_are_withdrawn() -
     writer.reply(held_back[0])
     writer.fail("a")
     writer.reply(held_back[1])
-    assert [ack.done() for ack in acks] == [True, True, False, False, False]
+    assert [acked(ack) for ack in acks] == [True, True, False, False, False]
     writer.store()
     assert lab.fragments == {0: "abcd", 2: "ebcd"}
-    assert [ack.done() for ack in acks] == [True, True, True, False, False]
+    assert [acked(ack) for ack in acks] == [True, True, True, False, False]
     writer.run()
-    assert acks[4].done() and lab.holders(3) == "ade"
+    assert acked(acks[4]) and lab.holders(3) == "ade"
 
 
 def test_late_errors_of_a_replaced_bookie_are_ignored() -> None:
@@ -355,7 +355,7 @@ def test_late_errors_of_a_replaced_bookie_are_ignored() -> None:
         writer.do(writer.machine.failed(send, None))
     assert writer.stores == []
     writer.run()
-    assert all(ack.done() for ack in acks)
+    assert all(acked(ack) for ack in acks)
     assert lab.version == 2
 
 
@@ -369,9 +369,9 @@ def test_late_acks_of_a_replaced_bookie_are_ignored() -> None:
     writer.store()
     writer.reply(late, Reply(OK, LEDGER, 0, 0))
     writer.deliver("b")
-    assert not ack.done()
+    assert not acked(ack)
     writer.deliver("d")
-    assert ack.done()
+    assert acked(ack)
 
 
 def test_the_new_bookie_fails_too() -> None:
@@ -384,7 +384,7 @@ def test_the_new_bookie_fails_too() -> None:
     writer.fail("d")
     writer.fail("b")
     writer.run()
-    assert ack.done()
+    assert acked(ack)
     assert (list(lab.fragments), lab.version) == ([0], 4)
     assert set(lab.fragments[0]) == set(lab.holders(0))
 
@@ -405,7 +405,7 @@ def test_a_place_fails_again_while_its_change_is_stored() -> None:
 
 def test_bookies_that_store_nothing_take_a_place_only_so_often_without_a_pause() -> None:
     lab = Lab(spares=2)
-    lab.choose = lambda metadata, count, taken: [n for n in lab.bookies if n not in taken][:count]  # type: ignore[method-assign]
+    lab.choose = lambda metadata, count, taken: [n for n in lab.bookies if n not in taken][:count]
     writer = lab.writer()
     writer.append()
     lab.down = {"a", "d", "e"}
@@ -415,6 +415,26 @@ def test_bookies_that_store_nothing_take_a_place_only_so_often_without_a_pause()
     writer.do(writer.machine.woken(writer.wakes.pop().about))
     writer.run()
     assert writer.machine.pending_entries == 0
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(OK, LEDGER, 0, 5),
+        Reply(OK, LEDGER, 1, 1),
+        Reply(OK, LEDGER + 1, 0, 0),
+        Reply(Status.UNKNOWN, LEDGER, 0, 0),
+    ],
+    ids=["more", "another entry", "another ledger", "unknown"],
+)
+def test_a_bookie_that_answers_what_it_was_not_asked_is_replaced(reply: Reply) -> None:
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    writer.reply(writer.take("a"), reply)
+    assert not acked(ack)
+    writer.run()
+    assert acked(ack) and lab.fragments == {0: "dbc"}
 
 
 def test_several_fail_in_the_last_fragment() -> None:
@@ -427,7 +447,7 @@ def test_several_fail_in_the_last_fragment() -> None:
     lab.down = {"a", "c"}
     acks = [writer.append(2) for _ in range(5)]
     writer.run()
-    assert all(ack.done() for ack in acks)
+    assert all(acked(ack) for ack in acks)
     assert writer.close().run().result.last_entry == 19
     assert list(lab.fragments) == [0, 10]
     values = [value for first in (0, 10) for value in lab.reading(first, 19).run().result.values()]
@@ -446,7 +466,7 @@ def test_a_delayed_change_waits_while_the_ack_quorum_can_be_reached() -> None:
     writer.fail("b")
     assert writer.stores == []
     writer.deliver("cde")
-    assert all(ack.done() for ack in acks)
+    assert all(acked(ack) for ack in acks)
     writer.append()
     writer.fail("c")
     writer.run()
@@ -535,7 +555,7 @@ def test_two_writers_of_one_ledger() -> None:
     other.do(effects)
     one.deliver("ab")
     other.deliver()
-    assert first.done() and isinstance(second.exception(), LedgerFencedError)
+    assert acked(first) and isinstance(second.exception(), LedgerFencedError)
     one.deliver("c")  # the other one's entry is there already
     assert isinstance(one.error, LedgerFencedError) and isinstance(other.error, LedgerFencedError)
     assert (lab.version, lab.metadata.state) == (1, State.OPEN)
@@ -551,7 +571,7 @@ def test_giving_up_closes_at_the_lac() -> None:
     pending = writer.append(2)
     writer.do(writer.machine.give_up(NotEnoughBookiesError("no answer in time")))
     writer.run()
-    assert done.done() and isinstance(pending.exception(), NotEnoughBookiesError)
+    assert acked(done) and isinstance(pending.exception(), NotEnoughBookiesError)
     assert (lab.end, lab.metadata.messages, lab.metadata.length) == (0, 1, len(value_of(0)))
 
 
@@ -681,7 +701,7 @@ def test_the_answer_about_a_change_is_lost(stored: bool) -> None:
     writer.fail("a")
     writer.lose_answer(stored=stored)
     writer.run()
-    assert ack.done()
+    assert acked(ack)
     assert (lab.version, lab.fragments) == (2, {0: "dbc"})
 
 
@@ -707,7 +727,7 @@ def test_a_lost_change_is_stored_after_it_was_tried_again() -> None:
     writer.lose_answer(stored=False)
     assert writer.compare_and_set(late)
     writer.run()
-    assert ack.done() and lab.version == 2
+    assert acked(ack) and lab.version == 2
 
 
 def test_the_ledger_is_deleted() -> None:

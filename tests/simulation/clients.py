@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from pyreplog.ack import settle_all
+from pyreplog.ack import Ack, settle_all
 from pyreplog.bookie.protocol import Reply
 from pyreplog.errors import NoSuchEntryError, NotEnoughBookiesError, UnreadableError
 from pyreplog.ledger.effects import Effect, Finished, Load, Send, Settle, Store, Wake
@@ -97,6 +98,7 @@ class Writer(Client):
             schedule.store.metadata, schedule.store.version, schedule.key, schedule.nodes.choose, **plan.writer_options
         )
         self._left = plan.entries
+        self._acks: deque[tuple[int, Ack[range]]] = deque()
         self.has_ended = False
 
     def run(self) -> None:
@@ -111,6 +113,7 @@ class Writer(Client):
             self._append()
             if world.chance(0.05):
                 self.perform(self.machine, self.machine.tell_lac())
+                self.perform(self.machine, self.machine.hurry())
             world.after(world.random.expovariate(1 / plan.pause_s), self.run)
         elif plan.ending == "close":
             self.perform(self.machine, self.machine.close())
@@ -125,17 +128,17 @@ class Writer(Client):
         time_us = max(0, int(1e15 + world.now * 1e6 + self.schedule.plan.clock_jump_us * world.random.randint(-1, 1)))
         ack, effects = self.machine.append(values, None, None, time_us=time_us)
         world.note(self.name, f"appends {first}..{first + count - 1}")
-        ack.add_done_callback(lambda done: self._settled(done, first + count - 1))
+        self._acks.append((first + count - 1, ack))
         self.perform(self.machine, effects)
-
-    def _settled(self, ack: Any, last: int) -> None:
-        error = ack.exception()
-        self.world.note(self.name, "gets", error or f"the ack of entry {last}")
-        self.schedule.invariants.settled(last, error)
 
     def perform(self, machine: Any, effects: list[Effect]) -> None:
         self.schedule.invariants.confirmed(self.machine.last_add_confirmed)
         super().perform(machine, effects)
+        while self._acks and self._acks[0][1].done():
+            last, ack = self._acks.popleft()
+            error = ack.exception()
+            self.world.note(self.name, "gets", error or f"the ack of entry {last}")
+            self.schedule.invariants.settled(last, error)
 
     def finished(self, machine: Any, end: Finished) -> None:
         assert not self.has_ended, "the writer finished twice"
@@ -161,7 +164,11 @@ class Recoverer(Client):
         self.world.note(self.name, "recovers")
         self._tries -= 1
         self.machine = LedgerRecovery(
-            store.metadata, store.version, self.schedule.key, self.schedule.nodes.choose, batch_entries=plan.recovery_batch
+            store.metadata,
+            store.version,
+            self.schedule.key,
+            self.schedule.nodes.choose,
+            batch_entries=plan.recovery_batch,
         )
         self.world.after(self.world.random.random() * 0.01, self.tell, self.machine, "start")
 

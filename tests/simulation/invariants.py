@@ -47,6 +47,7 @@ class Invariants:
             return
         metadata = self._schedule.store.metadata
         demand(last > self.acked, "NoOutOfOrderEntries", f"entry {last} was acknowledged after {self.acked}")
+        demand(last <= self._lac, "NoOutOfOrderEntries", f"entry {last} was acknowledged, the LAC is {self._lac}")
         if metadata.state is State.CLOSED:
             demand(
                 last <= metadata.last_entry,
@@ -102,7 +103,9 @@ class Invariants:
         if after.state is not State.CLOSED:
             self._readable(after, 0, self.acked, "AllAckedEntriesAreReadable")
             return
-        demand(after.last_entry >= self.acked, name, f"{self.acked} was acknowledged, it is closed at {after.last_entry}")
+        demand(
+            after.last_entry >= self.acked, name, f"{self.acked} was acknowledged, it is closed at {after.last_entry}"
+        )
         self._readable(after, 0, after.last_entry, "AllCommittedEntriesReachAckQuorum")
         length = sum(len(value_of(entry)) for entry in range(after.last_entry + 1))
         demand(

@@ -60,13 +60,13 @@ class Link:
         if held_until > world.now:
             world.at(held_until, self._arrive, connection, number, request)
         elif connection != self._connection and number > self._cut[connection]:
-            world.note(self.client.name, "->", node.name, "lost:", describe(request))
+            self._note("->", "lost:", request)
         elif not node.is_up:
             self.cut()
         elif world.random.random() < self._cuts and not world.is_calm and connection == self._connection:
             self.cut(number - 1)
         else:
-            world.note(self.client.name, "->", node.name, describe(request))
+            self._note("->", request)
             life = node.life
             node.handle(request, lambda reply: self._reply(connection, number, life, reply))
             if world.random.random() < REPEATED and not world.is_calm:
@@ -74,7 +74,7 @@ class Link:
 
     def _repeat(self, request: Request) -> None:
         if self.node.is_up and self.node.stopped_until <= self.world.now:
-            self.world.note(self.client.name, "->", self.node.name, "repeated:", describe(request))
+            self._note("->", "repeated:", request)
             self.node.handle(request, lambda reply: None)
 
     def _reply(self, connection: int, number: int, life: int, reply: Reply) -> None:
@@ -91,9 +91,14 @@ class Link:
             return
         waiting = self._pending.pop(number, None)
         if waiting is not None:
-            self.world.note(self.client.name, "<-", self.node.name, describe(reply), f"to {describe(waiting[1].request)}")
+            self._note("<-", reply, "to", waiting[1].request)
             self.client.heard(reply)
             self.client.tell(waiting[0], "replied", waiting[1], reply)
+
+    def _note(self, arrow: str, *words: str | Request | Reply) -> None:
+        if self.world.tracing:
+            described = [word if isinstance(word, str) else describe(word) for word in words]
+            self.world.note(self.client.name, arrow, self.node.name, *described)
 
     # ---- what goes wrong ------------------------------------------------------------------------------------
 
@@ -110,8 +115,10 @@ class Link:
             world.after(self._delay(), self._fail, number, DisconnectedError("connection reset"))
 
     def _time_out(self) -> None:
-        while self._deadlines and (self._deadlines[0][0] <= self.world.now or self._deadlines[0][1] not in self._pending):
-            deadline, number = self._deadlines.popleft()
+        while self._deadlines and (
+            self._deadlines[0][0] <= self.world.now or self._deadlines[0][1] not in self._pending
+        ):
+            _, number = self._deadlines.popleft()
             if number in self._pending:
                 if self.world.chance(0.3):
                     self.cut()
@@ -126,7 +133,7 @@ class Link:
         waiting = self._pending.pop(number, None)
         if waiting is not None:
             machine, send = waiting
-            self.world.note(self.client.name, "<-", self.node.name, f"{error}, to {describe(send.request)}")
+            self._note("<-", f"{error}, to", send.request)
             self.client.tell(machine, "failed", send, error)
 
 

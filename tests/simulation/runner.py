@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from .schedule import Schedule
 
 CHUNK = 200
-LINES = 400
+REPORTED = 50_000
 
 
 def run(seed: int) -> str:
@@ -35,10 +35,7 @@ def explain(seed: int) -> str:
         schedule.run()
     except Exception:
         end = traceback.format_exc()
-    lines = schedule.world.trace
-    if len(lines) > LINES:
-        lines = [lines[0], f"... {len(lines) - LINES} more", *lines[-LINES:]]
-    return "\n".join([*lines, end, f"repeat with: python -m tests.simulation --seed {seed}"])
+    return "\n".join([*schedule.world.trace, end, f"repeat with: python -m tests.simulation --seed {seed}"])
 
 
 def _run_chunk(seeds: range) -> tuple[int, list[tuple[int, str]]]:
@@ -67,7 +64,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
             failed += 1
             if failed <= options.show:
                 print(f"\nFAILED seed {seed}: {message}")
-        if sys.stdout.isatty():
+        if sys.stdout.isatty() or done % REPORTED < count:
             print(f"\r{done} of {options.seeds}, {failed} failed", end="", flush=True)
     rate = done / (time.monotonic() - began)
     print(f"\n{done} schedules, {failed} failed, {rate:.0f} per second")

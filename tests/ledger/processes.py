@@ -1,0 +1,128 @@
+"""Bookies and writers as processes, to be killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 60.0
+SEGMENT_BYTES = 4 << 20
+
+
+class Process:
+    """One that prints JSON objects."""
+
+    def __init__(self, *command: str) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", *command], cwd=ROOT, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.said: dict[str, Any] = {}
+        self._came = threading.Condition()
+        self._ended = False
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            with self._came:
+                self.said.update(json.loads(line))
+                self._came.notify_all()
+        with self._came:
+            self._ended = True
+            self._came.notify_all()
+
+    def hears(self, name: str, least: int | None = None) -> Any:
+        """What it says of `name`, once it has, and says at least so much."""
+
+        def said() -> bool:
+            return name in self.said and (least is None or self.said[name] >= least)
+
+        with self._came:
+            assert self._came.wait_for(lambda: said() or self._ended, PATIENCE_S), f"{self.said}, not {name} {least}"
+        assert said(), f"it ended after {self.said}: {self.complaint()}"
+        return self.said[name]
+
+    def complaint(self) -> str:
+        assert self.popen.stderr is not None
+        return self.popen.stderr.read()
+
+    def signal(self, number: signal.Signals) -> None:
+        self.popen.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        self.popen.kill()
+        self.wait()
+
+    def wait(self) -> int:
+        code = self.popen.wait(PATIENCE_S)
+        self._thread.join()
+        return code
+
+    def tell(self) -> None:
+        """A line on its standard input."""
+        assert self.popen.stdin is not None
+        self.popen.stdin.write("\n")
+        self.popen.stdin.flush()
+
+    @property
+    def private_bytes(self) -> int:
+        """Memory that is its own, mapped files not counted."""
+        for line in Path(f"/proc/{self.popen.pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) << 10
+        raise AssertionError("no RssAnon")
+
+    def close(self) -> None:
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGCONT)
+            self.kill()
+        self._thread.join()
+        for stream in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
+            assert stream is not None
+            stream.close()
+
+
+class Cast:
+    """All processes of a test, ended with it."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder, self.url = folder, url
+        self.processes: list[Process] = []
+        self.bookies: dict[str, Process] = {}  # by id
+
+    def __enter__(self) -> Cast:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self.processes:
+            process.close()
+
+    def start(self, *command: str) -> Process:
+        self.processes.append(made := Process(*command))
+        return made
+
+    def start_bookies(self, *names: str) -> None:
+        started = [self.bookie(name) for name in names]
+        for process in started:
+            self.bookies[process.hears("bookie")] = process
+
+    def bookie(self, name: str) -> Process:
+        return self.start(
+            "pyreplog", "bookie", str(self.folder / name), "--json", "--metadata", self.url,
+            "--segment-bytes", str(SEGMENT_BYTES),
+        )  # fmt: skip
+
+    def writer(self, *quorums: int) -> Process:
+        return self.start("tests.ledger.writing", self.url, *map(str, quorums))

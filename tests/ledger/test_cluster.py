@@ -1,0 +1,381 @@
+"""Clusters: embedded ones over their lives, and what `Cluster` refuses."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+from pyreplog.bookie.protocol import Kind
+from pyreplog.errors import (
+    ClosedError,
+    ConfigError,
+    EmptyDirectoryError,
+    ForkedError,
+    InvalidArgumentError,
+    InvalidMetadataError,
+    KeyExistsError,
+    LockedError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    OutcomeUnknownError,
+    UnauthorizedError,
+    WrongTypeError,
+)
+from pyreplog.ledger.cluster import NEXT_LEDGER, Cluster
+from pyreplog.ledger.ledgermetadata import State
+from pyreplog.ledger.repairs import note_repair
+from tests.ledger.conftest import SEGMENT_BYTES
+from tests.ledger.standins import FailingStore, Meddler
+
+
+def embedded(folder: Path, bookies: int = 3) -> Cluster:
+    return Cluster.embedded(folder, bookies=bookies, segment_bytes=SEGMENT_BYTES)
+
+
+def values(cluster: Cluster, ledger: int) -> list[bytes]:
+    with cluster.open_ledger(ledger) as reader:
+        return [bytes(record.value) for batch in reader.read() for record in batch]
+
+
+def fill(cluster: Cluster, *quorums: int, entries: int = 20) -> int:
+    with cluster.create_ledger(*quorums) as ledger:
+        ledger.append_batch([b"%d" % entry for entry in range(entries)])
+    return ledger.id
+
+
+EXPECTED = [b"%d" % entry for entry in range(20)]
+
+
+def test_public_names() -> None:
+    assert (pyreplog.Cluster, pyreplog.Ledger.__name__, pyreplog.LedgerReader.__name__) == (
+        Cluster, "Ledger", "LedgerReader",
+    )  # fmt: skip
+    assert set(pyreplog.__all__) <= set(dir(pyreplog))
+    with pytest.raises(AttributeError, match="nothing"):
+        pyreplog.nothing  # noqa: B018
+
+
+# ---- embedded clusters -----------------------------------------------------------------------------------------
+
+
+def test_a_cluster_lasts(folder: Path) -> None:
+    with embedded(folder) as cluster:
+        first = fill(cluster)
+        open_one = cluster.create_ledger()
+        open_one.append(b"left open")
+        open_one._abandon()  # as if its process had died
+    with embedded(folder) as cluster:
+        assert cluster.ledgers() == [first, open_one.id]
+        assert values(cluster, first) == EXPECTED
+        assert cluster.ledger_metadata(open_one.id).state is State.OPEN
+        assert values(cluster, open_one.id) == [b"left open"]
+        assert fill(cluster) == open_one.id + 1, "ids are never given twice"
+
+
+def test_ids_are_not_given_twice(folder: Path) -> None:
+    with embedded(folder) as cluster, ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: fill(cluster, entries=1), range(16)))
+        assert sorted(made) == list(range(16))
+        cluster.delete_ledger(15)
+        assert fill(cluster) == 16
+        assert 15 not in cluster.ledgers()
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4)])
+def test_another_number_of_bookies(folder: Path, before: int, after: int) -> None:
+    """What is there is opened all the same: it holds copies."""
+    with embedded(folder, before) as cluster:
+        number = fill(cluster, before, 2, 2)
+    with embedded(folder, after) as cluster:
+        assert len(cluster.status().bookies) == 4
+        assert values(cluster, number) == EXPECTED
+        assert values(cluster, fill(cluster, 4, 3, 2)) == EXPECTED
+
+
+def test_a_lost_folder_is_noticed(folder: Path) -> None:
+    with embedded(folder) as cluster:
+        number = fill(cluster, 3, 3, 2)
+    shutil.rmtree(folder / "bookie-1")
+    with pytest.raises(EmptyDirectoryError):
+        embedded(folder)
+    with Cluster.embedded(folder, replace=True, segment_bytes=SEGMENT_BYTES) as cluster:
+        assert values(cluster, number) == EXPECTED
+        assert cluster.status().below_write_quorum == 20, "its successor does not count as holding them"
+
+
+def test_one_process_at_a_time(folder: Path) -> None:
+    code = f"from pyreplog import Cluster; Cluster.embedded({str(folder)!r}).close()"
+    with embedded(folder):
+        with pytest.raises(LockedError) as caught:
+            embedded(folder)
+        assert caught.value.pid == os.getpid()
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        assert f"process {os.getpid()}" in other.stderr and "LockedError" in other.stderr
+    subprocess.run([sys.executable, "-W", "error", "-c", code], timeout=60, check=True)
+
+
+def test_a_program_that_forgets_to_close_ends(folder: Path) -> None:
+    """It does not hang, its own threads may go on to their end, and what was confirmed is there."""
+    code = (
+        "import threading; from pyreplog import Cluster\n"
+        f"cluster = Cluster.embedded({str(folder)!r}, segment_bytes={SEGMENT_BYTES})\n"
+        "ledger = cluster.create_ledger()\n"
+        "ledger.append(b'first')\n"
+        "def late():\n"
+        "    threading.main_thread().join()\n"
+        "    ledger.append(b'second')\n"
+        "    other = cluster.create_ledger(); other.append(b'third'); other.close()\n"
+        "threading.Thread(target=late).start()\n"
+    )
+    done = subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    with embedded(folder) as cluster:
+        assert cluster.ledger_metadata(1).state is State.CLOSED
+        assert values(cluster, 0) == [b"first", b"second"]
+
+
+def test_deleted_space_comes_back(folder: Path) -> None:
+    with Cluster.embedded(folder, segment_bytes=SEGMENT_BYTES, collect_interval_ms=20) as cluster:
+        number = fill(cluster, entries=5)
+        with cluster.create_ledger() as ledger:
+            for _ in range(40):
+                ledger.append_batch([bytes(4000)] * 10)
+        before = segment_files(folder)
+        cluster.delete_ledger(ledger.id)
+        for _ in range(3000):
+            if segment_files(folder) < before // 2:
+                break
+            threading.Event().wait(0.01)
+        assert segment_files(folder) < before // 2
+        assert len(values(cluster, number)) == 5
+
+
+def segment_files(folder: Path) -> int:
+    return sum(path.stat().st_blocks for path in folder.glob("bookie-*/log/**/*") if path.is_file())
+
+
+# ---- closing ---------------------------------------------------------------------------------------------------
+
+
+def test_closing_with_ledgers_open(folder: Path) -> None:
+    cluster = embedded(folder)
+    ledger = cluster.create_ledger()
+    acks = [ledger.submit(b"%d" % entry) for entry in range(20)]
+    reader = cluster.open_ledger(fill(cluster))
+    cluster.close()
+    cluster.close()
+    assert [ack.result(0) for ack in acks] == list(range(20))
+    for call in (cluster.create_ledger, cluster.ledgers, cluster.status, lambda: cluster.open_ledger(0),
+                 lambda: ledger.append(b""), lambda: list(reader.read())):  # fmt: skip
+        with pytest.raises(ClosedError):
+            call()
+    reader.close()
+    with embedded(folder) as cluster:
+        assert cluster.ledger_metadata(ledger.id).state is State.CLOSED
+        assert values(cluster, ledger.id) == EXPECTED
+
+
+def test_closing_ends_the_waiting_of_others(folder: Path) -> None:
+    cluster = embedded(folder)
+    ledger = cluster.create_ledger()
+    meddler = Meddler(cluster)
+    meddler.rule(meddler.lose, kind=Kind.LAST)
+    meddler.rule(meddler.lose, kind=Kind.WAIT_LAC)
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(cluster.open_ledger, ledger.id), pool.submit(cluster.status)]
+        meddler.wait_for(Kind.LAST, 6)
+        cluster.close()
+        for one in waiting:
+            with pytest.raises(ClosedError):
+                one.result(30)
+
+
+def test_a_forgotten_cluster_says_so(folder: Path) -> None:
+    with pytest.warns(ResourceWarning, match="unclosed cluster in"):
+        cluster = embedded(folder)
+        around = cluster._around
+        del cluster
+    for thread in threading.enumerate():
+        if thread.name == "pyreplog-close":
+            thread.join()
+    with pytest.raises(ClosedError):
+        around.metadata.list("/")
+    embedded(folder).close()
+
+
+def test_clusters_stay_in_their_process(folder: Path) -> None:
+    with embedded(folder) as cluster:
+        with pytest.raises(TypeError, match="pickled"):
+            pickle.dumps(cluster)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                cluster.create_ledger()
+            except ForkedError:
+                cluster.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert values(cluster, fill(cluster)) == EXPECTED
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"ensemble": 0}, InvalidArgumentError),
+        ({"ensemble": 2, "write_quorum": 3}, InvalidArgumentError),
+        ({"ensemble": 3, "write_quorum": 2, "ack_quorum": 3}, InvalidArgumentError),
+        ({"ensemble": 3, "ack_quorum": 0}, InvalidArgumentError),
+        ({"ensemble": "3"}, TypeError),
+        ({"durability": "perhaps"}, InvalidArgumentError),
+        ({"password": "text"}, WrongTypeError),
+        ({"metadata": {"a": 1}}, WrongTypeError),
+        ({"window_bytes": 0}, InvalidArgumentError),
+        ({"ensemble": 5}, NotEnoughBookiesError),
+    ],
+)
+def test_ledgers_that_cannot_be(shared: Cluster, arguments: dict[str, object], error: type[Exception]) -> None:
+    before = shared.ledgers()
+    with pytest.raises(error):
+        shared.create_ledger(**arguments)  # type: ignore[arg-type]
+    assert shared.ledgers() == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"bookies": 0}, InvalidArgumentError),
+        ({"bookies": "3"}, InvalidArgumentError),
+        ({"colour": "red"}, ConfigError),
+        ({"segment_bytes": 5}, ConfigError),
+    ],
+)
+def test_clusters_that_cannot_be(folder: Path, settings: dict[str, object], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Cluster.embedded(folder, **settings)  # type: ignore[arg-type]
+
+
+def test_urls_that_are_none(folder: Path) -> None:
+    with pytest.raises(InvalidArgumentError):
+        Cluster.connect("http://example.org")
+
+
+def test_what_the_caller_keeps_with_a_ledger(shared: Cluster) -> None:
+    with shared.create_ledger(2, metadata={"topic": "flights"}, durability="appended") as ledger:
+        ledger.append(b"")
+    found = shared.ledger_metadata(ledger.id)
+    assert (dict(found.custom), found.durability) == ({"topic": "flights"}, "appended")
+    assert (found.ensemble_size, found.write_quorum, found.ack_quorum) == (2, 2, 2)
+
+
+# ---- a metadata store that fails ---------------------------------------------------------------------------------
+
+
+def test_the_store_fails_while_a_ledger_is_made(folder: Path) -> None:
+    with embedded(folder) as cluster:
+        fill(cluster)
+        store = FailingStore.before(cluster)
+        for error in (MetadataUnavailableError("away"), OutcomeUnknownError("lost")):
+            store.fail("put", error)
+            with pytest.raises(type(error)):
+                cluster.create_ledger()
+            store.fail("create", error)
+            with pytest.raises(type(error)):
+                cluster.create_ledger()
+        store.fail("create", OutcomeUnknownError("the reply was lost"), done=True)
+        with cluster.create_ledger() as ledger:  # its token tells that it is ours
+            ledger.append(b"value")
+        assert values(cluster, ledger.id) == [b"value"]
+
+
+def test_a_ledger_that_somebody_else_made(folder: Path) -> None:
+    with embedded(folder) as cluster:
+        number = fill(cluster)
+        there = cluster.metadata.get(NEXT_LEDGER)
+        assert there is not None
+        cluster.metadata.put(NEXT_LEDGER, b"%d" % number, there.version)
+        with pytest.raises(KeyExistsError):
+            cluster.create_ledger()
+        assert values(cluster, number) == EXPECTED
+
+
+def test_a_counter_that_is_none(folder: Path) -> None:
+    with embedded(folder) as cluster:
+        cluster.metadata.create(NEXT_LEDGER, b"seven")
+        with pytest.raises(InvalidMetadataError):
+            cluster.create_ledger()
+        cluster.metadata.create("/ledgers/seven", b"")
+        with pytest.raises(InvalidMetadataError):
+            cluster.ledgers()
+
+
+# ---- how it is -------------------------------------------------------------------------------------------------
+
+
+def test_status(folder: Path) -> None:
+    with embedded(folder, 4) as cluster:
+        number = fill(cluster, 4, 3, 2)
+        with cluster.create_ledger(3, 3, 2) as ledger:
+            ledger.append_batch([b"a", b"b"])
+            status = cluster.status()
+            assert [bookie.read_only for bookie in status.bookies] == [False] * 4
+            closed, opened = status.ledgers
+            assert (closed.ledger, closed.state, closed.last_add_confirmed, closed.distance) == (number, "closed", 19, 0)
+            assert (opened.state, opened.last_add_pushed, opened.below_write_quorum) == ("open", 1, 0)
+            assert status.below_write_quorum == 0
+            Meddler(cluster).rule(lambda *_: _[2](ClosedError("away")), kind=Kind.LAST)
+            assert cluster.status().ledgers[1].last_add_pushed == -1, "nobody tells"
+
+
+def test_copies_are_counted(folder: Path) -> None:
+    with embedded(folder, 4) as cluster:
+        meddler = Meddler(cluster)
+        with cluster.create_ledger(4, 3, 2, password=b"secret") as ledger:
+            with pytest.raises(InvalidArgumentError, match="is open"):
+                cluster.count_copies(ledger.id)
+            for _ in range(6):
+                ledger.append_batch([bytes(3000)] * 20)
+        with pytest.raises(UnauthorizedError):
+            cluster.count_copies(ledger.id)
+        assert cluster.count_copies(ledger.id, password=b"secret").tolist() == [3] * 120
+        first, second, *_ = ledger.metadata.last_fragment.ensemble
+        meddler.rule(meddler.fail, bookie=first)
+        expected = [2, 3, 2, 2] * 30  # entry 1 is on the second, the third and the fourth
+        assert cluster.count_copies(ledger.id, password=b"secret").tolist() == expected
+        meddler.rule(meddler.answering(lambda reply: reply._replace(body=b"\x01" * len(reply.body))), bookie=second)
+        assert cluster.count_copies(ledger.id, password=b"secret").tolist() == [1, 2, 2, 1] * 30
+        assert cluster.count_copies(fill(cluster, 3, 3, 2, entries=0)).tolist() == []
+
+
+def test_repairs_that_cannot_be_made_stay(folder: Path) -> None:
+    with embedded(folder) as cluster:
+        with cluster.create_ledger(password=b"secret") as ledger:
+            ledger.append(b"value")
+        gone = fill(cluster)
+        bookie = ledger.metadata.last_fragment.ensemble[0]
+        note_repair(cluster.metadata, ledger.id, bookie, 0)
+        note_repair(cluster.metadata, ledger.id, "another@00", 0)
+        note_repair(cluster.metadata, gone, bookie, 3)
+        cluster.delete_ledger(gone)
+        done, left = cluster.repair()
+        assert [type(error) for error in left.values()] == [UnauthorizedError]
+        assert {(repair.ledger, repair.bookie) for repair in done} == {(ledger.id, "another@00"), (gone, bookie)}
+        assert cluster.repair(password=b"secret")[0][0][:2] == (ledger.id, 0)
+        assert cluster.repair() == ([], {})
+        with pytest.raises(NoSuchLedgerError):
+            cluster.ledger_metadata(gone)

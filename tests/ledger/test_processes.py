@@ -1,0 +1,148 @@
+"""Real processes: bookies over TCP with metadata in SQLite, once in ZooKeeper; a writer under load; kill -9."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyreplog.errors import NotEnoughBookiesError
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.handle import WINDOW_BYTES
+from pyreplog.ledger.ledgermetadata import State
+from tests.ledger.processes import Cast, Process
+from tests.ledger.writing import value_of
+from tests.metadata.zookeeper import Ensemble
+
+NAMES = ("b0", "b1", "b2", "b3")
+ENOUGH = 2000  # entries
+
+
+@pytest.fixture
+def cast(tmp_path: Path) -> Iterator[Cast]:
+    with Cast(tmp_path, f"sqlite:{tmp_path / 'metadata.sqlite'}") as cast:
+        cast.start_bookies(*NAMES)
+        yield cast
+
+
+@pytest.fixture
+def cluster(cast: Cast) -> Iterator[Cluster]:
+    with Cluster.connect(cast.url) as cluster:
+        yield cluster
+
+
+def check(cluster: Cluster, ledger: int, acked: int) -> int:
+    """All entries are as they were written, and all that were acknowledged are there; how many there are."""
+    with cluster.open_ledger(ledger) as reader:
+        assert len(reader) >= acked
+        found = [bytes(record.value) for batch in reader.read() for record in batch]
+    assert found == [value_of(entry) for entry in range(len(reader))]
+    return len(found)
+
+
+def kill_one_under_load(cast: Cast, cluster: Cluster) -> tuple[Process, str, int]:
+    """The writer, the bookie that was killed, the ledger; it goes on without that one."""
+    writer = cast.writer(4 if len(cast.bookies) > 4 else 3, 3, 2)
+    ledger = writer.hears("ledger")
+    writer.hears("acked", ENOUGH)
+    killed = cluster.ledger_metadata(ledger).last_fragment.ensemble[0]
+    cast.bookies[killed].kill()
+    writer.hears("acked", writer.said["acked"] + ENOUGH)
+    return writer, killed, ledger
+
+
+def test_a_bookie_is_killed_under_load(cast: Cast, cluster: Cluster) -> None:
+    writer, killed, ledger = kill_one_under_load(cast, cluster)
+    writer.tell()
+    last = writer.hears("last")
+    metadata = cluster.ledger_metadata(ledger)
+    assert (metadata.state, metadata.last_entry) == (State.CLOSED, last)
+    assert len(metadata.fragments) == 2 and killed not in metadata.last_fragment.ensemble
+    assert check(cluster, ledger, writer.said["acked"]) == last + 1
+
+    cast.start_bookies(killed.partition("@")[0])  # the same directory: it has its incarnation, and its copies
+    with Cluster.connect(cast.url) as again:
+        assert {bookie.bookie for bookie in again.status().bookies} == set(cast.bookies)
+        for bookie in metadata.last_fragment.ensemble[:2]:  # of the first fragment, too, but for the killed one
+            cast.bookies[bookie].kill()
+        assert check(again, ledger, last + 1) == last + 1
+
+
+def test_with_a_real_zookeeper(tmp_path: Path) -> None:
+    with (
+        Ensemble(tmp_path / "zookeeper", 1) as zookeeper,
+        Cast(tmp_path, f"zk://{zookeeper.hosts}/pyreplog") as cast,
+    ):
+        cast.start_bookies(*NAMES)
+        with Cluster.connect(cast.url) as cluster:
+            writer, killed, ledger = kill_one_under_load(cast, cluster)
+            writer.kill()
+            check(cluster, ledger, writer.said["acked"])
+            assert killed not in cluster.ledger_metadata(ledger).last_fragment.ensemble
+
+
+def test_the_writer_is_killed(cast: Cast, cluster: Cluster) -> None:
+    writer = cast.writer(4, 3, 2)
+    ledger = writer.hears("ledger")
+    writer.hears("acked", ENOUGH)
+    assert cluster.ledger_metadata(ledger).state is State.OPEN
+    writer.kill()
+    assert check(cluster, ledger, writer.said["acked"]) == cluster.ledger_metadata(ledger).last_entry + 1
+    assert cluster.ledger_metadata(ledger).state is State.CLOSED
+
+
+def test_a_writer_that_was_asleep_is_fenced(cast: Cast, cluster: Cluster) -> None:
+    writer = cast.writer(4, 3, 2)
+    ledger = writer.hears("ledger")
+    writer.hears("acked", ENOUGH)
+    writer.signal(signal.SIGSTOP)
+    count = check(cluster, ledger, writer.said["acked"])
+    writer.signal(signal.SIGCONT)
+    assert writer.hears("error") == "LedgerFencedError"
+    assert writer.said["acked"] <= count, "nothing was acknowledged after the fence"
+    assert check(cluster, ledger, count) == count
+
+
+def test_an_emptied_directory_is_refused(cast: Cast, cluster: Cluster, tmp_path: Path) -> None:
+    with cluster.create_ledger(4, 3, 2) as ledger:
+        ledger.append_batch([value_of(entry) for entry in range(500)])
+    emptied = ledger.metadata.last_fragment.ensemble[2]
+    cast.bookies[emptied].kill()
+    name = emptied.partition("@")[0]
+    shutil.rmtree(tmp_path / name)
+    refused = cast.bookie(name)
+    assert refused.wait() == 4
+    assert f"bookie {name} is registered" in refused.complaint()
+    assert check(cluster, ledger.id, 500) == 500
+    with pytest.raises(NotEnoughBookiesError):
+        cluster.create_ledger(5)
+
+
+def test_memory_stays_within_the_window(cast: Cast, cluster: Cluster) -> None:
+    """While one of three bookies is stopped: Qa is reached without it, so that nothing but the window holds back."""
+    writer = cast.writer(3, 3, 2)
+    ledger = writer.hears("ledger")
+    writer.hears("acked", ENOUGH)
+    ensemble = cluster.ledger_metadata(ledger).last_fragment.ensemble
+    watched = [writer, *(cast.bookies[bookie] for bookie in ensemble)]
+    before = [process.private_bytes for process in watched]
+    stopped = cast.bookies[ensemble[1]]
+    stopped.signal(signal.SIGSTOP)
+    most = [0] * len(watched)
+    quiet, acked = 0, 0
+    while quiet < 200:  # until the window is full, and for a while then
+        quiet = quiet + 1 if writer.said["acked"] == acked else 0
+        acked = writer.said["acked"]
+        most = [max(old, process.private_bytes) for old, process in zip(most, watched, strict=True)]
+        writer.popen.poll()
+        stopped._thread.join(0.01)  # a hundredth of a second: it does not end
+    growth = [now - old for now, old in zip(most, before, strict=True)]
+    assert max(growth) <= WINDOW_BYTES + (64 << 20), growth
+    stopped.signal(signal.SIGCONT)
+    writer.hears("acked", acked + ENOUGH)
+    writer.tell()
+    assert check(cluster, ledger, writer.said["acked"]) == writer.hears("last") + 1
+    assert len(cluster.ledger_metadata(ledger).fragments) == 1, "it was slow, and not replaced"

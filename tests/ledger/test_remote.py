@@ -1,0 +1,226 @@
+"""Clusters over TCP, with the bookies in this process: what differs from embedded ones."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pyreplog.ack import Ack
+from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.node import BookieNode
+from pyreplog.bookie.protocol import Kind
+from pyreplog.bookie.registration import availability_key
+from pyreplog.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    NotEnoughBookiesError,
+    OutcomeUnknownError,
+    RecordTooLargeError,
+    WindowFullError,
+)
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.ledgermetadata import State, metadata_key
+from pyreplog.ledger.stored import open_ledgers
+from pyreplog.metadata.sqlite import SQLiteStore
+from tests.ledger.conftest import Apart
+from tests.ledger.standins import Meddler
+
+NAMES = ("b0", "b1", "b2", "b3")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SQLiteStore]:
+    with SQLiteStore(tmp_path_factory.mktemp("remote") / "metadata") as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def nodes(store: SQLiteStore) -> Iterator[dict[str, BookieNode]]:
+    """Bookies by their names. Tests that close some start them again."""
+    made = {name: node(store, name) for name in NAMES}
+    yield made
+    for one in made.values():
+        one.close()
+
+
+def node(store: SQLiteStore, name: str) -> BookieNode:
+    return BookieNode(
+        store.path.parent / name, name, store, BookieConfig(segment_bytes=8 << 20),
+        open_ledgers=lambda bookie: open_ledgers(store, bookie), key_of=metadata_key,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def cluster(store: SQLiteStore, nodes: dict[str, BookieNode]) -> Iterator[Cluster]:
+    with Cluster.connect(f"sqlite:{store.path}") as cluster:
+        yield cluster
+
+
+def until(condition: Callable[[], object]) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("waited in vain")
+
+
+def values(cluster: Cluster, ledger: int) -> list[bytes]:
+    with cluster.open_ledger(ledger) as reader:
+        return [bytes(record.value) for batch in reader.read() for record in batch]
+
+
+def test_from_many_threads(cluster: Cluster) -> None:
+    """Some drive, others wait; closing is done by a thread that does neither."""
+    with cluster.create_ledger(4, 3, 2) as ledger, ThreadPoolExecutor(8) as pool:
+        ids = [found for some in pool.map(lambda _: [ledger.append(b"value") for _ in range(40)], range(8)) for found in some]
+    assert sorted(ids) == list(range(320))
+    assert values(cluster, ledger.id) == [b"value"] * 320
+
+
+def test_from_asyncio(cluster: Cluster) -> None:
+    async def main() -> list[int]:
+        ledger = await asyncio.to_thread(cluster.create_ledger, 3, 3, 2, window_bytes=20_000)
+
+        async def one(number: int) -> int:
+            await ledger.room()
+            entry: int = await ledger.submit(b"%d" % number)
+            return entry
+
+        try:
+            return await asyncio.gather(*(one(number) for number in range(100)))
+        finally:
+            await asyncio.to_thread(ledger.close)
+
+    assert sorted(asyncio.run(main())) == list(range(100))
+
+
+def test_callbacks_run_in_the_driver_and_must_not_wait(cluster: Cluster, apart: Apart) -> None:
+    with cluster.create_ledger() as ledger:
+        meddler = Meddler(cluster)
+        told: Ack[list[object]] = Ack()
+
+        def callback(_: Ack[int]) -> None:
+            errors: list[object] = []
+            for call in (lambda: ledger.append(b""), lambda: cluster.open_ledger(ledger.id), cluster.close):
+                try:
+                    call()
+                except Exception as error:
+                    errors.append(type(error))
+            errors.append(ledger.submit(b"more"))
+            told.complete(errors)
+
+        meddler.rule(meddler.hold, kind=Kind.ADD)
+        ledger.submit(b"first").add_done_callback(callback)
+        meddler.clear()
+        meddler.release()
+        *errors, more = told.result(30)
+        assert errors == [InvalidArgumentError] * 3
+        assert apart(cluster._around.wait, more) == 1
+
+
+def test_the_largest_entry_and_large_batches(cluster: Cluster) -> None:
+    size = cluster._around.entry_bytes_max - 64
+    big = bytes(size)
+    with cluster.create_ledger(3, 3, 2) as ledger:
+        assert ledger.append(big) == 0
+        assert ledger.append_batch([bytes(1 << 20)] * 6) == range(1, 7)
+        with pytest.raises(RecordTooLargeError):
+            ledger.append(bytes(size + 8))
+    found = values(cluster, ledger.id)
+    assert found[0] == big and found[1:] == [bytes(1 << 20)] * 6
+    assert cluster.count_copies(ledger.id).tolist() == [3] * 7
+
+
+def test_a_bookie_that_comes_back_elsewhere(store: SQLiteStore, cluster: Cluster, nodes: dict[str, BookieNode]) -> None:
+    with cluster.create_ledger(3, 3, 2) as ledger:
+        ledger.append(b"before")
+        name = ledger.metadata.last_fragment.ensemble[0].partition("@")[0]
+        nodes[name].close()
+        ledger.append(b"without it")
+    assert len(ledger.metadata.fragments) == 2
+    assert cluster.count_copies(ledger.id).tolist() == [2, 3]
+    nodes[name] = node(store, name)
+    until(lambda: len(cluster.status().bookies) == 4)
+    assert cluster.count_copies(ledger.id).tolist() == [3, 3]
+
+
+def test_nobody_serves(store: SQLiteStore, cluster: Cluster, nodes: dict[str, BookieNode]) -> None:
+    ledger = cluster.create_ledger(4, 3, 2)
+    for one in nodes.values():
+        one.close()
+    with pytest.raises(NotEnoughBookiesError):
+        ledger.append(b"value")
+    with pytest.raises(NotEnoughBookiesError):
+        ledger.close()
+    until(lambda: not cluster.status().bookies)
+    with pytest.raises(NotEnoughBookiesError):
+        cluster.create_ledger()
+    assert cluster.ledger_metadata(ledger.id).state is State.CLOSED
+    nodes.update({name: node(store, name) for name in NAMES})
+
+
+def test_registrations_that_are_none_are_left_out(store: SQLiteStore, cluster: Cluster) -> None:
+    store.create(availability_key("garbage@00"), b"garbage")
+    store.create(availability_key("nowhere@xyz"), b'{"address":"nowhere","rack":"","read_only":false,"free_bytes":1}')
+    until(lambda: len(cluster.status().bookies) == 5)
+    with cluster.create_ledger(4, 4, 3) as ledger:  # the one that is no address is found out, or not chosen
+        ledger.append(b"value")
+    assert "nowhere@xyz" not in ledger.metadata.last_fragment.ensemble
+    for bookie in ("garbage@00", "nowhere@xyz"):
+        there = store.get(availability_key(bookie))
+        assert there is not None
+        store.delete(availability_key(bookie), there.version)
+    until(lambda: len(cluster.status().bookies) == 4)
+
+
+def test_ctrl_c_while_driving(cluster: Cluster) -> None:
+    """The thread that waits does the work of all meanwhile: it is finished, whenever Ctrl-C comes."""
+    ledger = cluster.create_ledger(3, 3, 2)
+    main, ended = threading.get_ident(), threading.Event()
+
+    def interrupt() -> None:
+        while not ended.wait(0.003):
+            signal.pthread_kill(main, signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    interrupted = 0
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        while interrupted < 100:
+            try:
+                ledger.append(b"value")
+            except KeyboardInterrupt:
+                interrupted += 1
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        ended.set()
+        thread.join()
+        signal.signal(signal.SIGINT, before)
+    last = ledger.append(b"last")
+    ledger.close()
+    assert ledger.metadata.last_entry == last
+    assert len(values(cluster, ledger.id)) == last + 1
+
+
+def test_closing_wakes_those_who_drive(store: SQLiteStore) -> None:
+    cluster = Cluster.connect(f"sqlite:{store.path}")
+    ledger = cluster.create_ledger(3, 3, 2, window_bytes=1)
+    meddler = Meddler(cluster)
+    meddler.rule(meddler.lose)
+    ack = ledger.submit(b"fills the window")
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(ledger.append, b"waits"), pool.submit(cluster._around.wait, ack)]
+        meddler.wait_for(Kind.ADD, 3)
+        with pytest.raises(OutcomeUnknownError):
+            ledger.close(timeout=0.05)
+        cluster.close()
+        for one in waiting:
+            with pytest.raises((OutcomeUnknownError, ClosedError, WindowFullError)):
+                one.result(30)

@@ -1,0 +1,55 @@
+"""A writer in a process of its own: `python -m tests.ledger.writing URL E QW QA`.
+
+Prints a JSON object a line: the ledger, how many entries are acknowledged, and how it ended. A line on its standard
+input makes it close the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections import deque
+
+from pyreplog.ack import Ack
+from pyreplog.errors import ReplogError
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.handle import Ledger
+
+BATCH = 64
+AHEAD = 16
+
+
+def value_of(entry: int) -> bytes:
+    return b"%d." % entry * 100
+
+
+def say(**fields: object) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+def write(ledger: Ledger, stop: threading.Event) -> None:
+    waiting: deque[Ack[range]] = deque()
+    entry = 0
+    while not stop.is_set():
+        waiting.append(ledger.submit_batch([value_of(entry + i) for i in range(BATCH)]))
+        entry += BATCH
+        if len(waiting) > AHEAD:
+            say(acked=waiting.popleft().result().stop)
+
+
+def main(url: str, ensemble: int, write_quorum: int, ack_quorum: int) -> None:
+    stop = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
+    with Cluster.connect(url, request_timeout_s=60.0) as cluster:
+        try:
+            with cluster.create_ledger(ensemble, write_quorum, ack_quorum) as ledger:
+                say(ledger=ledger.id)
+                write(ledger, stop)
+            say(last=ledger.metadata.last_entry)
+        except ReplogError as error:
+            say(error=type(error).__name__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))
