@@ -194,6 +194,17 @@ cdef class RecordBatch:
         """Ledger id; 0 in a bare log."""
         return self.column(COLUMN_LEDGER)
 
+    @property
+    def buffer(self):
+        """The bytes from the first record to behind the last, not copied; nothing else lies between them in a batch
+        that was parsed from a buffer."""
+        cdef const uint8_t *p
+        if not self.count:
+            return memoryview(b"")
+        p = self.map + self.offsets[self.count - 1]
+        return span(self.owner, self.map + self.offsets[0],
+                    p - self.map - self.offsets[0] + stride_of((<const RecordHead *>p).length))
+
     def select(self, indices):
         """A batch of only some of the records. indices: int64, ascending, each from 0 to len - 1 (numpy array)."""
         cdef Py_buffer buffer

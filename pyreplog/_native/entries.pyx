@@ -259,52 +259,81 @@ cdef uint32_t *fit_columns(uint32_t *offsets, int64_t count, const uint8_t *p) n
     return offsets
 
 
-def merge_entries(parts):
-    """Encoded records of several buffers, each ascending by entry and verified, as one buffer ascending by entry.
+cdef class _Buffers:
+    """Buffers of encoded records that are read side by side."""
 
-    parts: list of bytes-like. Of an entry that is in several, the first buffer's counts.
+    cdef Py_buffer *views
+    cdef int64_t *at              # offset of the next record of each
+    cdef Py_ssize_t count
+
+    def __cinit__(self, list parts not None):
+        cdef Py_ssize_t i, wanted = max(len(parts), 1)
+        self.views = <Py_buffer *>malloc(wanted * sizeof(Py_buffer))
+        self.at = <int64_t *>malloc(wanted * sizeof(int64_t))
+        if self.views == NULL or self.at == NULL:
+            raise MemoryError
+        for i in range(len(parts)):
+            get_buffer(parts[i], &self.views[i], "records")
+            self.at[i] = 0
+            self.count += 1
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            PyBuffer_Release(&self.views[i])
+        free(self.views)
+        free(self.at)
+
+    cdef int64_t size(self) noexcept nogil:
+        cdef Py_ssize_t i
+        cdef int64_t total = 0
+        for i in range(self.count):
+            total += self.views[i].len
+        return total
+
+    cdef const LongHeader *take(self) noexcept nogil:
+        """The record with the lowest entry of those that come next, of equal ones the first buffer's; NULL: no more."""
+        cdef Py_ssize_t i, best = -1
+        cdef const LongHeader *header
+        cdef const LongHeader *lowest = NULL
+        for i in range(self.count):
+            if self.at[i] + LONG_HEADER > self.views[i].len:
+                continue
+            header = <const LongHeader *>(<const uint8_t *>self.views[i].buf + self.at[i])
+            if rec.stride_of(header.head.length) > self.views[i].len - self.at[i]:
+                continue
+            if lowest == NULL or header.entry < lowest.entry:
+                lowest = header
+                best = i
+        if lowest != NULL:
+            self.at[best] += rec.stride_of(lowest.head.length)
+        return lowest
+
+
+def merge_entries(list parts not None, *, int64_t last):
+    """A RecordBatch of the entries up to `last` in several buffers, ascending; they are copied into one.
+
+    parts: encoded records, each buffer ascending and found intact (`parse_entries`). Of an entry that is in several, the
+    first buffer's counts. The GIL is released.
     """
-    cdef Py_ssize_t count = len(parts), i, best, done = 0
-    cdef int64_t total = 0, stride, last = -1, entry, lowest
-    cdef Py_buffer *views = <Py_buffer *>malloc(max(count, 1) * sizeof(Py_buffer))
-    cdef int64_t *at = <int64_t *>malloc(max(count, 1) * sizeof(int64_t))
-    cdef bytes out
-    cdef uint8_t *dst
-    if views == NULL or at == NULL:
-        free(views)
-        free(at)
+    cdef _Buffers buffers = _Buffers(parts)
+    cdef int64_t total = buffers.size(), at = 0, count = 0, stride, previous = -1
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, total)
+    cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(out)
+    cdef uint32_t *offsets = <uint32_t *>malloc(2 * (total // LONG_HEADER + 1) * sizeof(uint32_t))
+    cdef const LongHeader *header
+    if offsets == NULL:
         raise MemoryError
-    try:
-        for i in range(count):
-            get_buffer(parts[i], &views[i], "records")
-            done += 1
-            at[i] = 0
-            total += views[i].len
-        out = PyBytes_FromStringAndSize(NULL, total)
-        dst = <uint8_t *>PyBytes_AS_STRING(out)
-        total = 0
-        while True:
-            best = -1
-            lowest = INT64_MAX
-            for i in range(count):
-                if at[i] + LONG_HEADER <= views[i].len:
-                    entry = (<const LongHeader *>(<const uint8_t *>views[i].buf + at[i])).entry
-                    if best < 0 or entry < lowest:
-                        best = i
-                        lowest = entry
-            if best < 0:
-                break
-            stride = rec.stride_of((<const RecordHead *>(<const uint8_t *>views[best].buf + at[best])).length)
-            if stride < LONG_HEADER or stride > views[best].len - at[best]:
-                raise InvalidRecordsError(at[best], "a record within its buffer", f"{stride} bytes")
-            if lowest != last:
-                memcpy(dst + total, <const uint8_t *>views[best].buf + at[best], stride)
-                total += stride
-                last = lowest
-            at[best] += stride
-    finally:
-        for i in range(done):
-            PyBuffer_Release(&views[i])
-        free(views)
-        free(at)
-    return out if total == len(out) else out[:total]
+    with nogil:
+        header = buffers.take()
+        while header != NULL and header.entry <= last:
+            stride = rec.stride_of(header.head.length)
+            if header.entry != previous and at + stride <= total:
+                memcpy(p + at, header, stride)
+                offsets[count] = <uint32_t>at
+                count += 1
+                at += stride
+                previous = header.entry
+            header = buffers.take()
+        offsets = fit_columns(offsets, count, p)
+    return make_batch(out, p, 0, -1, offsets, offsets + count, count, False, at)

@@ -26,8 +26,8 @@ from pyreplog.errors import (
 from pyreplog.ledger.effects import BadCopy, Effect, Finished, Send, Settle, Store, Wake
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, metadata_key
 from pyreplog.ledger.stored import find_ledger
-from pyreplog.ledger.uninterrupted import uninterrupted
 from pyreplog.metadata.store import MetadataStore
+from pyreplog.uninterrupted import uninterrupted
 
 logger = logging.getLogger(__name__)
 

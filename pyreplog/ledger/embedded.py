@@ -43,9 +43,9 @@ def open_embedded(
             bookies[identity.id] = opened.enter_context(bookie)
             ledgers = LedgerList(metadata, metadata_key, identity)
             collectors[identity.id] = Collector(bookie.log, bookie.config, ledgers, bookie.with_bookie)
-        smallest = min(bookie.log.log.segment_bytes for bookie in bookies.values())
+        room = min(bookie.log.log.segment_bytes for bookie in bookies.values()) - HEADER_BYTES - _MARGIN_BYTES
         around = EmbeddedSurroundings(
-            metadata, bookies, collectors, entry_bytes_max=min(ENTRY_BYTES_MAX, smallest - HEADER_BYTES - _MARGIN_BYTES),
+            metadata, bookies, collectors, entry_bytes_max=min(ENTRY_BYTES_MAX, room),
             collect_s=config.collect_interval_ms / 1000,
         )  # fmt: skip
         opened.pop_all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -26,6 +27,10 @@ from pyreplog.ledger.reading import LedgerReading
 from pyreplog.ledger.stored import load_ledger
 from pyreplog.metadata.watching import Watch
 from pyreplog.net.sockets import weakly
+
+_AHEAD = 3
+_STRETCH_FIRST = 1024
+"""Stretches that are read at a time, and entries of the first; later ones are as long as replies hold."""
 
 POLL_MS = 5000
 """How long a bookie is asked to wait for a new LAC."""
@@ -96,11 +101,20 @@ class LedgerReader(Handle):
         return next(self.read(entry, entry))[0].value
 
     def _batches(self, first: int, last: int) -> Iterator[RecordBatch]:
-        coming = self._start(first, last) if first <= last else None
-        while coming is not None:
-            batch = self._result(coming, first, last)
+        """Several stretches are on their way at a time; each is about as many entries as one reply holds."""
+        coming: deque[tuple[Ack[RecordBatch], int, int]] = deque()
+        following, stretch = first, _STRETCH_FIRST
+        while first <= last:
+            while len(coming) < _AHEAD and following <= last:
+                stop = min(following + stretch - 1, last)
+                coming.append((self._start(following, stop), following, stop))
+                following = stop + 1
+            ack, low, high = coming.popleft()
+            batch = self._result(ack, low, high)
             first = batch[-1].entry + 1
-            coming = self._start(first, last) if first <= last else None
+            stretch = max(len(batch) * READ_BYTES_MAX // max(batch.buffer.nbytes, 1), 1)
+            if first <= high:  # the reply was full, or another fragment begins
+                coming.appendleft((self._start(first, high), first, high))
             yield batch
             self._check_open()
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from pyreplog._native.batch import RecordBatch
 from pyreplog._native.entries import merge_entries, parse_entries
 from pyreplog._native.quorum import write_set
@@ -33,7 +35,7 @@ class _Stripe:
     tried: dict[str, str] = field(default_factory=dict)  # bookie -> why it could not give an entry
     absent: set[str] = field(default_factory=set)  # bookies that definitely do not have `first`
     waiting: set[Send] = field(default_factory=set)
-    records: list[memoryview | bytes] = field(default_factory=list)
+    batch: RecordBatch | None = None  # what was given of it, up to before `first`
 
     @property
     def is_done(self) -> bool:
@@ -145,8 +147,7 @@ class LedgerReading:
         bad: list[Effect] = []
         if batch.next_position < len(reply.body):  # damaged behind those; the next read of it asks somebody else
             bad.append(BadCopy(send.bookie, batch[len(batch) - 1].entry + stripe.step))
-        last = batch[count - 1]
-        stripe.records.append(memoryview(reply.body)[: last.position + last.raw.nbytes])
+        stripe.batch = batch
         stripe.first += count * stripe.step
         stripe.waiting.clear()
         stripe.absent.clear()
@@ -162,28 +163,25 @@ class LedgerReading:
 
     def _end(self) -> list[Effect]:
         """Enough is here once every stripe has answered: what has no gap before it is given out."""
-        if any(not stripe.records and not stripe.is_done for stripe in self._stripes):
+        batches = [stripe.batch for stripe in self._stripes if stripe.batch is not None]
+        if len(batches) < len(self._stripes):
             return []
         self._finished = True
-        parts = [part for stripe in self._stripes for part in stripe.records]
-        merged = parts[0] if len(parts) == 1 else merge_entries(parts)
         whole = min(stripe.first for stripe in self._stripes)  # the first entry that is not here
-        last = min(whole - 1, self._last)
-        return [Finished(parse_entries(_up_to(merged, self.metadata.ledger, last), ledger=self.metadata.ledger,
-                                       first=self._first, last=last))]  # fmt: skip
+        return [Finished(_joined(batches, min(whole - 1, self._last)))]
+
+
+def _joined(batches: list[RecordBatch], last: int) -> RecordBatch:
+    """Entries up to `last`; those behind it wait for their neighbours."""
+    if len(batches) > 1:
+        return merge_entries([batch.buffer for batch in batches], last=last)
+    (batch,) = batches
+    count = int(batch.entry.searchsorted(last, side="right"))
+    return batch if count == len(batch) else batch.select(np.arange(count))
 
 
 def _consecutive(batch: RecordBatch, first: int, step: int) -> int:
     """How many of a batch's entries are first, first + step, ..."""
-    entries = batch.entry.tolist()
-    count = 0
-    while count < len(entries) and entries[count] == first + count * step:
-        count += 1
-    return count
-
-
-def _up_to(records: memoryview | bytes, ledger: int, last: int) -> memoryview | bytes:
-    """Records up to an entry; those behind it wait for their neighbours."""
-    batch = parse_entries(records, ledger=ledger, first=0, last=(1 << 62) - 1)
-    after = batch.entry.searchsorted(last, side="right")
-    return records if after == len(batch) else memoryview(records)[: int(batch.position[after])]
+    entries = batch.entry
+    gaps = np.flatnonzero(entries != np.arange(first, first + step * len(batch), step))
+    return int(gaps[0]) if len(gaps) else len(batch)

@@ -137,7 +137,9 @@ def test_a_program_that_forgets_to_close_ends(folder: Path) -> None:
         "    other = cluster.create_ledger(); other.append(b'third'); other.close()\n"
         "threading.Thread(target=late).start()\n"
     )
-    done = subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     with embedded(folder) as cluster:
         assert cluster.ledger_metadata(1).state is State.CLOSED
@@ -335,7 +337,12 @@ def test_status(folder: Path) -> None:
             status = cluster.status()
             assert [bookie.read_only for bookie in status.bookies] == [False] * 4
             closed, opened = status.ledgers
-            assert (closed.ledger, closed.state, closed.last_add_confirmed, closed.distance) == (number, "closed", 19, 0)
+            assert (closed.ledger, closed.state, closed.last_add_confirmed, closed.distance) == (
+                number,
+                "closed",
+                19,
+                0,
+            )
             assert (opened.state, opened.last_add_pushed, opened.below_write_quorum) == ("open", 1, 0)
             assert status.below_write_quorum == 0
             Meddler(cluster).rule(lambda *_: _[2](ClosedError("away")), kind=Kind.LAST)

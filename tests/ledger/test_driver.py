@@ -16,7 +16,7 @@ from pyreplog.bookie.protocol import Kind, Reply, Request, Status
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ledger.driver import Driver, check_may_wait, in_callback
 from pyreplog.ledger.effects import Effect, Finished, Send, Settle, Wake
-from pyreplog.ledger.uninterrupted import uninterrupted
+from pyreplog.uninterrupted import uninterrupted
 from tests.ledger.conftest import Apart
 
 REQUEST = Request(Kind.LAST)

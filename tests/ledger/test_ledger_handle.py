@@ -142,8 +142,7 @@ def test_the_largest_entry_fits(ledger: Ledger, cluster: Cluster) -> None:
 def test_hundreds_of_tasks(cluster: Cluster) -> None:
     async def one(ledger: Ledger, number: int) -> int:
         await ledger.room()
-        entry = await ledger.submit(b"%d" % number)
-        return entry
+        return await ledger.submit(b"%d" % number)
 
     async def main() -> list[int]:
         ledger = cluster.create_ledger(3, 3, 2, window_bytes=WINDOW)
@@ -159,10 +158,9 @@ def test_coroutines_go_on_to_twice_the_window_and_never_wait(cluster: Cluster, m
     meddler.rule(meddler.hold, kind=Kind.ADD)
 
     async def main(ledger: Ledger) -> int:
-        acks = []
+        acks: list[Ack[range]] = []
         with pytest.raises(WindowFullError):
-            for _ in range(1000):
-                acks.append(ledger.submit_batch([bytes(100)]))
+            acks.extend(ledger.submit_batch([bytes(100)]) for _ in range(1000))
         assert WINDOW < ledger._writer.pending_bytes <= 2 * WINDOW + 256
         room = ledger.room()
         assert not room.done()
@@ -233,18 +231,20 @@ def test_whoever_waits_for_room_is_told_of_the_end(cluster: Cluster, meddler: Me
 @pytest.mark.parametrize("durability", ["synced", "appended"])
 def test_callbacks_may_submit(folder: Path, apart: Apart, durability: str) -> None:
     """Each entry by the callback of the one before; with "appended" all of it within one call."""
-    with Cluster.embedded(folder, segment_bytes=SEGMENT_BYTES, durability=durability) as cluster:
-        with cluster.create_ledger(durability=durability) as ledger:
-            done: Ack[int] = Ack()
+    with (
+        Cluster.embedded(folder, segment_bytes=SEGMENT_BYTES, durability=durability) as cluster,
+        cluster.create_ledger(durability=durability) as ledger,
+    ):
+        done: Ack[int] = Ack()
 
-            def go_on(ack: Ack[int]) -> None:
-                if ack.result() == 100:
-                    done.complete(ack.result())
-                else:
-                    ledger.submit(b"next").add_done_callback(go_on)
+        def go_on(ack: Ack[int]) -> None:
+            if ack.result() == 100:
+                done.complete(ack.result())
+            else:
+                ledger.submit(b"next").add_done_callback(go_on)
 
-            apart(lambda: ledger.submit(b"first").add_done_callback(go_on))
-            assert done.result(30) == 100
+        apart(lambda: ledger.submit(b"first").add_done_callback(go_on))
+        assert done.result(30) == 100
 
 
 def test_callbacks_must_not_wait(ledger: Ledger, cluster: Cluster, meddler: Meddler) -> None:
@@ -495,9 +495,7 @@ def test_the_store_fails_while_the_ensemble_changes(
     assert store.calls.count("put") == (2 if done else 3)  # with the close
 
 
-def test_a_store_that_stays_away_does_not_keep_close(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_stays_away_does_not_keep_close(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handle, "GIVE_UP_S", 0.05)
     monkeypatch.setattr(recovery, "RETRY_METADATA_S", 0.001)
     ledger = cluster.create_ledger()

@@ -6,7 +6,6 @@ import dataclasses
 import gc
 import json
 import threading
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
@@ -265,7 +264,9 @@ def overwrite(cluster: Cluster, ledger: int, value: bytes) -> None:
 
 def test_bookies_that_nobody_knows(cluster: Cluster) -> None:
     number = fill(cluster, 5)
-    changed = dataclasses.replace(cluster.ledger_metadata(number), fragments=(Fragment(0, ("nobody", "b@xyz", "c@" + "0" * 32)),))
+    changed = dataclasses.replace(
+        cluster.ledger_metadata(number), fragments=(Fragment(0, ("nobody", "b@xyz", "c@" + "0" * 32)),)
+    )
     overwrite(cluster, number, changed.encode())
     with cluster.open_ledger(number) as reader, pytest.raises(UnreadableError):
         list(reader.read())
@@ -302,11 +303,10 @@ def test_the_end_is_noticed_at_once(cluster: Cluster, monkeypatch: pytest.Monkey
 
 def test_an_idle_writer_tells_its_lac(cluster: Cluster) -> None:
     """The last entry carries the LAC before it; the explicit one comes a little later."""
-    with cluster.create_ledger() as ledger:
-        with cluster.open_ledger(ledger.id, recover=False) as reader:
-            ledger.append(b"only")
-            assert reader.wait_beyond(-1, 30)
-            assert reader.entry(0) == b"only"
+    with cluster.create_ledger() as ledger, cluster.open_ledger(ledger.id, recover=False) as reader:
+        ledger.append(b"only")
+        assert reader.wait_beyond(-1, 30)
+        assert reader.entry(0) == b"only"
 
 
 def test_waiting_ends_in_time(cluster: Cluster) -> None:

@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -78,7 +77,11 @@ def values(cluster: Cluster, ledger: int) -> list[bytes]:
 def test_from_many_threads(cluster: Cluster) -> None:
     """Some drive, others wait; closing is done by a thread that does neither."""
     with cluster.create_ledger(4, 3, 2) as ledger, ThreadPoolExecutor(8) as pool:
-        ids = [found for some in pool.map(lambda _: [ledger.append(b"value") for _ in range(40)], range(8)) for found in some]
+        ids = [
+            found
+            for some in pool.map(lambda _: [ledger.append(b"value") for _ in range(40)], range(8))
+            for found in some
+        ]
     assert sorted(ids) == list(range(320))
     assert values(cluster, ledger.id) == [b"value"] * 320
 

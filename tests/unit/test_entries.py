@@ -6,8 +6,10 @@ import pickle
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pyreplog._native.entries import CONTROL, encode_control, encode_entries, parse_entries
+from pyreplog._native.entries import CONTROL, encode_control, encode_entries, merge_entries, parse_entries
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, RecordTooLargeError, WrongTypeError
 from tests import twin
 from tests.ledgers import control_of, record_of, records_of
@@ -153,3 +155,45 @@ def test_entries_and_batches_refuse_pickling() -> None:
     view = made.view
     del made
     assert len(parse_entries(view, ledger=1, first=0, last=0)) == 1
+
+
+# ---- merging ---------------------------------------------------------------------------------------------------
+
+
+def stripes_of(first: int, count: int, step: int) -> list[bytes]:
+    """Entries, dealt out to `step` buffers in turn, as the stripes of a ledger are."""
+    values = [b"%d" % entry * 3 for entry in range(first, first + count)]
+    whole = encode_entries(values, ledger=7, first=first, lac=-1, time=1)
+    raws = [bytes(record.raw) for record in parse_entries(whole.view, ledger=7, first=first, last=first + count)]
+    return [b"".join(raws[start::step]) for start in range(step)]
+
+
+@given(st.integers(0, 60), st.integers(1, 5), st.integers(-1, 70))
+def test_stripes_are_merged_in_order(count: int, step: int, last: int) -> None:
+    batch = merge_entries(list(stripes_of(3, count, step)), last=last)
+    expected = [entry for entry in range(3, 3 + count) if entry <= last]
+    assert batch.entry.tolist() == expected
+    assert batch.values() == [b"%d" % entry * 3 for entry in expected]
+    again = parse_entries(batch.buffer, ledger=7, first=0, last=1 << 40)
+    assert again.entry.tolist() == expected
+
+
+def test_an_entry_in_several_buffers_is_taken_once() -> None:
+    first, second = stripes_of(0, 10, 1)[0], stripes_of(4, 10, 1)[0]
+    assert merge_entries([first, second, first], last=100).entry.tolist() == list(range(14))
+    assert merge_entries([], last=100).entry.tolist() == []
+    assert merge_entries([b"", second], last=5).entry.tolist() == [4, 5]
+
+
+def test_merging_does_not_read_behind_a_record_that_was_cut() -> None:
+    whole = stripes_of(0, 3, 1)[0]
+    for cut in range(0, len(whole), 8):
+        assert merge_entries([whole[:cut]], last=100).entry.tolist() == list(range(cut // (len(whole) // 3)))
+
+
+def test_a_merged_batch_outlives_its_parts() -> None:
+    parts: list[bytes] = stripes_of(0, 20, 4)
+    batch = merge_entries(list(parts), last=100)
+    del parts
+    assert batch[7].value == b"777"
+    assert merge_entries([batch.buffer], last=3).buffer.nbytes == 4 * (batch.buffer.nbytes // 20)
