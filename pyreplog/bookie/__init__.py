@@ -4,7 +4,8 @@
 |---|---|
 | protocol | requests and replies, and their bytes |
 | bookie | Bookie: the state machine; its rules |
-| ledgerstate | what it knows of one ledger |
+| ledgerstate, ledgerstates | what it knows of one ledger; those asked for lately |
+| admission | who may do what |
 | reading, duplicates | three-valued reads; entries that come a second time |
 | controls | control records: keys, fences, explicit LACs, limbo |
 | group | who waits for the next sync |
@@ -17,5 +18,6 @@
 | registration | its key in metadata while it runs |
 | ledgerlist, collector | which ledgers there are; the space of the others comes back |
 | service | over TCP |
+| counts, metrics | what it has done; for Prometheus |
 | node | all of it, as a process runs it |
 """

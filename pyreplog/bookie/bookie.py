@@ -12,18 +12,20 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable
-from hmac import compare_digest
 from typing import TYPE_CHECKING
 
 from pyreplog._native.peek import peek_entries
+from pyreplog.bookie.admission import check_key, check_writer
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.controls import Controls, encode_limbo
+from pyreplog.bookie.counts import BookieCounts, Gauges
 from pyreplog.bookie.duplicates import are_stored
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.bookie.group import CommitGroup, Waiting
-from pyreplog.bookie.ledgerstate import FENCE, NOTHING, LedgerState, load_state
+from pyreplog.bookie.ledgerstate import CONTROLS, FENCE, LedgerState
+from pyreplog.bookie.ledgerstates import LedgerStates
 from pyreplog.bookie.polls import Poll, Polls, Respond
-from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import ID_MAX, Flag, Kind, Reply, Request, Status
 from pyreplog.bookie.reading import read_entries
 from pyreplog.bookie.space import Space
 from pyreplog.errors import (
@@ -42,7 +44,9 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[Request, Respond], Reply | None]
 
-_DELETED_MAX = 65536
+
+def _nobody(reply: Reply) -> None:
+    """Waits for a commit."""
 
 
 class Bookie:
@@ -53,11 +57,11 @@ class Bookie:
     """
 
     def __init__(self, log: EntryLog, config: BookieConfig, limbo: Collection[int] = ()) -> None:
+        self.counts = BookieCounts()
         self._log = log
         self._space = Space(config, log.free_bytes)
         self._polls = Polls(config.long_polls_max)
-        self._ledgers: dict[int, LedgerState] = {}
-        self._deleted: dict[int, None] = {}  # the newest, in order
+        self._ledgers = LedgerStates(log, config.ledger_states_max, self._polls.awaits)
         self._group = CommitGroup()
         self._lacs: dict[int, LedgerState] = {}  # explicit LACs to be appended
         self._now_us = 0
@@ -76,15 +80,22 @@ class Bookie:
 
     def handle(self, request: Request, respond: Respond) -> None:
         """Do what is asked for. `respond` is called once, now or in a later call of any method here, with the Reply."""
+        self.counts.requests[request.kind] += 1
         reply = self._reply_to(request, respond)
         if reply is not None:
-            respond(reply)
+            self._answer(respond, reply)
+
+    def _answer(self, respond: Respond, reply: Reply) -> None:
+        self.counts.replies[reply.status] += 1
+        respond(reply)
 
     def _reply_to(self, request: Request, respond: Respond) -> Reply | None:
         """None: later."""
         if self._failure is not None:
             return self._refuse(request, Status.UNKNOWN, self._failure)
-        if request.ledger in self._deleted and request.kind != Kind.STATUS:
+        if max(request.ledger, request.first) > ID_MAX:
+            return self._refuse(request, Status.REFUSED, f"ids are {ID_MAX} at most")
+        if self._ledgers.is_deleted(request.ledger) and request.kind != Kind.STATUS:
             return self._refuse(request, Status.REFUSED, "the ledger was deleted")
         return self._guarded(self._handlers[request.kind], request, respond)
 
@@ -105,7 +116,7 @@ class Bookie:
             return self._refuse(request, Status.UNKNOWN, str(error))
 
     def _refuse(self, request: Request, status: Status, why: str) -> Reply:
-        state = self._ledgers.get(request.ledger)
+        state = self._ledgers.peek(request.ledger)
         lac = state.lac if state is not None else -1
         return Reply(status, request.ledger, request.first, request.last, lac, why.encode())
 
@@ -114,35 +125,7 @@ class Bookie:
         self._failure = f"the bookie's log failed: {error}"
         logger.error("%s", self._failure)
 
-    def _state(self, ledger: int) -> LedgerState | None:
-        state = self._ledgers.get(ledger)
-        if state is None:
-            state = load_state(self._log, ledger)
-            if state is not None:
-                self._ledgers[ledger] = state
-        return state
-
-    # ---- who may, and what is noted of it -------------------------------------------------------------------
-
-    def _check_key(self, request: Request, state: LedgerState | None) -> Reply | None:
-        """The refusal of a request whose key is not that of the ledger."""
-        if state is None or (state.key is None and state.limbo):
-            return None
-        if state.key is None:
-            return self._refuse(request, Status.UNKNOWN, "the ledger's key is lost")
-        if not compare_digest(state.key, request.key):
-            return self._refuse(request, Status.UNAUTHORIZED, "the key is not that of the ledger")
-        return None
-
-    def _check_writer(self, request: Request, state: LedgerState | None) -> Reply | None:
-        """The refusal of what only the ledger's writer may do, and, with Flag.RECOVERY, who recovers it."""
-        if (refusal := self._check_key(request, state)) is not None or request.flags & Flag.RECOVERY:
-            return refusal
-        if state is not None and state.fenced:
-            return self._refuse(request, Status.FENCED, "the ledger is fenced")
-        if state is not None and state.limbo:
-            return self._refuse(request, Status.UNKNOWN, "whether the ledger is fenced was lost in a crash")
-        return None
+    # ---- what is noted of a ledger --------------------------------------------------------------------------
 
     def _store(
         self, request: Request, state: LedgerState | None, controls: Controls, entries: ReadableBuffer = b""
@@ -155,7 +138,8 @@ class Bookie:
         self._log.append(records)
         self._space.add(memoryview(records).nbytes)
         if state is None:
-            state = self._ledgers[request.ledger] = LedgerState(request.ledger, controls, -1, -1)
+            state = LedgerState(request.ledger, controls, -1, -1)
+            self._ledgers.add(state)
         elif state.key is None:
             state.key = request.key
         return state
@@ -168,22 +152,23 @@ class Bookie:
 
     def _tell(self, polls: Iterable[Poll]) -> None:
         for poll in polls:
-            state = self._ledgers.get(poll.ledger)
+            state = self._ledgers.peek(poll.ledger)
             lac = state.lac if state is not None else -1
-            poll.respond(Reply(Status.OK, poll.ledger, 0, -1, lac))
+            self._answer(poll.respond, Reply(Status.OK, poll.ledger, 0, -1, lac))
 
     # ---- adds -----------------------------------------------------------------------------------------------
 
     def _add(self, request: Request, respond: Respond) -> Reply | None:
-        state = self._state(request.ledger)
-        if (refusal := self._check_writer(request, state)) is not None:
-            return refusal
+        state = self._ledgers.get(request.ledger)
+        if (refusal := check_writer(request, state)) is not None:
+            return self._refuse(request, *refusal)
         if not self._space.takes(recovery=bool(request.flags & Flag.RECOVERY)):
             return self._refuse(request, Status.READ_ONLY, f"only {self._space.free} bytes are free")
         ledger, first, last = request.ledger, request.first, request.last
-        _, highest, lac = peek_entries(request.records, ledger=ledger, first=first, last=last)
+        count, highest, lac = peek_entries(request.records, ledger=ledger, first=first, last=last)
         if state is None or first > state.last or not are_stored(self._log, request):
             state = self._store(request, state, Controls(), request.records)
+        self.counts.add(count, memoryview(request.records).nbytes)
         state.last = max(state.last, highest)
         self._raise_lac(state, lac)
         reply = Reply(Status.OK, ledger, first, last, state.lac)
@@ -197,12 +182,13 @@ class Bookie:
 
     def _fence(self, request: Request) -> Reply | None:
         """Fence the ledger, also one never seen; the reply is a refusal."""
-        state = self._state(request.ledger)
-        if (refusal := self._check_key(request, state)) is not None:
-            return refusal
+        state = self._ledgers.get(request.ledger)
+        if (refusal := check_key(request, state)) is not None:
+            return self._refuse(request, *refusal)
         if state is None or not state.fenced:
             state = self._store(request, state, Controls(fenced=True))
             state.fenced = True
+            self.counts.fences += 1
             self._group.touch(state, FENCE)
             self._tell(self._polls.wake(request.ledger))
         return None
@@ -216,24 +202,26 @@ class Bookie:
 
     def _read_now(self, request: Request, respond: Respond) -> Reply | None:
         """What is durable; None when the first of it is not durable yet."""
-        state = self._state(request.ledger)
+        state = self._ledgers.get(request.ledger)
         if state is not None and state.durable_below <= request.first:
             reply = Reply(Status.UNKNOWN, request.ledger, request.first, request.last, state.lac)
             self._group.wait(respond, reply, request)
             return None
-        return read_entries(self._log, request, state)
+        reply = read_entries(self._log, request, state)
+        self.counts.read_bytes += len(reply.body) if reply.status == Status.OK else 0
+        return reply
 
     def _last(self, request: Request, respond: Respond) -> Reply | None:
         if request.flags & Flag.FENCE and (refusal := self._fence(request)) is not None:
             return refusal
-        state = self._state(request.ledger)
+        state = self._ledgers.get(request.ledger)
         if state is not None and state.limbo:
             reply = self._refuse(request, Status.UNKNOWN, "entries of the ledger may have been lost in a crash")
         elif state is None:
             reply = Reply(Status.OK, request.ledger)
         else:
             reply = Reply(Status.OK, request.ledger, 0, state.last, state.lac)
-        if state is None or state.durable_below == NOTHING:
+        if state is None or state.durable_below > state.last:
             return reply
         self._group.wait(respond, reply)
         return None
@@ -241,19 +229,23 @@ class Bookie:
     # ---- LACs -----------------------------------------------------------------------------------------------
 
     def _set_lac(self, request: Request, respond: Respond) -> Reply | None:
-        state = self._state(request.ledger)
-        if (refusal := self._check_writer(request, state)) is not None:
-            return refusal
+        state = self._ledgers.get(request.ledger)
+        if (refusal := check_writer(request, state)) is not None:
+            return self._refuse(request, *refusal)
         if state is None:
             state = self._store(request, None, Controls())
+            self._group.touch(state, CONTROLS)
         if request.last > state.lac:
+            self._group.touch(state, CONTROLS)
             state.explicit_lac = request.last
             self._lacs[request.ledger] = state
             self._raise_lac(state, request.last)
+        if self._ledgers.crowded:
+            self._group.wait(_nobody, Reply(Status.OK))  # for states to be let go, somebody has to sync
         return Reply(Status.OK, request.ledger, request.first, request.last, state.lac)
 
     def _wait_lac(self, request: Request, respond: Respond) -> Reply | None:
-        state = self._state(request.ledger)
+        state = self._ledgers.get(request.ledger)
         lac = state.lac if state is not None else -1
         if lac > request.last:
             return Reply(Status.OK, request.ledger, 0, -1, lac)
@@ -301,7 +293,10 @@ class Bookie:
     def begin_commit(self) -> list[Waiting]:
         """The first of three steps, for drivers that let others in while the sync runs: take what waits."""
         self._append_lacs()
-        return self._group.begin()
+        group = self._group.begin()
+        if group:
+            self.counts.commit()
+        return group
 
     def sync(self) -> Exception | None:
         """The second step; not under the driver's lock. Returns what went wrong."""
@@ -318,11 +313,11 @@ class Bookie:
         self._group.end()
         for respond, reply, request in group:
             if self._failure is not None:
-                respond(reply._replace(status=Status.UNKNOWN, body=self._failure.encode()))
+                self._answer(respond, reply._replace(status=Status.UNKNOWN, body=self._failure.encode()))
             elif request is None:
-                respond(reply)
+                self._answer(respond, reply)
             elif (late := self._guarded(self._read_now, request, respond)) is not None:
-                respond(late)
+                self._answer(respond, late)
 
     def _append_lacs(self) -> None:
         """Explicit LACs become control records, one for each ledger; the next sync makes them durable."""
@@ -349,6 +344,10 @@ class Bookie:
         """At the last look."""
         return self._space.free
 
+    def gauges(self) -> Gauges:
+        """How many of what there are now."""
+        return Gauges(len(self._ledgers), len(self._ledgers.limbo), self._polls.count)
+
     @property
     def failure(self) -> str | None:
         """Why everything is UNKNOWN for good."""
@@ -364,36 +363,36 @@ class Bookie:
             self._log.append(b"".join(records))
             self._log.sync()
         for ledger in ledgers:
-            if (state := self._ledgers.get(ledger)) is not None:
+            if (state := self._ledgers.peek(ledger)) is not None:
                 state.limbo = True
+            self._ledgers.limbo.add(ledger)
 
     def leave_limbo(self, ledger: int) -> None:
         """All entries that the bookie should have are here again, or were never. Errors: those of the log."""
-        state = self._state(ledger)
+        state = self._ledgers.get(ledger)
         if state is not None and state.limbo:
             self._log.append(encode_limbo(ledger, False))
+            self._group.touch(state, CONTROLS)
             state.limbo = False
+            self._ledgers.limbo.discard(ledger)
 
     def append_controls(self, ledger: int) -> None:
         """Append once more what the control records of a ledger say now, for those whose segment is to go."""
-        state = self._state(ledger)
+        state = self._ledgers.get(ledger)
         if state is not None:
             self._log.append(state.controls.encode(ledger))
 
     def forget(self, ledger: int) -> None:
         """The ledger was deleted. Its id does not come back: who still asks for it is refused (#4462)."""
-        self._deleted[ledger] = None
-        if len(self._deleted) > _DELETED_MAX:
-            del self._deleted[next(iter(self._deleted))]
+        self._ledgers.forget(ledger)
         for poll in self._polls.wake(ledger):
-            poll.respond(Reply(Status.REFUSED, ledger, body=b"the ledger was deleted"))
-        self._ledgers.pop(ledger, None)
+            self._answer(poll.respond, Reply(Status.REFUSED, ledger, body=b"the ledger was deleted"))
         self._lacs.pop(ledger, None)
 
     def stop(self, why: str) -> None:
         """Answer all that wait, and from now on everything, with UNKNOWN."""
         self._failure = self._failure or why
         for respond, reply, _ in self._group.begin():
-            respond(reply._replace(status=Status.UNKNOWN, body=self._failure.encode()))
+            self._answer(respond, reply._replace(status=Status.UNKNOWN, body=self._failure.encode()))
         for poll in self._polls.wake_all():
-            poll.respond(Reply(Status.UNKNOWN, poll.ledger, body=self._failure.encode()))
+            self._answer(poll.respond, Reply(Status.UNKNOWN, poll.ledger, body=self._failure.encode()))

@@ -69,6 +69,7 @@ class Collector:
     ) -> None:
         self._log, self._config, self._ledgers, self._alone = log, config, ledgers, alone
         self._round: Iterator[None] | None = None
+        self.copied_bytes = self.hollowed = self.trimmed = 0  # bytes of entries; segments
 
     def step(self) -> bool:
         """Go on with this round, or begin one; False: it is over.
@@ -145,12 +146,13 @@ class Collector:
             while at <= share.last:
                 records, at = self._log.log.read_share(share, ledger, at, self._config.collect_step_bytes)
                 self._log.append(records)
+                self.copied_bytes += len(records)
                 yield
         for ledger in segment.controls:
             self._append_controls(ledger)
         if segment.live or segment.controls:
             self._log.sync()
-        self._alone(lambda _: self._remove(segment.base))
+        self._remove(segment.base)
         logger.info("segment at %d: %d of %d bytes were live", segment.base, segment.live_bytes, segment.total_bytes)
         yield
 
@@ -158,10 +160,11 @@ class Collector:
         self._alone(lambda bookie: bookie.append_controls(ledger))
 
     def _remove(self, base: int) -> None:
-        """Alone: a read that looked the old copy up a moment ago would not find it, and the new one neither."""
         log = self._log.log
-        if base != log.start_position:
+        start = log.start_position
+        if base != start:
             log.hollow(base)
+            self.hollowed += 1
             return
         needed = (at for at, shares in log.segments() if at != base and shares)
-        log.trim(next(needed, log.end_position))
+        self.trimmed += (log.trim(next(needed, log.end_position)) - start) // log.segment_bytes

@@ -26,6 +26,8 @@ class BookieConfig:
     there is as much as the second. reserve_bytes: with less than this not even those of ledger recovery are.
     space_check_bytes: free space is looked at after so many bytes of adds, beside the driver's regular look.
     long_polls_max: requests that may wait for a LAC at a time.
+    ledger_states_max: ledgers whose state is kept in memory, about 500 bytes each; of others it is looked up in the log
+    when they are asked for.
     compact_below_percent: a segment is rewritten when less of it is live; 0: never.
     collect_interval_ms: between two rounds of garbage collection.
     collect_step_bytes: live bytes that garbage collection copies before it lets others go on.
@@ -39,6 +41,7 @@ class BookieConfig:
     reserve_bytes: int = 192 << 20
     space_check_bytes: int = 4 << 20
     long_polls_max: int = 65536
+    ledger_states_max: int = 16384
     compact_below_percent: int = 50
     collect_interval_ms: int = 60_000
     collect_step_bytes: int = 4 << 20
@@ -58,6 +61,7 @@ class BookieConfig:
             )
         self._check("space_check_bytes", 1, 1 << 62)
         self._check("long_polls_max", 1, 1 << 24)
+        self._check("ledger_states_max", 1, 1 << 24)
         self._check("compact_below_percent", 0, 100)
         self._check("collect_interval_ms", 1, 1 << 40)
         self._check("collect_step_bytes", 1, 1 << 30)

@@ -7,8 +7,11 @@ from pyreplog.bookie.controls import Controls, load_controls
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.errors import CorruptionError
 
-NOTHING = 1 << 62
-"""Above all entry ids."""
+CONTROLS = 1 << 62
+"""Above all entry ids: only control records that nobody waits for."""
+
+NOTHING = CONTROLS + 1
+"""Above all."""
 
 FENCE = -1
 """Below all entry ids."""

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.counts import BookieCounts, Gauges
 from pyreplog.bookie.entrylog import DiskLog
 from pyreplog.bookie.identity import LOG
 from pyreplog.bookie.polls import Respond
@@ -94,7 +95,19 @@ class LocalBookie(Handle):
 
     def sync(self) -> Exception | None:
         """The second step of a commit, for a driver that commits by itself: see Bookie."""
-        return self._bookie.sync()
+        began_us = self._clock.monotonic_us()
+        error = self._bookie.sync()
+        self.counts.sync_seconds.observe((self._clock.monotonic_us() - began_us) / 1e6)
+        return error
+
+    @property
+    def counts(self) -> BookieCounts:
+        """What it has done."""
+        return self._bookie.counts
+
+    def gauges(self) -> Gauges:
+        """What it has at the moment. Errors: ClosedError, ForkedError."""
+        return self.with_bookie(lambda bookie: bookie.gauges())
 
     @property
     def failure(self) -> str | None:
@@ -144,7 +157,7 @@ class LocalBookie(Handle):
                     self._bookie.expire(self._clock.monotonic_us())
                 group = self._bookie.begin_commit()
             if group:
-                error = self._bookie.sync()
+                error = self.sync()
                 with self._lock:
                     self._bookie.end_commit(group, error)
             self._deliver()

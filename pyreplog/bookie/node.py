@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.ledgerlist import LedgerList
+from pyreplog.bookie.metrics import bookie_metrics
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.registration import Availability, Registration
 from pyreplog.bookie.service import SERVICE, BookieService
@@ -17,6 +18,7 @@ from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import PoisonedError, ReplogError
 from pyreplog.handles import Handle
 from pyreplog.metadata.store import MetadataStore
+from pyreplog.metrics import Metric
 from pyreplog.net.handshake import Identity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
@@ -95,6 +97,11 @@ class BookieNode(Handle):
 
     def _availability(self) -> Availability:
         return Availability(self.address, self._rack, self.bookie.read_only, self.bookie.free_bytes)
+
+    def metrics(self) -> Iterator[Metric]:
+        """Its numbers, for `pyreplog.metrics`. Any thread. Errors: ClosedError, ForkedError."""
+        self._check_open()
+        return bookie_metrics(self.identity.id, self.bookie, self._collector, self._server)
 
     # ---- while it runs --------------------------------------------------------------------------------------
 

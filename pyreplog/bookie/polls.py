@@ -42,6 +42,10 @@ class Polls:
         self.count += 1
         return True
 
+    def awaits(self, ledger: int) -> bool:
+        """Whether somebody waits for this ledger."""
+        return ledger in self._waiting
+
     def reached(self, ledger: int, lac: int) -> list[Poll]:
         """Those of a ledger whose LAC is now `lac` that need wait no longer."""
         if ledger not in self._waiting:

@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from pyreplog.cli import tls
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ledger.cluster import Cluster
 
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--embedded", metavar="DIR", help="in place of --cluster: a cluster that one process embeds")
     parser.add_argument("--bookies", metavar="N", type=int, default=3, help="bookies of --embedded (default 3)")
     parser.add_argument("--secret-file", metavar="FILE", type=Path, help="holds the secret that the bookies share")
+    tls.add_client_arguments(parser)
 
 
 def add_password(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +39,7 @@ def cluster(arguments: argparse.Namespace) -> Cluster:
         return Cluster.embedded(arguments.embedded, bookies=arguments.bookies)
     if not arguments.cluster:
         raise InvalidArgumentError(f"say which cluster: --cluster URL, ${VARIABLE} or --embedded DIR")
-    return Cluster.connect(arguments.cluster, secret=_content(arguments.secret_file))
+    return Cluster.connect(arguments.cluster, secret=_content(arguments.secret_file), tls=tls.client_context(arguments))
 
 
 def _content(path: Path | None) -> bytes | None:

@@ -3,7 +3,7 @@
 | file | holds |
 |---|---|
 | commitlog | CommitLog: the writer |
-| ledgerlog, ledgermap | LedgerLog: the entries of many ledgers in one log; which segment has which |
+| ledgerlog, manyledgers, ledgermap | LedgerLog: the entries of many ledgers in one log; what is under it |
 | hollow | giving back the space of a segment in the middle of a log |
 | reader | LogReader: read-only handle, in any process |
 | access | what both offer: scan, follow, lookups by position and time |

@@ -32,7 +32,7 @@ LAYERS = [
 ]
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 # Single modules that count as one part.
-BASE = {"config", "clock", "handles", "metrics", "ack", "purgatory", "timing_wheel"}
+BASE = {"config", "clock", "handles", "metrics", "ack", "purgatory", "timing_wheel", "uninterrupted"}
 
 LAZY = {"numpy", "pyarrow", "pyspark", "kazoo", "rich", "prometheus_client", "sqlite3", "multiprocessing", "http"}
 

@@ -1,0 +1,74 @@
+"""A bookie's numbers for Prometheus; docs/operations.md says what each is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyreplog._native.entries import CONTROL
+from pyreplog.bookie.collector import Collector
+from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.protocol import Kind, Status
+from pyreplog.metrics import Histogram, Labels, Metric
+from pyreplog.net.server import Server
+
+_PREFIX = "pyreplog_bookie_"
+
+
+def bookie_metrics(name: str, bookie: LocalBookie, collector: Collector, server: Server | None) -> Iterator[Metric]:
+    """name: as ledgers name it. server: None in an embedded cluster. Costs a look through the ids of all ledgers."""
+    labels = {"bookie": name}
+    yield from _counted(labels, bookie)
+    yield from _there_now(labels, bookie)
+    yield from _collected(labels, collector)
+    if server is not None:
+        yield _gauge("connections", "Connections that are open.", labels, len(server.connections))
+        yield _counter("refused_connections", "Connections turned away, or whose hello failed.", labels, server.refused)
+        yield _gauge(
+            "inflight_bytes", "Bytes of requests whose replies have not left.", labels, server.inflight_bytes
+        )  # fmt: skip
+
+
+def _counted(labels: Labels, bookie: LocalBookie) -> Iterator[Metric]:
+    counts = bookie.counts
+    kinds = [({**labels, "kind": Kind(kind).name.lower()}, float(n)) for kind, n in counts.requests.items()]
+    statuses = [({**labels, "status": Status(status).name.lower()}, float(n)) for status, n in counts.replies.items()]
+    yield Metric(f"{_PREFIX}requests", "counter", "Requests, by what they ask for.", [*kinds])
+    yield Metric(f"{_PREFIX}replies", "counter", "Replies; all but ok are refusals or unknown outcomes.", [*statuses])
+    yield _counter(
+        "added_entries", "Entries taken, those that were here already included.", labels, counts.added_entries
+    )
+    yield _counter("added_bytes", "Bytes of those entries, as encoded.", labels, counts.added_bytes)
+    yield _counter("read_bytes", "Bytes of entries given out.", labels, counts.read_bytes)
+    yield _counter("fences", "Ledgers fenced.", labels, counts.fences)
+    yield _histogram("commit_entries", "Entries that one sync made durable.", labels, counts.commit_entries)
+    yield _histogram("sync_seconds", "Time that a sync of the log took.", labels, counts.sync_seconds)
+
+
+def _there_now(labels: Labels, bookie: LocalBookie) -> Iterator[Metric]:
+    gauges = bookie.gauges()
+    ledgers = {ledger % CONTROL for ledger in bookie.log.log.ledgers()}
+    yield _gauge("ledgers", "Ledgers that have entries or a fence or a key here.", labels, len(ledgers))
+    yield _gauge("ledger_states", "Ledgers whose state is kept in memory.", labels, gauges.ledger_states)
+    yield _gauge("limbo_ledgers", "Ledgers found since the start that may have lost entries.", labels, gauges.limbo)
+    yield _gauge("long_polls", "Requests that wait for a LAC.", labels, gauges.long_polls)
+    yield _gauge("free_bytes", "Free space on the disk of the log, at the last look.", labels, bookie.free_bytes)
+    yield _gauge("read_only", "1: no new entries are taken, for lack of space.", labels, bookie.read_only)
+    yield _gauge("failed", "1: the log failed, and everything is answered with unknown.", labels, bool(bookie.failure))
+
+
+def _collected(labels: Labels, collector: Collector) -> Iterator[Metric]:
+    yield _counter("trimmed_segments", "Segments removed from the log's front.", labels, collector.trimmed)
+    yield _counter("hollowed_segments", "Segments emptied in the log's middle.", labels, collector.hollowed)
+    yield _counter("compacted_bytes", "Bytes of live entries copied to free segments.", labels, collector.copied_bytes)
+
+
+def _gauge(name: str, text: str, labels: Labels, value: float) -> Metric:
+    return Metric(_PREFIX + name, "gauge", text, [(labels, float(value))])
+
+
+def _counter(name: str, text: str, labels: Labels, value: float) -> Metric:
+    return Metric(_PREFIX + name, "counter", text, [(labels, float(value))])
+
+
+def _histogram(name: str, text: str, labels: Labels, value: Histogram) -> Metric:
+    return Metric(_PREFIX + name, "histogram", text, [(labels, value)])

@@ -1,0 +1,135 @@
+"""Numbers for Prometheus. Whoever has some lists them when asked; prometheus_client, the extra `metrics`, serves them.
+
+Nothing is counted per entry: counters move per request or batch, gauges are looked up when somebody scrapes. Names end
+in their unit, which is a base unit (seconds, bytes), and counters in `_total`.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from pyreplog.errors import MissingExtraError, ReplogError
+from pyreplog.handles import Handle
+
+if TYPE_CHECKING:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.registry import CollectorRegistry
+
+    Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+
+logger = logging.getLogger(__name__)
+
+Labels = Mapping[str, str]
+
+
+class Histogram:
+    """How often values up to each of `bounds` (ascending) were seen. One thread observes; any may read."""
+
+    __slots__ = ("_bounds", "_counts", "total")
+
+    def __init__(self, bounds: Iterable[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """(upper bound, how many values are not above it), as Prometheus wants them."""
+        found, seen = [], 0
+        for bound, count in zip((*self._bounds, None), list(self._counts), strict=True):
+            seen += count
+            found.append(("+Inf" if bound is None else f"{float(bound)}", float(seen)))
+        return found
+
+
+class Metric(NamedTuple):
+    """One metric. name: without `_total`. help: one line, what it means. samples: (labels, value) each; of a histogram
+    the value is a Histogram."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    samples: list[tuple[Labels, float | Histogram]]
+
+
+Source = Callable[[], Iterable[Metric]]
+"""Lists what there is now; called at each scrape, in any thread."""
+
+
+def register(source: Source, registry: CollectorRegistry | None = None) -> Callable[[], None]:
+    """Have a registry of prometheus_client (default: its global one) ask `source` at each scrape; returns what undoes
+    that. MissingExtraError: prometheus_client is not installed."""
+    client = _client()
+    registry = registry if registry is not None else client.REGISTRY
+    collector = _Collector(source, client)
+    registry.register(collector)
+    return lambda: registry.unregister(collector)
+
+
+class MetricsServer(Handle):
+    """Answers scrapes over HTTP, in a thread of its own, until it is closed.
+
+    sources: who is asked. host: loopback unless told otherwise; everybody who reaches it may read. port: 0 for a free
+    one. Errors: MissingExtraError, prometheus_client is not installed; OSError, the address is in use or not ours.
+    """
+
+    def __init__(self, sources: Iterable[Source], *, host: str = "127.0.0.1", port: int = 0) -> None:
+        client = _client()
+        registry = client.CollectorRegistry()
+        for source in sources:
+            register(source, registry)
+        self._server, self._thread = client.start_http_server(port, host, registry)
+        self.address: tuple[str, int] = self._server.server_address[:2]
+        super().__init__(f"metrics server at {self.address[0]}:{self.address[1]}")
+
+    def _let_go(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _client() -> ModuleType:
+    try:
+        import prometheus_client.core
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] != "prometheus_client":
+            raise
+        raise MissingExtraError("metrics need prometheus_client: pip install 'pyreplog[metrics]'") from error
+    return prometheus_client
+
+
+class _Collector:
+    """A source, as prometheus_client wants it."""
+
+    def __init__(self, source: Source, client: ModuleType) -> None:
+        self._source, self._client = source, client
+
+    def collect(self) -> Iterator[Family]:
+        families: dict[str, Metric] = {}
+        try:
+            found = list(self._source())
+        except ReplogError as error:  # closed, most likely; the other sources tell theirs
+            logger.warning("metrics: %s", error)
+            found = []
+        for metric in found:
+            there = families.setdefault(metric.name, metric)
+            if there is not metric:  # of another bookie, say: a name may come once
+                families[metric.name] = there._replace(samples=there.samples + metric.samples)
+        yield from map(self._family, families.values())
+
+    def _family(self, metric: Metric) -> Family:
+        core = self._client.core
+        names = list(metric.samples[0][0]) if metric.samples else []
+        kinds = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
+        made: Family = kinds.get(metric.kind, core.HistogramMetricFamily)(metric.name, metric.help, labels=names)
+        for labels, value in metric.samples:
+            told = (value.buckets(), value.total) if isinstance(value, Histogram) else (value,)
+            made.add_metric(list(labels.values()), *told)
+        return made
