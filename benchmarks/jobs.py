@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
+import select
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyreplog
 from benchmarks.entries import BATCH, in_turn, make_values, stride
 from benchmarks.logs import fill
 from benchmarks.proc import anonymous_bytes
+
+if TYPE_CHECKING:
+    from pyreplog.bookie.node import BookieNode
 
 _SEGMENTS_BEFORE = 4
 
@@ -83,11 +89,118 @@ def load_peer(name: str, path: str, size: int, count: int, seconds: float, segme
     raise AssertionError("alive after SIGKILL")
 
 
+def bookie(path: str, url: str, name: str, settings: dict[str, Any], busy_poll_us: int) -> None:
+    """A bookie, until standard input ends; each line there asks it to "collect" garbage, or to "sync" its log, and to
+    say when it has."""
+    from pyreplog.bookie.config import BookieConfig
+    from pyreplog.bookie.node import BookieNode
+    from pyreplog.ledger.ledgermetadata import metadata_key
+    from pyreplog.ledger.stored import open_ledgers
+    from pyreplog.metadata.url import open_store
+
+    with (
+        open_store(url) as store,
+        BookieNode(
+            path, name, store, BookieConfig.of(settings), open_ledgers=lambda bookie: open_ledgers(store, bookie),
+            key_of=metadata_key, busy_poll_us=busy_poll_us,
+        ) as node,
+    ):  # fmt: skip
+        _tell(node.address)
+        while True:
+            asked = select.select([sys.stdin], [], [], 1.0)[0]
+            node.keep()
+            if asked:
+                word = sys.stdin.readline().strip()
+                if not word:
+                    return
+                node.bookie.log.sync()
+                if word == "collect":
+                    _settle(node)
+                _tell(word)
+
+
+def _settle(node: BookieNode) -> None:
+    """Until a round of garbage collection frees nothing, and the next segments are ready."""
+    log, spares = node.bookie.log.log, node.bookie.config.spare_segments
+    start = -1
+    while log.start_position != start or log._log.stats().ready_segments < spares:
+        start = log.start_position
+        node.keep()
+        time.sleep(0.002)
+
+
+def bare_bookie(path: str, size: int, log_bytes: int, synced: bool, spin: bool) -> None:
+    """The bare limit's bookie: serves one client, then checks what its log holds of values of this size."""
+    from benchmarks.limits import quorum
+
+    with Path(path).open("w+b") as file, socket.create_server(("127.0.0.1", 0)) as server:
+        file.write(bytes(log_bytes))  # pre-zeroed: no block is allocated, no extent converted while it is measured
+        file.flush()
+        os.fsync(file.fileno())
+        log = quorum.Log(file.fileno(), log_bytes, synced=synced)
+        _tell(server.getsockname()[1])
+        client, _ = server.accept()
+        with client:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            log.serve(client.fileno(), spin=spin)
+        _tell({"records": log.records, "checked": log.check(quorum.Values(make_values(size)))})
+
+
+def pour(size: int) -> None:
+    """Send so many bytes to whoever connects, until standard input ends."""
+    data = mmap.mmap(-1, size)
+    data.write(os.urandom(1 << 10) * (size >> 10))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        _tell(server.getsockname()[1])
+        while sys.stdin not in (ready := select.select([sys.stdin, server], [], [])[0]) and server in ready:
+            client, _ = server.accept()
+            with client, memoryview(data) as view:
+                for start in range(0, size, 1 << 20):
+                    client.sendall(view[start : start + (1 << 20)])
+
+
+def abandon(url: str, size: int, entries: int, tail: int) -> NoReturn:
+    """Write a ledger of so many entries, tell its id, and die. The last `tail` are a batch that carries the LAC before
+    it: of their own confirmation no bookie was told."""
+    from pyreplog.ledger.cluster import Cluster
+
+    values = in_turn(make_values(size), tail)
+    ledger = Cluster.connect(url).create_ledger(3, 3, 2, durability="appended")
+    for _ in range(entries // tail - 1):
+        ledger.submit_batch(values)
+    ledger.append_batch(values[: entries % tail])
+    ledger.append_batch(in_turn(values[entries % len(values) :] + values[: entries % len(values)], tail))
+    _tell(ledger.id)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("alive after SIGKILL")
+
+
+def load_ledger(url: str, size: int, window_bytes: int) -> None:
+    """Write to a ledger without a pause, and without giving up on a bookie, until told to stop; says how many entries
+    that were."""
+    from pyreplog.ledger.cluster import Cluster
+    from pyreplog.net.limits import Limits
+
+    values, entries = make_values(size), 0
+    patient = Limits(silence_s=600.0, stall_s=600.0)
+    with Cluster.connect(url, limits=patient, request_timeout_s=600.0) as cluster:
+        with cluster.create_ledger(3, 3, 3, durability="appended") as connecting:
+            connecting.append_batch(values)  # confirmed: there is a connection to each bookie
+        with cluster.create_ledger(3, 3, 2, durability="appended", window_bytes=window_bytes) as ledger:
+            _tell(ledger.id)
+            while not select.select([sys.stdin], [], [], 0)[0]:
+                ledger.submit_batch(values)
+                entries += len(values)
+        _tell(entries)
+
+
 def _tell(what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 
-_JOBS = {job.__name__: job for job in (follow, hear, crash, grow, load_peer)}
+_JOBS = {
+    job.__name__: job for job in (follow, hear, crash, grow, load_peer, bookie, bare_bookie, pour, abandon, load_ledger)
+}
 
 if __name__ == "__main__":
     _JOBS[sys.argv[1]](*json.loads(sys.argv[2]))

@@ -23,7 +23,9 @@ class Job:
     def __init__(self, name: str, *arguments: Any) -> None:
         command = [sys.executable, "-m", "benchmarks.jobs", name, json.dumps(arguments)]
         self._name = name
-        self._process = subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
         self.pid = self._process.pid
 
     def answer(self) -> Any:
@@ -33,6 +35,11 @@ class Job:
         if not line:
             raise RuntimeError(f"job {self._name} ended with status {self._process.wait()} and no answer")
         return json.loads(line)
+
+    def ask(self, word: str) -> None:
+        """Say a line to it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(word + "\n")
 
     def wait(self, *, killed: bool = False) -> None:
         """Wait for its end: of its own accord, or by the SIGKILL it sends itself."""
@@ -45,8 +52,9 @@ class Job:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
 
 
 @contextmanager

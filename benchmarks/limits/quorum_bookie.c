@@ -11,9 +11,16 @@
 #include "limit.h"
 
 static const int64_t GROUP_BYTES = 1 << 20;
+static const int64_t SPIN_NS = 10 * 1000 * 1000; /* then it sleeps: the other side may be measured now */
+
+static int wait_for_input(int socket, int ms) {
+    struct pollfd wanted = {.fd = socket, .events = POLLIN};
+    return poll(&wanted, 1, ms) == 1;
+}
 
 /* 1: read; 0: the peer has gone, at a frame's border if `at_border`; -1: errno says why. */
 static int read_all(int socket, uint8_t *p, int64_t size, int spin, int at_border) {
+    const int64_t began = spin ? limit_now_ns() : 0;
     for (int64_t got = 0; got < size;) {
         ssize_t n = recv(socket, p + got, (size_t)(size - got), spin ? MSG_DONTWAIT : 0);
         if (n > 0) {
@@ -21,16 +28,14 @@ static int read_all(int socket, uint8_t *p, int64_t size, int spin, int at_borde
         } else if (n == 0) {
             errno = ECONNRESET;
             return at_border && got == 0 ? 0 : -1;
-        } else if (errno != EAGAIN && errno != EINTR) {
+        } else if (errno == EAGAIN) {
+            if (limit_now_ns() - began > SPIN_NS)
+                wait_for_input(socket, -1);
+        } else if (errno != EINTR) {
             return -1;
         }
     }
     return 1;
-}
-
-static int has_input(int socket) {
-    struct pollfd wanted = {.fd = socket, .events = POLLIN};
-    return poll(&wanted, 1, 0) == 1;
 }
 
 static int sync_log(quorum_log *log) {
@@ -84,7 +89,7 @@ int quorum_serve(quorum_log *log, int socket, int spin) {
         if (take_frame(log, socket, size, spin) < 0)
             return errno;
         if (log->fd >= 0) {
-            if (log->at - log->synced < GROUP_BYTES && has_input(socket))
+            if (log->at - log->synced < GROUP_BYTES && wait_for_input(socket, 0))
                 continue; /* one sync for all that is there */
             if (sync_log(log) < 0)
                 return errno;

@@ -11,6 +11,14 @@ from benchmarks.result import Section
 from benchmarks.rows.append import batches, single
 from benchmarks.rows.follower import follower
 from benchmarks.rows.fresh import fresh
+from benchmarks.rows.ledgers.backlog import backlog
+from benchmarks.rows.ledgers.embedded import embedded
+from benchmarks.rows.ledgers.latency import latency
+from benchmarks.rows.ledgers.peers import peers as ledger_peers
+from benchmarks.rows.ledgers.pipelined import pipelined
+from benchmarks.rows.ledgers.recovery import recovery as ledger_recovery
+from benchmarks.rows.ledgers.striped import striped
+from benchmarks.rows.ledgers.synced import synced as ledger_synced
 from benchmarks.rows.memory import memory
 from benchmarks.rows.peers import groups, peers
 from benchmarks.rows.read import read
@@ -35,6 +43,14 @@ ROWS: dict[str, Row] = {
     "peers": peers,
     "recovery": recovery,
     "memory": memory,
+    "ledgers-pipelined": pipelined,
+    "ledgers-latency": latency,
+    "ledgers-synced": ledger_synced,
+    "ledgers-embedded": embedded,
+    "ledgers-read": striped,
+    "ledgers-recovery": ledger_recovery,
+    "ledgers-memory": backlog,
+    "ledgers-peers": ledger_peers,
 }
 
 

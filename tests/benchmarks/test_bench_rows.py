@@ -11,19 +11,22 @@ import pytest
 from benchmarks import report
 from benchmarks.peers import PEERS, Pyreplog, Work
 from benchmarks.peers.contest import read_rates
+from benchmarks.peers.replicated import REPLICATED, OurLedger
 from benchmarks.plan import Plan
 from benchmarks.result import Section
 from benchmarks.rows import peers as peers_row
+from benchmarks.rows.ledgers import peers as replicated_row
 from benchmarks.rows.registry import ROWS, measure
 
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our side of the peers' table makes its files with the default size, which takes longer than all else here."""
+    """Our side of the peers' tables makes its files with the default size, which takes longer than all else here."""
     monkeypatch.setattr(Pyreplog, "segment_bytes", 1 << 20)
+    monkeypatch.setattr(OurLedger, "settings", OurLedger.settings | {"segment_bytes": 1 << 20})
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if name != "peers"])
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in ("peers", "ledgers-peers")])
 def test_row(name: str, tmp_path: Path) -> None:
     section = measure(name, Plan.tiny(tmp_path))
     check(section)
@@ -41,6 +44,19 @@ def test_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row[0] for row in rates.rows] == ["pyreplog, recycled", *titles]
     assert [row[0] for row in state.rows] == titles
     assert all(int(row[1].replace(",", "")) >= 256 for row in state.rows), "each store held entries when it was killed"
+    assert not list(tmp_path.iterdir())
+
+
+def test_replicated_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicated_row, "_GOALS", {100: 10.0})
+    section = measure("ledgers-peers", Plan.tiny(tmp_path))
+    check(section)
+    assert [(found.work, found.ours.durability) for found in section.comparisons] == [
+        (work, durability) for durability in ("appended", "synced") for work in ("100 B, batches", "100 B, one append")
+    ]
+    for table, durability in zip(section.tables, ("appended", "synced"), strict=True):
+        kinds = [kind for kind in REPLICATED.values() if durability in kind.durabilities]
+        assert [row[0] for row in table.rows] == [kind.title for kind in kinds]
     assert not list(tmp_path.iterdir())
 
 

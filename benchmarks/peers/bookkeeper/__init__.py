@@ -1,0 +1,5 @@
+"""BookKeeper itself, on the same machine: `python -m benchmarks.peers.bookkeeper`.
+
+Maven fetches it from its default repository, so this is no part of `make bench` or of the tests. It needs mvn and a JDK
+(apt-get install maven default-jdk-headless).
+"""

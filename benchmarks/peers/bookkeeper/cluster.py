@@ -1,0 +1,116 @@
+"""ZooKeeper and bookies, each in a process of its own, and the load of src/main/java on them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.limits.build import ROOT
+from benchmarks.peers.replicated.peer import Servers, free_ports, program
+from benchmarks.result import Durability
+
+_BUILT = ROOT / "build" / "bookkeeper"
+_SECONDS = 600
+_SERVER_MEMORY = ("-Xmx512m", "-XX:MaxDirectMemorySize=512m")
+
+_BOOKIE = """
+metadataServiceUri={uri}
+bookiePort={port}
+allowLoopback=true
+advertisedAddress=127.0.0.1
+journalDirectories={folder}/journal
+ledgerDirectories={folder}/ledgers
+journalSyncData={sync}
+journalMaxGroupWaitMSec=1
+journalPreAllocSizeMB=16
+journalMaxSizeMB=512
+skipListSizeLimit=67108864
+logSizeLimit=134217728
+serverNumIOThreads=2
+numAddWorkerThreads=1
+autoRecoveryDaemonEnabled=false
+httpServerEnabled=false
+enableStatistics=false
+diskUsageThreshold=0.99
+diskUsageWarnThreshold=0.98
+"""
+
+
+class Loaded(NamedTuple):
+    """What a load found: entries per second; nanoseconds of an entry; how many were read back."""
+
+    rate: float
+    p50_ns: int
+    p99_ns: int
+    read_back: int
+
+
+def build() -> None:
+    """Have Maven fetch BookKeeper, and compile the load."""
+    pom = Path(__file__).parent / "pom.xml"
+    _run([program("mvn", "maven"), "-q", "-B", "-f", str(pom), "package"])
+
+
+class BookKeeper:
+    """ZooKeeper and so many bookies in a folder. synced: a bookie confirms what is on its disk."""
+
+    def __init__(self, folder: Path, durability: Durability, bookies: int = 3) -> None:
+        self._servers = Servers()
+        keeper, *ports = free_ports(1 + bookies)
+        self._uri = f"zk+null://127.0.0.1:{keeper}/ledgers"
+        try:
+            (folder / "zookeeper").mkdir()
+            main = ("org.apache.zookeeper.server.ZooKeeperServerMain", str(keeper), str(folder / "zookeeper"))
+            self._serve(folder / "zookeeper.log", "-Dzookeeper.admin.enableServer=false", *main)
+            self._servers.until(lambda: _listens(keeper), ConnectionRefusedError)
+            configurations = [self._configure(folder / str(port), port, durability) for port in ports]
+            shell = ("org.apache.bookkeeper.bookie.BookieShell", "-conf", str(configurations[0]))
+            _run(_java(*shell, "metaformat", "-nonInteractive", "-force"))
+            for configuration in configurations:
+                main = ("org.apache.bookkeeper.server.Main", "--conf", str(configuration))
+                self._serve(configuration.with_suffix(".log"), *_SERVER_MEMORY, *main)
+            for port in ports:
+                self._servers.until(partial(_listens, port), ConnectionRefusedError)
+        except BaseException:
+            self.close()
+            raise
+
+    def _configure(self, folder: Path, port: int, durability: Durability) -> Path:
+        folder.mkdir()
+        path = folder / "bookie.conf"
+        sync = "true" if durability == "synced" else "false"
+        path.write_text(_BOOKIE.format(uri=self._uri, port=port, folder=folder, sync=sync))
+        return path
+
+    def _serve(self, log: Path, *words: str) -> None:
+        self._servers.start(_java(*words), log)
+
+    def load(self, quorums: tuple[int, int, int], size: int, window: int, warm_up_s: int, seconds: int) -> Loaded:
+        """One client appends entries, `window` of them on their way."""
+        numbers = (*quorums, size, window, warm_up_s, seconds)
+        told = _run(_java("-Xmx1g", "pyreplog.Load", self._uri, *map(str, numbers)))
+        (line,) = (line for line in told.splitlines() if line.startswith("{"))  # the others are its logs
+        return Loaded(**json.loads(line))
+
+    def close(self) -> None:
+        self._servers.close()
+
+
+def _java(*words: str) -> list[str]:
+    return [program("java", "default-jdk-headless"), "-cp", f"{_BUILT / 'load.jar'}:{_BUILT / 'lib' / '*'}", *words]
+
+
+def _listens(port: int) -> bool:
+    socket.create_connection(("127.0.0.1", port)).close()
+    return True
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+    return done.stdout

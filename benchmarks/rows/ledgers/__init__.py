@@ -1,0 +1,1 @@
+"""Ledgers on bookies in processes of their own, beside the bare limit of the same work and beside peers."""

@@ -1,0 +1,77 @@
+"""Three bookies in this process beside one log."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.entries import BATCH, SIZES
+from benchmarks.ledgers import SPARES, Turns, segment_files, settings, turn_entries
+from benchmarks.logs import recycled, settle
+from benchmarks.plan import Plan
+from benchmarks.result import Comparison, Figure, Goal, Section
+from benchmarks.rows.ledgers.pipelined import QUORUMS
+from benchmarks.sampling import interleave, timed
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.surroundings import EmbeddedSurroundings
+
+_SIZE = 1024
+_COLLECT_MS = 250
+_COLLECT_S = 60.0
+
+
+class EmbeddedBookies:
+    """A cluster in a directory, as `Turns` needs it."""
+
+    def __init__(self, plan: Plan, folder: Path, stack: ExitStack) -> None:
+        of_each = settings(plan, "appended") | {"collect_interval_ms": _COLLECT_MS if plan.budget >= 1 else 1}
+        self.cluster = stack.enter_context(Cluster.embedded(folder, bookies=3, **of_each))
+        around = self.cluster._around
+        assert isinstance(around, EmbeddedSurroundings)
+        self._bookies = list(around.bookies.values())
+
+    def collect(self) -> None:
+        """Wait until every bookie keeps nothing but the segment it writes, and has the next ones ready."""
+        deadline = time.monotonic() + _COLLECT_S
+        for bookie in self._bookies:
+            log = bookie.log.log
+            while len(log.segments()) > 1 or log._log.stats().ready_segments < SPARES:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{log}: its garbage was not collected for {_COLLECT_S} s")
+                time.sleep(0.002)
+
+    def files(self) -> set[tuple[str, int]]:
+        return segment_files(bookie.path for bookie in self._bookies)
+
+
+def embedded(plan: Plan) -> Section:
+    """`append_batch` of a ledger in an embedded cluster."""
+    section = Section("ledgers-embedded", f"Embedded cluster of three bookies, batches of {BATCH}, appended, recycled")
+    entries = turn_entries(plan, _SIZE, BATCH)
+    with plan.folder() as folder, ExitStack() as stack, recycled(plan, _SIZE) as log:
+        turns = Turns(EmbeddedBookies(plan, folder, stack), _SIZE, QUORUMS, "appended")
+        turns.warm_up(entries, BATCH)
+        groups = [log.values * (BATCH // len(log.values))]
+
+        def of_log() -> float:
+            count = max(log.lap(_SIZE) // BATCH, 1)
+            log.written += count * BATCH
+            took = timed(lambda: [log.log.append_batch(groups[0]) for _ in range(count)], count * BATCH)
+            settle(log.log)
+            return 1 / took
+
+        def of_ledger() -> float:
+            return entries / sum(turns.in_turn(entries // BATCH, BATCH))
+
+        found = interleave(plan, {"ours": of_ledger, "log": of_log})
+        section.comparisons.append(
+            Comparison(
+                f"append_batch {SIZES[_SIZE]}, three copies",
+                Figure("ledger", found["ours"], "/s", "appended", _SIZE),
+                Figure("one CommitLog", found["log"], "/s", "appended", _SIZE),
+                Goal("at least", 0.25),
+                f"{turns.verified()}; log: {log.verified()}",
+            )
+        )
+    return section
