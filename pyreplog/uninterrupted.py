@@ -6,17 +6,13 @@ append, carries out what a state machine has decided for all of them.
 
 from __future__ import annotations
 
-import inspect
-import signal
+import _signal  # not signal: its enums cost ten times what the calls do
 from _thread import get_ident
 from threading import main_thread
 from types import FrameType, TracebackType
 from typing import Any
 
-# Without the enums around them, which cost ten times what the calls do.
-_signal: Any = inspect.unwrap(signal.signal)
-_getsignal: Any = inspect.unwrap(signal.getsignal)
-_SIGINT = int(signal.SIGINT)
+_SIGINT = int(_signal.SIGINT)
 
 
 class _Uninterrupted:
@@ -36,9 +32,9 @@ class _Uninterrupted:
             return
         if self._depth == 0:
             self._came = None
-            if not callable(_getsignal(_SIGINT)):  # ignored, or it kills the process, or is not Python's
+            if not callable(_signal.getsignal(_SIGINT)):  # ignored, or it kills the process, or is not Python's
                 return
-            self._handler = _signal(_SIGINT, self._note)
+            self._handler = _signal.signal(_SIGINT, self._note)
         self._depth += 1
 
     def __exit__(
@@ -49,7 +45,7 @@ class _Uninterrupted:
         self._depth -= 1
         if self._depth == 0:
             handler, self._handler = self._handler, None
-            _signal(_SIGINT, handler)
+            _signal.signal(_SIGINT, handler)
             if self._came is not None:
                 handler(*self._came)
 
