@@ -1,8 +1,9 @@
 """The departures of New York's airports in 2013, through a log: `make demo`.
 
 Ingests them with the real `pyreplog ingest`, kills that half way with SIGKILL, runs it again, compares every entry with
-the CSV file, and makes a small table from a scan; a second process follows the log all the while. Exits with 1 when
-anything is not as it must be.
+the CSV file, and makes a small table from a scan; a second process follows the log all the while. Then the log goes
+into a ledger over four bookie processes, one of which is killed, and then the writer. Exits with 1 when anything is not
+as it must be.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from carriers import carriers, print_table
+from ledgers import replicate
 from verification import Mismatch, crc_of_rows, verify
 
 import pyreplog
@@ -38,6 +40,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--csv", type=Path, help="another file with the same columns")
     parser.add_argument("--directory", type=Path, default=HERE.parents[1] / "demo", help="where to work")
+    parser.add_argument("--metadata", help="for the ledger: zk://host:port/root of a ZooKeeper; else an SQLite file")
     arguments = parser.parse_args()
     began = time.monotonic()
     directory = arguments.directory / "flights"
@@ -56,6 +59,9 @@ def main() -> int:
             say(f"{verify(log, table):,} entries, all as in the file.")
             say("Scanning the log into a table.")
             print_table(carriers(log))
+        url = f"{arguments.metadata}/{time.time_ns()}" if arguments.metadata else f"sqlite:{directory / 'metadata'}"
+        for news in replicate(directory / "log", directory, url):
+            say(news)
     except Mismatch as mismatch:
         say(f"FAILED: {mismatch}")
         return 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 
 from crc32c import crc32c
 
-from pyreplog import LogReader
+from pyreplog import LogReader, RecordBatch
 
 
 class Mismatch(Exception):
@@ -41,6 +42,22 @@ def verify(log: LogReader, table: Path) -> int:
     if next(expected, None) is not None:
         raise Mismatch(f"the log ends with entry {number - 1}, the file goes on")
     return number
+
+
+def same(found: Iterable[RecordBatch], expected: Iterable[RecordBatch]) -> int:
+    """Compare entry with entry; returns how many there are. Mismatch: one differs, or one side has more."""
+    pairs = zip_longest(_entries(found), _entries(expected))
+    count = 0
+    for mine, theirs in pairs:
+        if mine != theirs:
+            raise Mismatch(f"entry {count}: {mine}, expected {theirs}")
+        count += 1
+    return count
+
+
+def _entries(batches: Iterable[RecordBatch]) -> Iterator[tuple[bytes, bytes | None, int]]:
+    for batch in batches:
+        yield from zip(batch.values(), batch.keys(), batch.event_time.tolist(), strict=True)
 
 
 def crc_of_rows(table: Path) -> int:

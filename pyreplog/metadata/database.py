@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyreplog.clock import Clock
@@ -51,6 +51,13 @@ PRAGMA user_version = {FORMAT};
 """
 
 
+def _make(path: Path) -> None:
+    """An empty file for nobody else's eyes, if there is none. One that is there is not opened: closing it would drop
+    the POSIX locks of other connections of this process, and another process would remove the log under them."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
 class Database:
     """One connection, used by one thread at a time.
 
@@ -63,7 +70,7 @@ class Database:
         self._timeout = timeout
         self._open = True
         try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            _make(path)
             self._connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as error:
             raise DiskError(getattr(error, "errno", errno.EIO), f"{path} cannot be opened: {error}") from error

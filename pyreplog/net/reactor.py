@@ -21,6 +21,7 @@ from pyreplog.errors import ForkedError, InvalidArgumentError
 from pyreplog.handles import Handle
 from pyreplog.net.baton import DRIVER, REST_S, Baton
 from pyreplog.net.timers import Timer, Timers
+from pyreplog.uninterrupted import uninterrupted
 
 logger = logging.getLogger(__name__)
 
@@ -212,6 +213,12 @@ class Reactor(Handle):
         return max(0.0, timeout_s - self._busy_s)
 
     def _after(self, events: list[tuple[int, int]]) -> None:
+        """Call back. Ctrl-C in a thread that drives while it waits for something of its own comes behind that: half a
+        frame sent, or received, would cost the connection."""
+        with uninterrupted:
+            self._call_back(events)
+
+    def _call_back(self, events: list[tuple[int, int]]) -> None:
         callbacks = self._callbacks
         for fd, mask in events:
             callback = callbacks.get(fd)

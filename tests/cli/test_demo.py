@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -42,6 +43,14 @@ def test_demo(table: Path, tmp_path: Path) -> None:
     assert "The follower has seen every byte" in done.stdout
     assert f"{ROWS:,} entries, all as in the file" in done.stdout
     assert f"│ all     │  {ROWS:,} │" in done.stdout
+    assert re.search(r"Killed bookie-\d \(SIGKILL\) after [\d,]+ acknowledged flights", done.stdout)
+    assert "opening the ledger recovered it: fenced, closed" in done.stdout
+    assert f"{ROWS:,} flights read back from both ledgers, all as in the log" in done.stdout
+    away, back = done.stdout.split("while the killed bookie is away")[1].split("when it is back")
+    copies = [
+        [cells[3].strip() for line in part.splitlines() if len(cells := line.split("│")) > 3] for part in (away, back)
+    ]
+    assert copies == [["2 to 3", "3"], ["3", "3"]], "entries of the first fragment were on the killed one"
 
 
 def test_verification_notices_what_differs(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

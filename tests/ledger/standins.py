@@ -22,11 +22,11 @@ class Meddler:
     def __init__(self, cluster: Cluster) -> None:
         self._around: Any = cluster._around
         self._send = self._around.send
-        self._around.send = self.send
         self._rules: list[tuple[int | None, str | None, Deed]] = []
         self._held: deque[tuple[str, Request, OnReply]] = deque()
         self.seen: list[tuple[str, Request]] = []
         self.came = threading.Condition()
+        self._around.send = self.send
 
     def send(self, bookie: str, request: Request, on_reply: OnReply) -> None:
         with self.came:

@@ -330,9 +330,12 @@ def test_bookies_that_answer_at_once_are_not_asked_without_end(cluster: Cluster,
 
 def test_closing_ends_the_waiting_of_others(cluster: Cluster, meddler: Meddler) -> None:
     number = fill(cluster, 5)
-    with cluster.create_ledger() as ledger, ThreadPoolExecutor(2) as pool:
-        following = cluster.open_ledger(ledger.id, recover=False)
-        reading = cluster.open_ledger(number)
+    with (
+        cluster.create_ledger() as ledger,
+        ThreadPoolExecutor(2) as pool,
+        cluster.open_ledger(ledger.id, recover=False) as following,
+        cluster.open_ledger(number) as reading,
+    ):
         meddler.rule(meddler.lose)
         waiting = [pool.submit(following.wait_beyond, -1), pool.submit(lambda: list(reading.read()))]
         meddler.wait_for(Kind.WAIT_LAC)

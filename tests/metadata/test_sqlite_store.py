@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -201,3 +202,18 @@ def test_which_processes_live():
         until(owner.is_dead)  # a zombie: nobody has waited for it yet
         child.wait()
         assert owner.is_dead()
+
+
+def test_other_processes_leave_the_write_ahead_log_alone(tmp_path: Path) -> None:
+    """Two connections to a file, of which the second opened and closed a descriptor of its own, held no lock any more:
+    the last other process removed the log under them, and what they wrote went nowhere."""
+    path = tmp_path / "metadata.db"
+    code = f"from pyreplog.metadata import open_store; open_store('sqlite:{path}').close()"
+    with SQLiteStore(path) as store:
+        version = store.create("/key", b"before")
+        subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+        assert path.with_name(f"{path.name}-wal").exists()
+        store.put("/key", b"after", version)
+        read = f"from pyreplog.metadata import open_store; print(open_store('sqlite:{path}').get('/key').value)"
+        found = subprocess.run([sys.executable, "-c", read], timeout=60, check=True, capture_output=True, text=True)
+        assert found.stdout == "b'after'\n"

@@ -1,0 +1,58 @@
+"""Processes of the demo that tell what they do: a JSON object per line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from verification import Mismatch
+
+PATIENCE_S = 30.0
+
+
+class Child:
+    """One of them. said: the newest of each thing it told."""
+
+    def __init__(self, *command: str) -> None:
+        self.process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE)
+        self.said: dict[str, Any] = {}
+        self._heard = threading.Condition()
+        self._ended = False
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._heard:
+                self.said |= json.loads(line)
+                self._heard.notify_all()
+        with self._heard:
+            self._ended = True
+            self._heard.notify_all()
+
+    def tells(self, what: str, least: int = 0) -> Any:
+        """Waits until it has told this, and at least so much of it. Mismatch when it ends before, or never does."""
+
+        def told() -> bool:
+            return what in self.said and (not least or self.said[what] >= least)
+
+        with self._heard:
+            self._heard.wait_for(lambda: told() or self._ended, PATIENCE_S)
+            if not told():
+                raise Mismatch(f"a process told {self.said}, and not {what} {least or ''}")
+            return self.said[what]
+
+    def kill(self) -> None:
+        """kill -9"""
+        self.process.kill()
+        self.process.wait()
+        self._thread.join()
+
+    def close(self) -> None:
+        self.kill()
+        if self.process.stdout is not None:
+            self.process.stdout.close()

@@ -1,0 +1,48 @@
+"""Appends the entries of a log to a ledger, in a process of its own, and tells how far it is: a JSON object per line.
+
+    ledgerwriter.py URL LOG FROM [SECONDS]
+
+From entry FROM on; evenly over so many seconds, so that others can do something in the middle. Up to AHEAD batches are
+on their way at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import deque
+
+import pyreplog
+
+ENSEMBLE, WRITE_QUORUM, ACK_QUORUM = 4, 3, 2
+BATCH_BYTES = 32 << 10
+AHEAD = 16
+
+
+def main(url: str, path: str, start: int, seconds: float) -> None:
+    with pyreplog.open(path, "r") as log, pyreplog.Cluster.connect(url) as cluster:
+        pace = seconds / max(log.end - start, 1)
+        with cluster.create_ledger(ENSEMBLE, WRITE_QUORUM, ACK_QUORUM) as ledger:
+            say(ledger=ledger.id)
+            waiting: deque[pyreplog.Ack[range]] = deque()
+            began = time.monotonic()
+            sent = 0
+            for batch in log.scan(start, batch_bytes=BATCH_BYTES):
+                time.sleep(max(0.0, began + sent * pace - time.monotonic()))
+                waiting.append(ledger.submit_batch(batch.values(), batch.keys(), batch.event_time.tolist()))
+                sent += len(batch)
+                if len(waiting) > AHEAD:
+                    say(acked=waiting.popleft().result().stop)
+            while waiting:
+                say(acked=waiting.popleft().result().stop)
+        say(closed=ledger.last_add_confirmed)
+
+
+def say(**fields: int) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]) if len(sys.argv) > 4 else 0.0)

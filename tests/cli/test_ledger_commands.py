@@ -1,0 +1,114 @@
+"""`pyreplog ledger` and `pyreplog cluster`, on an embedded cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyreplog.cli.app import main
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.repairs import note_repair
+from tests.cli.support import Done, Run, process
+
+LINES = b"".join(b"line %d\n" % number for number in range(1000))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "cluster"
+    Cluster.embedded(path, segment_bytes=64 << 10).close()
+    return path
+
+
+@pytest.fixture
+def ledger(run: Run, folder: Path) -> Callable[..., Done]:
+    return lambda *arguments: run("ledger", "--embedded", folder, *arguments)
+
+
+@pytest.fixture
+def filled(folder: Path) -> int:
+    """A ledger of 1000 lines, made by a process of its own, as it reads standard input."""
+    done = process("ledger", "--json", "--embedded", folder, "create", "--ack-quorum", 2, data=LINES + b"no end")
+    assert done.code == 0, done.error
+    assert (done.json["state"], done.json["last_entry"], done.json["write_quorum"]) == ("closed", 1000, 3)
+    return int(done.json["ledger"])
+
+
+def test_lines_come_back(ledger: Callable[..., Done], filled: int) -> None:
+    assert ledger("list").out == f"{filled}\n"
+    assert ledger("read", filled).out.encode() == LINES + b"no end\n"
+    assert ledger("read", filled, "--from", 3, "--to", 5).out == "line 3\nline 4\n"
+    assert ledger("tail", filled, "--from", 999).out == "line 999\nno end\n"
+    found = [json.loads(line) for line in ledger("read", filled, "--to", 2, "--format", "json").out.splitlines()]
+    assert [(row["entry"], row["value"]) for row in found] == [(0, "line 0"), (1, "line 1")]
+
+
+def test_what_a_ledger_is(ledger: Callable[..., Done], run: Run, folder: Path, filled: int) -> None:
+    described = ledger("info", filled).out
+    assert "fragment 0" in described and "bookie-0@" in described and "closed" in described
+    found = run("ledger", "--json", "--embedded", folder, "info", filled).json
+    assert (found["ledger"], found["length"], found["messages"]) == (filled, len(LINES) - 1000 + 6, 1001)
+    assert run("ledger", "--json", "--embedded", folder, "list").json == [filled]
+
+
+def test_recovering_what_was_left_open(ledger: Callable[..., Done], run: Run, folder: Path) -> None:
+    with Cluster.embedded(folder) as cluster:
+        left = cluster.create_ledger(password=b"secret")
+        left.append_batch([b"a", b"b"])
+        left._abandon()
+    secret = folder / "password"
+    secret.write_bytes(b"secret\n")
+    assert ledger("recover", left.id).code == 7
+    assert ledger("tail", left.id, "--timeout", 0, "--password-file", secret).out == ""
+    assert ledger("recover", left.id, "--password-file", secret).out == f"ledger {left.id} is closed: 2 entries\n"
+    found = run("ledger", "--json", "--embedded", folder, "recover", left.id, "--password-file", secret).json
+    assert (found["state"], found["last_entry"]) == ("closed", 1)
+
+
+def test_status_and_repair(ledger: Callable[..., Done], run: Run, folder: Path, filled: int) -> None:
+    assert "every entry has all its copies" in run("cluster", "--embedded", folder, "status").out
+    with Cluster.embedded(folder) as cluster:
+        bookie = cluster.ledger_metadata(filled).last_fragment.ensemble[0]
+        note_repair(cluster.metadata, filled, bookie, 7)
+    printed = run("cluster", "--embedded", folder, "status").out
+    assert f"to repair: entry 7 of ledger {filled} on {bookie}" in printed and "1 copy below" in printed
+    found = run("cluster", "--json", "--embedded", folder, "status").json
+    assert (found["below_write_quorum"], len(found["bookies"]), found["ledgers"][0]["state"]) == (1, 3, "closed")
+    assert ledger("repair").out == "1 copy repaired\n"
+    assert run("ledger", "--json", "--embedded", folder, "repair").json == {"repaired": [], "left": []}
+
+
+def test_a_repair_that_fails_is_told(ledger: Callable[..., Done], folder: Path) -> None:
+    with Cluster.embedded(folder) as cluster:
+        with cluster.create_ledger(password=b"secret") as made:
+            made.append(b"value")
+        note_repair(cluster.metadata, made.id, made.metadata.last_fragment.ensemble[1], 0)
+    done = ledger("repair")
+    assert done.code == 7 and "0 copies repaired" in done.out and "the password is not" in done.out
+
+
+def test_deleting(ledger: Callable[..., Done], filled: int) -> None:
+    assert ledger("delete", filled).code == 0
+    assert ledger("list").out == ""
+    for action in ("read", "tail", "info", "recover", "delete"):
+        done = ledger(action, filled)
+        assert (done.code, done.out) == (2, "") and f"ledger {filled}" in done.error
+
+
+def test_what_is_refused(ledger: Callable[..., Done], run: Run, folder: Path, filled: int) -> None:
+    assert ledger("delete", -1).code == 2
+    assert ledger("read", filled, "--from", 5000).code == 0, "behind the end: nothing"
+    assert ledger("read", filled, "--to", 5000).code == 1
+    assert ledger("read", filled, "--from", -5).code == 1
+    assert run("ledger", "list").code == 2, "no cluster is named"
+    assert run("ledger", "--cluster", "http://example.org", "list").code == 2
+    assert ledger("read", filled, "--password-file", folder / "none").code == 1
+    with Cluster.embedded(folder):
+        assert ledger("list").code == 3
+    done = process("ledger", "--embedded", folder, "create", "--ensemble", 9)
+    assert done.code == 6 and "9 bookies" in done.error
+    with pytest.raises(SystemExit):
+        main(["ledger", "--embedded", str(folder)])
