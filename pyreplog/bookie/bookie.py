@@ -25,7 +25,7 @@ from pyreplog.bookie.group import CommitGroup, Waiting
 from pyreplog.bookie.ledgerstate import CONTROLS, FENCE, LedgerState
 from pyreplog.bookie.ledgerstates import LedgerStates
 from pyreplog.bookie.polls import Poll, Polls, Respond
-from pyreplog.bookie.protocol import ID_MAX, Flag, Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import ID_MAX, WAIT_MS_MAX, Flag, Kind, Reply, Request, Status
 from pyreplog.bookie.reading import read_entries
 from pyreplog.bookie.space import Space
 from pyreplog.errors import (
@@ -249,7 +249,7 @@ class Bookie:
         lac = state.lac if state is not None else -1
         if lac > request.last:
             return Reply(Status.OK, request.ledger, 0, -1, lac)
-        deadline_us = self._now_us + request.limit * 1000
+        deadline_us = self._now_us + min(request.limit, WAIT_MS_MAX) * 1000
         if not self._polls.add(request.ledger, request.last, deadline_us, respond):
             return self._refuse(request, Status.OVERLOADED, f"{self._polls.count} long polls wait already")
         return None

@@ -166,5 +166,6 @@ class Collector:
             log.hollow(base)
             self.hollowed += 1
             return
+        end = log.end_position  # first: what is sealed from now on ends behind it
         needed = (at for at, shares in log.segments() if at != base and shares)
-        self.trimmed += (log.trim(next(needed, log.end_position)) - start) // log.segment_bytes
+        self.trimmed += (log.trim(next(needed, end)) - start) // log.segment_bytes

@@ -21,6 +21,8 @@ ID_MAX = CONTROL - 1
 """Of ledgers and entries."""
 READ_BYTES_MAX = 4 << 20
 """A bookie gives at most so many bytes of records in a reply, whatever it is asked for, unless one record is larger."""
+WAIT_MS_MAX = 60_000
+"""A bookie keeps nobody waiting longer for a LAC: who asked may be gone."""
 
 _REQUEST = struct.Struct(">BBHIqqq16s")
 _REPLY = struct.Struct(">BBHIqqqq")

@@ -280,7 +280,7 @@ class Cluster(Handle):
 
     def _repair(self, repair: Repair, key: bytes) -> None:
         there = find_ledger(self._around.metadata, repair.ledger)
-        if there is not None and repair.bookie in there.metadata.fragment_of(repair.entry).ensemble:
+        if there is not None and there.metadata.has(repair.bookie, repair.entry):
             if not there.metadata.admits(key):
                 raise UnauthorizedError(repair.ledger, "the password is not the one it was made with")
             self._run(repair.ledger, EntryMend(there.metadata, key, repair.entry, repair.bookie))

@@ -241,13 +241,20 @@ class Driver:
         self._around.send(send.bookie, send.request, take)
 
     def _wake(self, wake: Wake) -> None:
+        made: list[Timer] = []  # it may be due before this thread has it
+        woken: list[bool] = []
+
         def due() -> None:
-            self._timers.discard(timer)
+            woken.append(True)
+            self._timers.difference_update(made)
             self.post(lambda: self._machine.woken(wake.about))
 
-        timer: Any = self._around.wake_after(wake.seconds, due)
+        timer = self._around.wake_after(wake.seconds, due)
         if timer is not None:
+            made.append(timer)
             self._timers.add(timer)
+            if woken:
+                self._timers.discard(timer)
 
     def _store(self, effect: Store) -> None:
         machine: Any = self._machine

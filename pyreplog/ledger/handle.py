@@ -6,6 +6,7 @@ import os
 import threading
 from asyncio import _get_running_loop
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from pyreplog.ack import Ack, as_timeout, settle_all
@@ -141,16 +142,17 @@ class Ledger(Handle):
 
     def _append_staged(self) -> tuple[None, list[Effect]]:
         """Taking what waits and giving it ids is one step: what is appended later comes later."""
-        entries = self._staging.take()
-        if not entries:
-            return None, []
-        try:
-            ids, effects = self._append(*columns(entries))
-        except Exception as error:
-            self._staging.landed()
-            return None, [Settle([(entry.ack, error) for entry in entries])]
-        ids.add_done_callback(lambda ids: self._landed(entries, ids))
-        return None, effects
+        refused: list[Effect] = []
+        while entries := self._staging.take():
+            try:
+                ids, effects = self._append(*columns(entries))
+            except Exception as error:
+                refused.append(Settle([(entry.ack, error) for entry in entries]))
+                self._staging.landed()  # those that came meanwhile wait for it: they are next
+                continue
+            ids.add_done_callback(partial(self._landed, entries))
+            return None, [*refused, *effects]
+        return None, refused
 
     def _landed(self, entries: list[Entry], ids: Ack[range]) -> None:
         """A batch is confirmed, or failed: those that waited for it go next; its callers are told."""

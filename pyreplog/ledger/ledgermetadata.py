@@ -113,6 +113,12 @@ class LedgerMetadata:
         """The fragment an entry belongs to."""
         return self.fragments[bisect_right(self.fragments, entry, key=lambda fragment: fragment.first) - 1]
 
+    def has(self, bookie: str, entry: int) -> bool:
+        """Whether a bookie is in the ensemble of an entry that the ledger has, or may have while it is not closed."""
+        if self.state is State.CLOSED and entry > self.last_entry:
+            return False
+        return bookie in self.fragment_of(entry).ensemble
+
     def fragment_end(self, fragment: Fragment) -> int | None:
         """First entry behind a fragment; None for the last one."""
         at = self.fragments.index(fragment) + 1

@@ -71,10 +71,11 @@ class Adds:
                 self._unanswered -= 1
         if following:
             self._send(following)
+        asked = group[0].request.first, group[-1].request.last
         for add in (*group, *failed):
-            if isinstance(answer, Reply):
+            if isinstance(answer, Reply) and (answer.first, answer.last) == asked:
                 add.on_reply(answer._replace(first=add.request.first, last=add.request.last))
-            else:
+            else:  # of other entries: that is for whoever asked to judge
                 add.on_reply(answer)
 
     def _next_group(self) -> list[Add]:

@@ -191,7 +191,7 @@ def _look_again() -> None:
 def _address(there: Availability) -> tuple[str, int]:
     """InvalidMetadataError."""
     host, _, port = there.address.rpartition(":")
-    if not port.isdecimal():
+    if not port.isdecimal() or int(port) > 65535:
         raise InvalidMetadataError(f"address of a bookie: expected host:port, found {there.address!r}")
     return host.strip("[]"), int(port)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pyreplog.errors import KeyExistsError, ReplogError
+from pyreplog.errors import InvalidMetadataError, KeyExistsError, ReplogError
 from pyreplog.metadata.store import MetadataStore
 
 REPAIRS = "/repairs"
@@ -27,11 +27,13 @@ def note_repair(metadata: MetadataStore, ledger: int, bookie: str, entry: int) -
 
 
 def repairs(metadata: MetadataStore) -> list[Repair]:
-    """All that are noted, by ledger and entry."""
+    """All that are noted, by ledger and entry. Errors: InvalidMetadataError; those of the store."""
     found = []
     for ledger in metadata.list(REPAIRS):
         for name in metadata.list(f"{REPAIRS}/{ledger}"):
             entry, _, bookie = name.partition("-")
+            if not (ledger.isdecimal() and entry.isdecimal()):
+                raise InvalidMetadataError(f"{REPAIRS}: expected LEDGER/ENTRY-BOOKIE, found {ledger}/{name}")
             found.append(Repair(int(ledger), int(entry), bookie))
     return found
 

@@ -144,7 +144,7 @@ class EmbeddedSurroundings(Shared):
             try:
                 while not self._closed and collector.step():
                     continue
-            except ReplogError as error:
+            except (ReplogError, OSError) as error:
                 logger.warning("bookie %s: garbage collection: %s", bookie, error)
         self.wake_after(self._collect_s, self._collect_later)
 

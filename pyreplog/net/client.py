@@ -262,7 +262,11 @@ class Channel(Endpoint):
     def _connect_to(self, family: socket.AddressFamily, address: Address) -> None:
         if self._error is not None:
             return
-        sock = prepare(socket.socket(family, socket.SOCK_STREAM))
+        try:
+            sock = prepare(socket.socket(family, socket.SOCK_STREAM))
+        except OSError as error:  # no descriptors are left
+            self._failed(NotConnectedError(f"{self.address}: {error}"))
+            return
         code = sock.connect_ex(address)
         if code not in (0, errno.EINPROGRESS):
             sock.close()

@@ -7,6 +7,7 @@ import secrets
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from pyreplog._native.frame import CONTROL_OFFSET, encode
@@ -123,7 +124,7 @@ class Server(Endpoint):
     def _turn_away(self, sock: socket.socket) -> None:
         self.refused += 1
         error = TooManyConnectionsError(f"the server has its {self.limits.connections} connections")
-        with sock:
+        with sock, suppress(OSError):  # it may have gone already
             if self._tls is None:
                 sock.send(b"".join(encode(CONTROL_OFFSET, body) for body in refusal(error)))
 

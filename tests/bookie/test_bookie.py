@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pyreplog.bookie.protocol import READ_BYTES_MAX, Flag, Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import READ_BYTES_MAX, WAIT_MS_MAX, Flag, Kind, Reply, Request, Status
 from tests.bookie.asking import KEY, LEDGER, OTHER_KEY, Node, add, entries_in, last, read, records_of, set_lac, wait_lac
 from tests.bookie.memorylog import MemoryLog
 
@@ -299,6 +299,13 @@ def test_long_polls_end_when_the_lac_moves_when_time_is_up_and_when_the_ledger_i
     assert len(never) == 1 and unseen == []
     node.ask(add(0, ledger=99, lac=0))
     assert len(unseen) == 1 and node.bookie.next_deadline_us() is None
+
+
+def test_a_long_poll_of_who_has_gone_does_not_wait_for_weeks() -> None:
+    node = Node()
+    ended = node.send(wait_lac(5, limit=(1 << 32) - 1))
+    node.bookie.expire(WAIT_MS_MAX * 1000)
+    assert len(ended) == 1
 
 
 def test_too_many_long_polls_are_refused() -> None:

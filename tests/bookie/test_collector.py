@@ -122,6 +122,28 @@ def test_controls_outlive_the_segments_they_lay_in(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_segment_that_is_sealed_while_the_front_is_trimmed_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledgers = Ledgers(2)
+    node = Node(tmp_path / "log", ledgers)
+    node.fill(1, entries=range(25))
+    assert node.whole() == [0], "one to trim, and nothing behind it but the active one"
+    looks, look = [], node.log.log.segments
+
+    def look_and_go_on() -> object:
+        looks.append(look())
+        if len(looks) == 2:  # the one before trimming
+            node.fill(2, entries=range(100))
+        return looks[-1]
+
+    monkeypatch.setattr(node.log.log, "segments", look_and_go_on)
+    node.collector.collect()
+    assert len(looks) == 2 and node.collector.trimmed == 1
+    assert found_in(node, 2) == list(range(100))
+    node.close()
+
+
 def test_one_proof_is_not_enough(tmp_path: Path) -> None:
     ledgers = Ledgers(1, 2)
     node = Node(tmp_path / "log", ledgers)

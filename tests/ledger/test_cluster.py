@@ -378,11 +378,17 @@ def test_repairs_that_cannot_be_made_stay(folder: Path) -> None:
         note_repair(cluster.metadata, ledger.id, bookie, 0)
         note_repair(cluster.metadata, ledger.id, "another@00", 0)
         note_repair(cluster.metadata, gone, bookie, 3)
+        note_repair(cluster.metadata, ledger.id, bookie, 1)  # of an entry behind the end: recovery did not keep it
         cluster.delete_ledger(gone)
         done, left = cluster.repair()
         assert [type(error) for error in left.values()] == [UnauthorizedError]
-        assert {(repair.ledger, repair.bookie) for repair in done} == {(ledger.id, "another@00"), (gone, bookie)}
+        assert set(done) == {
+            (ledger.id, 0, "another@00"), (gone, 3, bookie), (ledger.id, 1, bookie),
+        }  # fmt: skip
         assert cluster.repair(password=b"secret")[0][0][:2] == (ledger.id, 0)
         assert cluster.repair() == ([], {})
         with pytest.raises(NoSuchLedgerError):
             cluster.ledger_metadata(gone)
+        cluster.metadata.create("/repairs/7/seven-b", b"")
+        with pytest.raises(InvalidMetadataError, match="seven-b"):
+            cluster.status()

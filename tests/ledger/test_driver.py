@@ -174,6 +174,21 @@ def test_finishing_takes_back_the_timers() -> None:
     assert [timer.cancelled for timer in around.timers] == [True, True]
 
 
+def test_a_timer_that_is_due_before_its_driver_has_it_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    around, machine = Around(), Machine()
+    set_timer = around.wake_after
+
+    def at_once(seconds: float, call: Callable[[], None]) -> Timer:
+        call()
+        return set_timer(seconds, call)
+
+    monkeypatch.setattr(around, "wake_after", at_once)
+    monkeypatch.setattr(machine, "woken", lambda about: [Finished(about)], raising=False)
+    driver = Driver(7, machine, around)
+    driver.post(lambda: [Wake(0.001, "metadata")])
+    assert driver.done.result(0) == "metadata" and not driver._timers
+
+
 def test_a_machine_that_fails_is_done(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> list[Effect]:
         raise ZeroDivisionError("a bug")

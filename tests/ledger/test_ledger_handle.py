@@ -359,6 +359,26 @@ def test_a_fenced_writer_ends(cluster: Cluster) -> None:
     assert values(cluster, ledger.id) == [b"before"]
 
 
+def test_whoever_submits_while_a_batch_is_refused_is_told(
+    ledger: Ledger, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would wait for a batch to land that never left."""
+    ledger.append(b"before")
+    late: list[Ack[int]] = []
+
+    def refuse(*_: object, **__: object) -> object:
+        if len(late) < 3:
+            late.append(ledger.submit(b"late"))
+        raise LedgerFencedError(ledger.id, "it was recovered")
+
+    monkeypatch.setattr(ledger._writer, "append", refuse)
+    for ack in (ledger.submit(b"refused"), *late):
+        with pytest.raises(LedgerFencedError):
+            ack.result(10)
+    monkeypatch.undo()
+    ledger.append(b"after")
+
+
 # ---- closing ---------------------------------------------------------------------------------------------------
 
 

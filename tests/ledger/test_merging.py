@@ -114,6 +114,15 @@ def test_an_add_larger_than_a_merged_request_goes_alone() -> None:
     assert bookie.entries() == [[0], [1], [2], [3]]
 
 
+def test_an_answer_for_other_entries_is_passed_on_as_it_is() -> None:
+    bookie = Bookie()
+    adds = Adds(bookie.ask)
+    outcomes = sent(adds, [add(0), add(1), add(2), add(3)])
+    bookie.asked[0][1](Reply(Status.OK, 7, 5, 5))
+    bookie.asked[2][1](Reply(Status.OK, 7, 2, 9))
+    assert [(reply.first, reply.last) for reply in outcomes if isinstance(reply, Reply)] == [(5, 5), (2, 9), (2, 9)]
+
+
 def test_answers_from_many_threads_lose_nothing() -> None:
     done: list[int] = []
     order: list[int] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -25,6 +27,7 @@ from pyreplog.errors import (
     PeerTimeoutError,
     WrongClusterError,
 )
+from pyreplog.net import client
 from pyreplog.net.backoff import Backoff
 from pyreplog.net.client import Channel
 from pyreplog.net.handshake import Identity, Secret
@@ -111,6 +114,19 @@ def test_what_is_no_request(reactor: Reactor, serve: Any, connect: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="heartbeat"):
         ask(reactor, channel, b"")
     assert call(reactor, channel, b"x" * 100) == b"x" * 100
+
+
+def test_no_descriptors_for_a_while(
+    reactor: Reactor, serve: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(Recorder())
+    with monkeypatch.context() as scarce:
+        scarce.setattr(client.socket, "socket", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
+        channel = connect(server, random=lambda: 0.0)
+        refused = ask(reactor, channel, b"x")
+        assert type(refused) is NotConnectedError and "too many" in str(refused)
+    wait(reactor, lambda: channel.connected)
+    assert call(reactor, channel, b"x") == b"x"
 
 
 def test_a_lost_connection_is_made_again(reactor: Reactor, serve: Any, connect: Any) -> None:

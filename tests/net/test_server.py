@@ -226,6 +226,16 @@ def test_the_surplus_is_refused(reactor: Reactor, serve: Any, connect: Any) -> N
     assert call(reactor, third, b"x") == b"x"
 
 
+def test_one_of_the_surplus_that_has_gone_already_harms_nobody(reactor: Reactor, serve: Any, connect: Any) -> None:
+    server = serve(Recorder(), limits=Limits(connections=1))
+    with RawClient(server):
+        gone = socket.create_connection(server.address)
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.close()  # a reset
+        wait(reactor, lambda: server.refused == 1)
+    assert call(reactor, connect(server), b"x") == b"x"
+
+
 # ---- time ------------------------------------------------------------------------------------------------------
 
 PATIENCE = Limits(heartbeat_s=1.0, silence_s=4.0, stall_s=3.0, handshake_s=2.0, queued_bytes=1000)
