@@ -221,7 +221,9 @@ def tear(path: Path, store: MemoryStore) -> None:
     ask(bookie, add(0, 1))
     ask(bookie, add(0, ledger=8))
     passing = shutil.ignore_patterns("fresh-*", "spare-*", "*.new")  # they come and go at any time
-    shutil.copytree(path, path.with_name("copy"), ignore=passing)
+    log = bookie.log.log._log
+    with log._lock, log._pool.quiet():
+        shutil.copytree(path, path.with_name("copy"), ignore=passing)
     bookie.close()
     shutil.rmtree(path)
     shutil.move(path.with_name("copy"), path)

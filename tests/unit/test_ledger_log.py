@@ -65,7 +65,8 @@ def fill(log: LedgerLog, *ledgers: int, count: int = 120) -> None:
 
 def killed(log: LedgerLog, to: Path) -> Path:
     """The directory as it is when the process ends now, but for work files."""
-    shutil.copytree(log.path, to, ignore=shutil.ignore_patterns("fresh-*", "spare-*", "*.new"))
+    with log._log._lock, log._log._pool.quiet():  # else files come and go while they are copied
+        shutil.copytree(log.path, to, ignore=shutil.ignore_patterns("fresh-*", "spare-*", "*.new"))
     return to
 
 
