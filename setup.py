@@ -9,7 +9,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 NATIVE = "pyreplog/_native"
-HEADERS = [f"{NATIVE}/{name}.h" for name in ("layout", "crc32c", "crc32c_streams", "crc32c_clmul")]
+HEADERS = [f"{NATIVE}/{name}.h" for name in ("layout", "crc32c", "crc32c_streams", "crc32c_clmul", "pwrite")]
 COMPILE = [
     "-O3",
     "-g1",

@@ -1,10 +1,10 @@
-"""Configuration of a log: one frozen dataclass, units in the names, validated when it is made."""
+"""Settings as frozen dataclasses, units in the names, validated when they are made; and those of a log."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pyreplog._native.segment import SIZE_MAX, SIZE_MIN
 from pyreplog.errors import ConfigError
@@ -16,7 +16,30 @@ _PAGE = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogConfig:
+class Settings:
+    """What all settings have in common."""
+
+    def _check_int(self, name: str, low: int, high: int, *, optional: bool = False) -> None:
+        value = getattr(self, name)
+        if value is None and optional:
+            return
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigError(f"{name}: expected an int, found {value!r}")
+        if not low <= value <= high:
+            raise ConfigError(f"{name}: expected {low} to {high}, found {value}")
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> Self:
+        """From keyword settings. ConfigError names keys there are none of."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(settings.keys() - known)
+        if unknown:
+            raise ConfigError(f"unknown setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
+        return cls(**settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogConfig(Settings):
     """Settings of a CommitLog.
 
     durability: when an append returns: "appended" (in the map: survives the process), "interval" (the same, and synced
@@ -37,28 +60,10 @@ class LogConfig:
     def __post_init__(self) -> None:
         if self.durability not in DURABILITIES:
             raise ConfigError(f"durability: expected one of {', '.join(DURABILITIES)}, found {self.durability!r}")
-        self._check("segment_bytes", SIZE_MIN, SIZE_MAX)
+        self._check_int("segment_bytes", SIZE_MIN, SIZE_MAX)
         if self.segment_bytes % _PAGE:
             raise ConfigError(f"segment_bytes: expected a multiple of {_PAGE}, found {self.segment_bytes}")
-        self._check("spare_segments", 1, 64)
-        self._check("sync_interval_ms", 1, 3_600_000)
-        self._check("retention_bytes", 0, 1 << 62, optional=True)
-        self._check("retention_ms", 0, 1 << 52, optional=True)
-
-    def _check(self, name: str, low: int, high: int, *, optional: bool = False) -> None:
-        value = getattr(self, name)
-        if value is None and optional:
-            return
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigError(f"{name}: expected an int, found {value!r}")
-        if not low <= value <= high:
-            raise ConfigError(f"{name}: expected {low} to {high}, found {value}")
-
-    @classmethod
-    def of(cls, settings: dict[str, Any]) -> LogConfig:
-        """From keyword settings. ConfigError names keys there are none of."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(settings.keys() - known)
-        if unknown:
-            raise ConfigError(f"unknown setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
-        return cls(**settings)
+        self._check_int("spare_segments", 1, 64)
+        self._check_int("sync_interval_ms", 1, 3_600_000)
+        self._check_int("retention_bytes", 0, 1 << 62, optional=True)
+        self._check_int("retention_ms", 0, 1 << 52, optional=True)

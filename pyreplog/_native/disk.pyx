@@ -16,6 +16,7 @@ from pyreplog._native.segment cimport Segment
 
 cdef extern from * nogil:
     """
+    #include "pwrite.h"
     #include <errno.h>
     #include <fcntl.h>
     #include <stdint.h>
@@ -37,20 +38,6 @@ cdef extern from * nogil:
     } replog_step;
 
     /* All of these return 0 or errno. */
-    static int replog_pwrite(int fd, const uint8_t *data, int64_t length, int64_t offset) {
-        while (length > 0) {
-            ssize_t done = pwrite(fd, data, (size_t)length, offset);
-            if (done < 0) {
-                if (errno == EINTR) continue;
-                return errno;
-            }
-            data += done;
-            length -= done;
-            offset += done;
-        }
-        return 0;
-    }
-
     static int replog_write_new(const replog_step *step) {
         int fd = open(step->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), failed;
         if (fd < 0)

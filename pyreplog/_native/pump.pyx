@@ -8,27 +8,11 @@ from libc.stdint cimport int64_t, uint8_t
 
 cdef extern from * nogil:
     """
-    #include <errno.h>
-    #include <stdint.h>
-    #include <sys/types.h>
-    #include <unistd.h>
+    #include "pwrite.h"
     /* 0, or errno. */
-    static int replog_write_all(int fd, const uint8_t *data, int64_t length, int64_t offset) {
-        while (length > 0) {
-            ssize_t done = pwrite(fd, data, (size_t)length, offset);
-            if (done < 0) {
-                if (errno == EINTR) continue;
-                return errno;
-            }
-            data += done;
-            length -= done;
-            offset += done;
-        }
-        return 0;
-    }
     static int replog_datasync(int fd) { return fdatasync(fd) == 0 ? 0 : errno; }
     """
-    int write_all "replog_write_all"(int fd, const uint8_t *data, int64_t length, int64_t offset)
+    int write_all "replog_pwrite"(int fd, const uint8_t *data, int64_t length, int64_t offset)
     int datasync "replog_datasync"(int fd)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from pyreplog.config import LogConfig
+from pyreplog.config import LogConfig, Settings
 from pyreplog.errors import ConfigError
 
 BookieDurability = Literal["appended", "synced"]
@@ -14,7 +13,7 @@ BOOKIE_DURABILITIES: tuple[BookieDurability, ...] = ("appended", "synced")
 
 
 @dataclass(frozen=True, kw_only=True)
-class BookieConfig:
+class BookieConfig(Settings):
     """Settings of a bookie.
 
     durability: how entries reach the disk. "synced": group commits through pwrite, the quickest way to be synced; all
@@ -53,35 +52,21 @@ class BookieConfig:
             )
         self.log_config()  # its own checks
         for name in ("reserve_bytes", "read_only_below_bytes", "writable_from_bytes"):
-            self._check(name, 0, 1 << 62)
+            self._check_int(name, 0, 1 << 62)
         if not self.reserve_bytes <= self.read_only_below_bytes <= self.writable_from_bytes:
             raise ConfigError(
                 "expected reserve_bytes <= read_only_below_bytes <= writable_from_bytes, found "
                 f"{self.reserve_bytes}, {self.read_only_below_bytes}, {self.writable_from_bytes}"
             )
-        self._check("space_check_bytes", 1, 1 << 62)
-        self._check("long_polls_max", 1, 1 << 24)
-        self._check("ledger_states_max", 1, 1 << 24)
-        self._check("compact_below_percent", 0, 100)
-        self._check("collect_interval_ms", 1, 1 << 40)
-        self._check("collect_step_bytes", 1, 1 << 30)
-
-    def _check(self, name: str, low: int, high: int) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise ConfigError(f"{name}: expected an int from {low} to {high}, found {value!r}")
+        self._check_int("space_check_bytes", 1, 1 << 62)
+        self._check_int("long_polls_max", 1, 1 << 24)
+        self._check_int("ledger_states_max", 1, 1 << 24)
+        self._check_int("compact_below_percent", 0, 100)
+        self._check_int("collect_interval_ms", 1, 1 << 40)
+        self._check_int("collect_step_bytes", 1, 1 << 30)
 
     def log_config(self) -> LogConfig:
         """The settings of the log underneath."""
         return LogConfig(
             durability=self.durability, segment_bytes=self.segment_bytes, spare_segments=self.spare_segments
         )
-
-    @classmethod
-    def of(cls, settings: dict[str, Any]) -> BookieConfig:
-        """From keyword settings. ConfigError names keys there are none of."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(settings.keys() - known)
-        if unknown:
-            raise ConfigError(f"unknown setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
-        return cls(**settings)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 from pyreplog._native.frame import DEFAULT_MAX_BODY, MAX_BODY
+from pyreplog.config import Settings
 from pyreplog.errors import ConfigError
 
 _DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(Settings):
     """Bounds of connections; both sides tell each other those that concern the other.
 
     max_body_bytes: of a frame that a peer may send.
@@ -53,25 +52,9 @@ class Limits:
                 f"silence_s: expected at least two heartbeats of {self.heartbeat_s:g} s, found {self.silence_s:g}"
             )
 
-    def _check_int(self, name: str, low: int, high: int) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigError(f"{name}: expected an int, found {value!r}")
-        if not low <= value <= high:
-            raise ConfigError(f"{name}: expected {low} to {high}, found {value}")
-
     def _check_seconds(self, name: str) -> None:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(f"{name}: expected a number of seconds, found {value!r}")
         if not 0.001 <= value <= _DAY_S:
             raise ConfigError(f"{name}: expected 0.001 to {_DAY_S:g} seconds, found {value}")
-
-    @classmethod
-    def of(cls, settings: dict[str, Any]) -> Limits:
-        """From keyword settings. ConfigError names keys there are none of."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(settings.keys() - known)
-        if unknown:
-            raise ConfigError(f"unknown limit {unknown[0]!r}; there are {', '.join(sorted(known))}")
-        return cls(**settings)
