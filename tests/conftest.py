@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,3 +20,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def seed() -> int:
     """Of everything a test draws at random."""
     return SEED
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """No garbage collection meanwhile: Ctrl-C in a callback of the collector, such as hypothesis has, is nobody's to catch."""
+    gc.disable()
+    yield
+    gc.enable()

@@ -16,8 +16,8 @@
 | tail | the page a writer shares with readers, and sleeping on it |
 | gate | where threads wait for a group commit |
 | pump | bytes into descriptors, the GIL released |
-| pwrite.h | the write that both of them do |
 | disk | file operations in one go, the GIL released once |
+| pwrite.h | the whole write that both of them do |
 | frame | offset + size frames, and the parser that takes any cut of a stream |
 | quorum | write sets, ack tracking, coverage, commit point |
 | stripe | what of a batch of entries goes to one bookie |

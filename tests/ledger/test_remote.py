@@ -182,6 +182,7 @@ def test_registrations_that_are_none_are_left_out(store: SQLiteStore, cluster: C
     until(lambda: len(cluster.status().bookies) == 4)
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_ctrl_c_while_driving(cluster: Cluster) -> None:
     """The thread that waits does the work of all meanwhile: it is finished, whenever Ctrl-C comes."""
     ledger = cluster.create_ledger(3, 3, 2)

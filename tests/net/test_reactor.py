@@ -308,6 +308,7 @@ def interrupts() -> Iterator[list[int]]:
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_ctrl_c_anywhere(
     reactor: Reactor, serve: Any, connect: Any, opened: ExitStack, interrupts: list[int], seed: int
 ) -> None:
