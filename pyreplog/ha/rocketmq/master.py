@@ -1,0 +1,187 @@
+"""A master of RocketMQ's HA protocol: feeds slaves from a raw log, and knows what they have."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+
+from pyreplog._native.quorum import kth_largest
+from pyreplog.ack import Ack
+from pyreplog.errors import ClosedError, DisconnectedError, InvalidArgumentError, ReplogError
+from pyreplog.ha.rocketmq.effects import Times
+from pyreplog.ha.rocketmq.feeding import Feeding
+from pyreplog.ha.rocketmq.link import Fed, Link
+from pyreplog.ha.rocketmq.rawlog import RawLog
+from pyreplog.ha.rocketmq.records import Message
+from pyreplog.ha.throttle import Throttle
+from pyreplog.net.endpoint import Endpoint
+from pyreplog.net.reactor import READ, Reactor
+from pyreplog.net.sockets import Address, family_of, look_up, prepare, weakly
+from pyreplog.purgatory import Purgatory
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 64
+_REPLICATED = "replicated"
+
+
+class Master(Endpoint):
+    """Listens for stock slaves (RocketMQ 4.9 and 5.x, default HA) and feeds each from `log`.
+
+    host: loopback unless told otherwise: whoever can connect gets the log, the protocol has no authentication.
+    port: 0 for a free one. slaves: how many must have a record for it to be `replicated`. Connections do not make
+    slaves: those from one address count as one, for nothing in the protocol says who is there.
+    max_bytes_per_s: of log bytes, to each slave; None: as much as it takes. RocketMQ's limit counts headers only.
+
+    An acknowledged position is in a slave's page cache, not on its disk: the protocol cannot say more.
+
+    Any thread may call any method. `close` leaves the log open.
+    Errors: OSError, the address is in use or not of this machine; InvalidArgumentError.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        log: RawLog,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        slaves: int = 1,
+        max_bytes_per_s: int | None = None,
+        times: Times | None = None,
+    ) -> None:
+        if slaves < 1 or (max_bytes_per_s is not None and max_bytes_per_s < 1):
+            raise InvalidArgumentError(f"expected 1 or more of each, found {slaves=}, {max_bytes_per_s=}")
+        self.log, self._needed, self._max_bytes_per_s = log, slaves, max_bytes_per_s
+        self._times = times or Times()
+        self.refused = 0
+        self.last_refusal: ReplogError | None = None
+        self._replicated = 0
+        self._links: set[Link] = set()
+        self._purgatory = Purgatory()
+        self._putting = threading.Lock()
+        self._waking = False
+        family = family_of(host)
+        if family is None:
+            family, (host, port) = look_up(host, port)
+        self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        self._listener.setblocking(False)
+        name = self._listener.getsockname()
+        self.address: Address = (name[0], name[1])
+        super().__init__(f"RocketMQ master at {self.address[0]}:{self.address[1]}", reactor)
+        reactor.register(self._listener.fileno(), weakly(self._accept), READ)
+        reactor.call_later(self._times.tick_s, weakly(self._tick))
+
+    # ---- the log --------------------------------------------------------------------------------------------
+
+    def put(self, message: Message) -> int:
+        """Append a message and have it sent; the position behind it. Errors as `RawLog.put`."""
+        self._check_open()
+        with self._putting:
+            self.log.put(message)
+            end = self.log.end
+        self.wake()
+        return end
+
+    def submit(self, message: Message, timeout_s: float = 3.0) -> Ack[int]:
+        """`put`; the ack of the position behind it is completed when as many slaves have it as needed. Without that it
+        fails after `timeout_s` with OutcomeUnknownError: the record stays in the log."""
+        end = self.put(message)
+        ack = Ack(end)
+        deadline_us = self._reactor.clock.monotonic_us() + int(timeout_s * 1e6)
+        self._purgatory.watch(_REPLICATED, end, ack, deadline_us)
+        return ack
+
+    @property
+    def replicated(self) -> int:
+        """As many slaves as needed had all before this position, at one time."""
+        return self._replicated
+
+    def wake(self) -> None:
+        """There is more in the log, put there by somebody else."""
+        if not self._waking:
+            self._waking = True
+            self._reactor.call_soon(weakly(self._pump))
+
+    def slaves(self) -> list[Fed]:
+        """Those connected now."""
+        return [link.fed() for link in list(self._links)]
+
+    # ---- the driver -----------------------------------------------------------------------------------------
+
+    def _accept(self, _: int) -> None:
+        try:
+            sock, name = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:  # no descriptors left: at the next tick there may be one
+            logger.error("%s: no connection can be accepted for now: %s", self._what, error)
+            self._reactor.modify(self._listener.fileno(), 0)
+            return
+        now_us = self._reactor.clock.monotonic_us()
+        link = Link(
+            self._reactor,
+            prepare(sock),
+            (name[0], name[1]),
+            self.log,
+            Feeding(now_us, self.log.file_bytes, self._times),
+            None if (rate := self._max_bytes_per_s) is None else Throttle(rate, max(rate // 10, 1), now_us),
+            progressed=weakly(self._progressed),
+            left=weakly(self._left),
+        )
+        self._links.add(link)
+
+    def _pump(self) -> None:
+        self._waking = False
+        for link in list(self._links):
+            link.pump()
+
+    def _tick(self) -> None:
+        if self._error is not None:
+            return
+        now_us = self._reactor.clock.monotonic_us()
+        for link in list(self._links):
+            link.tick(now_us)
+        self._purgatory.expire(now_us)
+        self._reactor.modify(self._listener.fileno(), READ)
+        self._reactor.call_later(self._times.tick_s, weakly(self._tick))
+
+    def _progressed(self) -> None:
+        """A slave has more than before."""
+        hosts: dict[str, int] = {}
+        for link in self._links:
+            host = link.address[0]
+            hosts[host] = max(hosts.get(host, 0), link.feeding.acked)
+        if len(hosts) < self._needed:
+            return
+        reached = kth_largest(hosts.values(), self._needed)
+        if reached > self._replicated:
+            self._replicated = reached
+            self._purgatory.advance_and_drain(_REPLICATED, reached)
+
+    def _left(self, link: Link, error: ReplogError) -> None:
+        self._links.discard(link)
+        if isinstance(error, DisconnectedError | ClosedError):
+            logger.info("%s: slave %s:%d: %s", self._what, *link.address, error)
+            return
+        self.refused += 1
+        self.last_refusal = error
+        logger.warning("%s: slave %s:%d was disconnected: %s", self._what, *link.address, error)
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def _gone(self) -> bool:
+        return self._listener.fileno() < 0 and not self._links
+
+    def _shut(self) -> None:
+        closed = ClosedError(f"the {self._what} was closed")
+        self._reactor.unregister(self._listener.fileno())
+        self._listener.close()
+        for link in list(self._links):
+            link.close(closed)
+        self._purgatory.fail(_REPLICATED, closed)
+
+    def _forked(self) -> None:
+        super()._forked()
+        self._listener.close()

@@ -1,0 +1,49 @@
+"""How far a raw log is proven to be on disk (FORMAT.md, "Raw log")."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+from pyreplog._native.checksum import crc32c
+from pyreplog.errors import CorruptionError, FormatVersionError
+from pyreplog.log.files import Files
+
+NAME = "pyreplog.checkpoint"
+MAGIC = b"RPRAWCP1"
+VERSION = 1
+_LAYOUT = struct.Struct("<8sIHHqq")
+
+
+class Proven(NamedTuple):
+    """file_bytes: of each segment file. position: a record begins there, or the log ends; all before it was synced."""
+
+    file_bytes: int
+    position: int
+
+    def encode(self) -> bytes:
+        packed = _LAYOUT.pack(MAGIC, 0, VERSION, VERSION, *self)
+        return _LAYOUT.pack(MAGIC, crc32c(packed[12:]), VERSION, VERSION, *self)
+
+
+def load(directory: Path) -> Proven | None:
+    """What is stored; None: nothing is. Errors: CorruptionError, FormatVersionError."""
+    path = directory / NAME
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    if len(data) != _LAYOUT.size:
+        raise CorruptionError(path, 0, f"{_LAYOUT.size} bytes", f"{len(data)}")
+    magic, crc, _, min_reader, file_bytes, position = _LAYOUT.unpack(data)
+    if magic != MAGIC or crc != crc32c(data[12:]):
+        raise CorruptionError(path, 0, "a checkpoint with its checksum", "other bytes")
+    if min_reader > VERSION:
+        raise FormatVersionError(path, min_reader, VERSION)
+    return Proven(file_bytes, position)
+
+
+def store(directory: Path, proven: Proven, files: Files) -> None:
+    """Durably and atomically. Errors: DiskFullError, OSError."""
+    files.replace_small(directory / NAME, proven.encode())

@@ -1,0 +1,97 @@
+"""One segment file of RocketMQ's commit log: raw bytes, no header, the position of its first byte for a name."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyreplog.errors import NotALogError
+from pyreplog.log.files import Files
+
+FOLDER = "commitlog"
+FRESH = "pyreplog.fresh"
+
+_NAME = re.compile(r"\d{20}")
+_CHUNK = 1 << 20
+_ZEROS = bytes(_CHUNK)
+
+
+class RawFile:
+    """A file and its read-only map. `view` is all of it; views outlive `close`, and the removal of the file."""
+
+    def __init__(self, path: Path, files: Files, *, writable: bool) -> None:
+        self.path, self.base = path, int(path.name)
+        self.fd = files.open(path, writable=writable)
+        try:
+            size = os.fstat(self.fd).st_size
+            self.view = memoryview(mmap.mmap(self.fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
+        except BaseException:
+            os.close(self.fd)
+            raise
+        self.end = self.base + size
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def used(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """(offset, bytes) of the stretches between two offsets that are not zero all over."""
+        for offset in range(begin, end, _CHUNK):
+            zeros = _ZEROS[: min(_CHUNK, end - offset)]
+            if bytes(self.view[offset : offset + len(zeros)]) != zeros:
+                yield offset, len(zeros)
+
+    def zero(self, files: Files, begin: int, end: int) -> bool:
+        """Zero what lies between two offsets. Whether there was something."""
+        used = list(self.used(begin, end))
+        for offset, size in used:
+            files.write(self.fd, _ZEROS[:size], offset)
+        return bool(used)
+
+
+def path_of(directory: Path, base: int) -> Path:
+    return directory / FOLDER / f"{base:020d}"
+
+
+def create(directory: Path, base: int, size: int, files: Files) -> RawFile:
+    """A file of zeros, its blocks allocated, its name durable. It gets its name when it has its size: RocketMQ does not
+    start over a file that is too short (its issue 6904). Errors: DiskFullError."""
+    fresh, path = directory / FRESH, path_of(directory, base)
+    files.remove(fresh)
+    fd = files.create(fresh, size, zeroed=False)
+    try:
+        files.sync(fd)
+    finally:
+        os.close(fd)
+    files.rename(fresh, path)
+    files.sync_directory(path.parent)
+    return RawFile(path, files, writable=True)
+
+
+def listed(directory: Path) -> list[int]:
+    """Bases of the files, ascending. Errors: NotALogError, there is something else among them."""
+    folder = directory / FOLDER
+    if not folder.is_dir():
+        return []
+    names = sorted(path.name for path in folder.iterdir())
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise NotALogError(f"{folder / name}: expected only files named by 20 digits, this is none of RocketMQ's")
+    return [int(name) for name in names]
+
+
+def check_sizes(directory: Path, bases: list[int], size: int) -> None:
+    """Errors: NotALogError, a file of another size, or one that does not follow the one before."""
+    for i, base in enumerate(bases):
+        path = path_of(directory, base)
+        found = path.stat().st_size
+        if found != size:
+            raise NotALogError(f"{path}: expected a file of {size} bytes, as the others are, found {found}")
+        if base != bases[0] + i * size or base % size:
+            raise NotALogError(
+                f"{path}: expected position {bases[0] + i * size} for a name: a file is missing, or foreign"
+            )

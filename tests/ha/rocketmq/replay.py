@@ -1,0 +1,147 @@
+"""Transcripts (transcripts/README.md), and the two state machines on the other end of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from pyreplog._native.frame import FrameParser, encode
+from pyreplog.errors import DisconnectedError
+from pyreplog.ha.rocketmq.effects import Close, Connect, Effect, Land, Progress, Report, Send
+from pyreplog.ha.rocketmq.feeding import Feeding
+from pyreplog.ha.rocketmq.pulling import Pulling, State
+
+FOLDER = Path(__file__).parent / "transcripts"
+TICK_US = 10_000
+
+
+class Line(NamedTuple):
+    us: int
+    side: str
+    data: bytes | None  # None: that side closes
+
+
+class Transcript:
+    """One of the files."""
+
+    def __init__(self, path: Path) -> None:
+        self.settings: dict[str, str] = {}
+        self.lines: list[Line] = []
+        for words in (line.split() for line in path.read_text().splitlines() if not line.startswith("#")):
+            if len(words) == 2:
+                self.settings[words[0]] = words[1]
+            else:
+                data = None if words[2] == "closes" else bytes.fromhex(words[2])
+                self.lines.append(Line(int(float(words[0]) * 1e6), words[1], data))
+
+    @property
+    def sides(self) -> str:
+        return self.settings.get("plays", "SM")
+
+    def number(self, name: str) -> int:
+        return int(self.settings.get(name, 0))
+
+    def said(self, side: str) -> list[bytes | None]:
+        """What that side sent on each connection, in all, and None for each it ended itself."""
+        found: list[bytes | None] = [b""]
+        for line in self.lines:
+            if line.data is None:
+                found += [None, b""] if line.side == side else [b""]
+            elif line.side == side:
+                found[-1] = (found[-1] or b"") + line.data
+        return found
+
+
+class MasterReplay:
+    """Our master hears what the slave said. Its log grows as that of the master in the transcript did."""
+
+    def __init__(self, transcript: Transcript) -> None:
+        self._transcript = transcript
+        self._now = 0
+        self._end = transcript.number("end")
+        self.feeding = Feeding(0, transcript.number("file"))
+        self.said: list[bytes | None] = [b""]
+        self.progress: list[int] = []
+
+    def run(self) -> None:
+        sent = b"".join(line.data or b"" for line in self._transcript.lines if line.side == "M")
+        self._bodies = {offset: bytes(body) for offset, body in FrameParser().feed(sent) if len(body)}
+        parser = FrameParser()
+        for line in self._transcript.lines:
+            self._wait(line.us)
+            if line.side == "S" and line.data is not None:
+                self._do(self.feeding.received(line.data, self._now, 0, self._end))
+                self._pump()
+            elif line.data is not None:
+                for offset, body in parser.feed(line.data):
+                    self._end = max(self._end, offset + len(body))
+                    self._pump()
+
+    def _pump(self) -> None:
+        while (effect := self.feeding.more(self._now, 0, self._end)) is not None:
+            self._do([effect])
+
+    def _wait(self, until: int) -> None:
+        while self._now < until:
+            self._now = min(self._now + TICK_US, until)
+            self._do(self.feeding.tick(self._now, idle=True))
+
+    def _do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(offset, size):
+                    body = self._bodies[offset] if size else b""
+                    assert len(body) == size, f"a frame of {size} bytes at {offset}, RocketMQ's has {len(body)}"
+                    self.said[-1] = (self.said[-1] or b"") + encode(offset, body)
+                case Progress(offset):
+                    self.progress.append(offset)
+                case Close():
+                    self.said += [None, b""]
+
+
+class SlaveReplay:
+    """Our slave hears what the master said. Bytes are landed in a bytearray that has no opinion of them."""
+
+    def __init__(self, transcript: Transcript) -> None:
+        self._transcript = transcript
+        self._now = 0
+        self.landed: dict[int, int] = {}
+        self.pulling = Pulling(0, transcript.number("has"), transcript.number("file"), random=lambda: 1.0)
+        self.said: list[bytes | None] = [b""]
+
+    def run(self) -> None:
+        self._wait(TICK_US)
+        for line in self._transcript.lines:
+            self._wait(line.us)
+            if line.side != "M":
+                continue
+            if line.data is None:
+                self.said.append(b"")
+                self.pulling.lost(self._now, DisconnectedError("the master closed the connection"))
+            else:
+                self.hear(line.data)
+
+    def hear(self, data: bytes) -> None:
+        while data and self.pulling.state is State.STREAMING:
+            window = self.pulling.buffer()
+            count = min(len(window), len(data))
+            window[:count] = data[:count]
+            data = data[count:]
+            self._do(self.pulling.received(count, self._now))
+
+    def _wait(self, until: int) -> None:
+        while self._now < until:
+            self._now = min(self._now + TICK_US, until)
+            self._do(self.pulling.tick(self._now))
+
+    def _do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Connect():
+                    self._do(self.pulling.connected(self._now))
+                case Land(offset, body):
+                    self.landed.update((offset + i, byte) for i, byte in enumerate(bytes(body)))
+                case Report(offset):
+                    self.said[-1] = (self.said[-1] or b"") + offset.to_bytes(8, "big", signed=True)
+                case Close():
+                    self.said += [None, b""]

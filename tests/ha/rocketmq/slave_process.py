@@ -1,0 +1,29 @@
+"""A slave in a process of its own, to be killed: says where its log ends, at first and after everything that lands."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from pyreplog.ha.rocketmq import RawLog, Slave, Times
+from pyreplog.net.reactor import Reactor
+
+
+def main() -> None:
+    directory, port, file_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    with Reactor() as reactor, RawLog(directory, file_bytes=file_bytes) as log:
+        reactor.start()
+        print(log.end, flush=True)
+        with Slave(
+            reactor,
+            log,
+            ("127.0.0.1", port),
+            start=0,
+            landed=lambda: print(log.end, flush=True),
+            times=Times(retry_s=0.1),
+        ):
+            threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""FORMAT.md says what the code does."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+import pyreplog
+from pyreplog.ha.rocketmq import proven, records
+
+FORMAT = (Path(pyreplog.__file__).parent / "_native" / "FORMAT.md").read_text().partition("## RocketMQ mode")[2]
+TABLE = re.compile(r"`struct` format[^`]*`([^`]+)`\):\n\n\|[^\n]*\n\|[-|]*\n((?:\|[^\n]*\n)+)")
+
+
+def tables() -> list[tuple[str, list[tuple[int, int]]]]:
+    """Format, and (offset, bytes) of the rows that are at a fixed place."""
+    found = []
+    for layout, body in TABLE.findall(FORMAT):
+        cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in body.splitlines()]
+        found.append((layout, [(int(row[0]), int(row[1])) for row in cells if row[0].isdigit() and row[1].isdigit()]))
+    return found
+
+
+def test_tables_have_no_gap_and_the_size_of_their_format() -> None:
+    assert len(tables()) == 2
+    for layout, rows in tables():
+        at = 0
+        for offset, size in rows:
+            assert offset == at
+            at += size
+        assert at == struct.calcsize(layout)
+
+
+def test_the_formats_are_those_of_the_code() -> None:
+    (checkpoint, _), (record, _) = tables()
+    assert checkpoint == proven._LAYOUT.format
+    parts = (records._HEAD, records._HOST, records._I64, records._HOST, records._AFTER_HOSTS)
+    assert record == ">" + "".join(part.format.lstrip(">") for part in parts)
+
+
+def test_magics() -> None:
+    for magic in (records.MAGIC_V1, records.MAGIC_V2, records.MAGIC_BLANK):
+        assert f"`0x{magic:08X}`" in FORMAT
+    assert proven.MAGIC.decode() in FORMAT

@@ -1,0 +1,96 @@
+"""Exchanges with RocketMQ, byte for byte: our end of each says what RocketMQ's said, or closes where that was fooled."""
+
+from __future__ import annotations
+
+import pytest
+
+from .replay import FOLDER, MasterReplay, SlaveReplay, Transcript
+
+PATHS = sorted(FOLDER.glob("*.txt"))
+
+
+def of(side: str) -> list[str]:
+    return [path.stem for path in PATHS if side in Transcript(path).sides]
+
+
+def load(name: str) -> Transcript:
+    return Transcript(FOLDER / f"{name}.txt")
+
+
+def test_there_are_transcripts_of_both_sides() -> None:
+    assert len(of("M")) >= 16
+    assert len(of("S")) >= 13
+    assert {"empty-master", "restarted-slave", "session"} <= {*of("M")} & {*of("S")}  # the recorded ones
+
+
+@pytest.mark.parametrize("name", of("M"))
+def test_our_master_says_the_same(name: str) -> None:
+    transcript = load(name)
+    replay = MasterReplay(transcript)
+    replay.run()
+    assert replay.said == transcript.said("M")
+
+
+@pytest.mark.parametrize("name", of("S"))
+def test_our_slave_says_the_same(name: str) -> None:
+    transcript = load(name)
+    replay = SlaveReplay(transcript)
+    replay.run()
+    assert replay.said == transcript.said("S")
+
+
+@pytest.mark.parametrize("name", of("S"))
+def test_our_slave_has_what_the_master_sent(name: str) -> None:
+    """What was landed is contiguous, and ends where the last report says."""
+    replay = SlaveReplay(load(name))
+    replay.run()
+    said = [words for words in replay.said if words]
+    assert int.from_bytes(said[-1][-8:], "big") == replay.pulling.end
+    positions = sorted(replay.landed)
+    assert positions == list(range(positions[0], positions[0] + len(positions))) if positions else True
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("ack-beyond-the-end", "found 1099511627776"),
+        ("ack-of-the-unsent", "what it had, and was sent"),
+        ("negative-ack", "found -1"),
+        ("ack-rewound", "what it had, and was sent"),
+        ("start-beyond-the-end", "where this log ends"),
+        ("negative-start", "found -1"),
+        ("stray-byte", "found 72057594037927953"),
+        ("silent-slave", "silent for 20 s"),
+    ],
+)  # fmt: skip
+def test_our_master_says_why_it_closes(name: str, why: str) -> None:
+    replay = MasterReplay(load(name))
+    replay.run()
+    assert why in str(replay.feeding.error)
+
+
+@pytest.mark.parametrize("name", of("M"))
+def test_what_cannot_be_never_counts(name: str) -> None:
+    """Progress only goes on, and never beyond what was sent."""
+    replay = MasterReplay(load(name))
+    replay.run()
+    assert replay.progress == sorted(replay.progress)
+    assert all(offset <= (replay.feeding.next or 0) for offset in replay.progress)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("mismatch", "expected offset"),
+        ("mismatched-heartbeat", "expected offset"),
+        ("oversize", "at most 4194292 bytes"),
+        ("negative-size", "as i32: -1"),
+        ("frame-across-files", "crosses the end of a file"),
+        ("silent-master", "silent for 20"),
+        ("reconnect-mid-frame", "closed the connection"),
+    ],
+)
+def test_our_slave_says_why_it_closes(name: str, why: str) -> None:
+    replay = SlaveReplay(load(name))
+    replay.run()
+    assert why in str(replay.pulling.error)
