@@ -1,0 +1,69 @@
+"""The applied position in a file of its own: at least once."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from pyreplog._native.checksum import crc32c
+from pyreplog.errors import CorruptionError, FormatVersionError, PositionError
+from pyreplog.ha.relay.position import Advance, Applied
+from pyreplog.log.files import Files, RealFiles
+
+MAGIC = b"RPAPPL01"
+VERSION = 1
+_FORM = struct.Struct("<8sIHH16sqqI4x")
+
+
+class PositionFile:
+    """Keeps the applied position in a file (FORMAT.md, "Applied position"): checksummed, replaced atomically, synced.
+
+    *At least once*: it is written after the callback has returned. A crash in between applies the last batch again,
+    and nothing else; the callback must not mind that. Nothing is ever skipped.
+
+    path: the file; its directory must be there. One applier per file.
+    """
+
+    transactional = False
+
+    def __init__(self, path: str | Path, *, files: Files | None = None) -> None:
+        self.path = Path(path)
+        self._files: Files = files if files is not None else RealFiles()
+
+    def load(self) -> Applied | None:
+        """What is stored. CorruptionError when it is garbled (never taken for "nothing"); FormatVersionError."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        if len(data) != _FORM.size:
+            raise CorruptionError(self.path, 0, f"{_FORM.size} bytes", f"{len(data)} bytes")
+        magic, crc, _, min_reader, log, position, entry, check = _FORM.unpack(data)
+        if magic != MAGIC or crc != crc32c(data[12:]):
+            raise CorruptionError(self.path, 0, "an intact applied position", data[:12].hex())
+        if min_reader > VERSION:
+            raise FormatVersionError(self.path, min_reader, VERSION)
+        return Applied(log, position, entry, check)
+
+    def begin(self, applied: Applied) -> None:
+        """Store the first position. PositionError when there is one; DiskFullError, OSError: nothing was stored."""
+        found = self.load()
+        if found is not None:
+            raise PositionError(f"{self.path} holds a position, entry {found.entry}, already")
+        self._write(applied)
+
+    def save(self, advance: Advance) -> None:
+        """Store `advance.after`. PositionError when another applier has moved the position; as `begin`."""
+        found = self.load()
+        if found != advance.before:
+            expected, at = advance.before.entry, "nothing" if found is None else f"entry {found.entry}"
+            raise PositionError(f"{self.path}: expected entry {expected}, found {at}: another applier writes to it")
+        self._write(advance.after)
+
+    def _write(self, applied: Applied) -> None:
+        body = _FORM.pack(MAGIC, 0, VERSION, VERSION, *applied)
+        data = _FORM.pack(MAGIC, crc32c(body[12:]), VERSION, VERSION, *applied)
+        self._files.replace_small(self.path, data)
+
+    def __repr__(self) -> str:
+        return f"<PositionFile {str(self.path)!r}>"

@@ -1,0 +1,134 @@
+"""Relay: a relay log that receives from a master over TCP, and the applier that works it off."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+from pathlib import Path
+from typing import Any
+
+from pyreplog.clock import Clock, SystemClock
+from pyreplog.config import LogConfig
+from pyreplog.errors import NotAReplicaError, NotConnectedError
+from pyreplog.ha import logs
+from pyreplog.ha.config import NodeConfig
+from pyreplog.ha.context import Context, parse_address
+from pyreplog.ha.members import MembersFile
+from pyreplog.ha.relay.applier import Applier
+from pyreplog.ha.relay.position import PositionStore
+from pyreplog.ha.relay.task import Apply
+from pyreplog.ha.replica import Replica
+from pyreplog.ha.terms import TermsFile
+from pyreplog.handles import Handle
+from pyreplog.log import checkpoint as checkpoints
+from pyreplog.log.files import RealFiles
+from pyreplog.log.mirrorlog import MirrorLog
+from pyreplog.log.replica import is_replica
+from pyreplog.net.handshake import Secret
+from pyreplog.net.limits import Limits
+from pyreplog.net.reactor import Reactor
+
+_LOG = LogConfig()
+
+
+class Relay(Handle):
+    """Follows the master at "host:port" as an observer, which no election counts, into the relay log at `path`.
+
+    `applier` hands the entries to `apply`, from when it is started on; the rest of the arguments are its own. The
+    relay log is made when the master is met first: that is waited for, `timeout` seconds at most. Afterwards the master
+    may be away, and its address change (`follow`). What was lost of the relay log, or thrown away with `discard`, is
+    received again.
+
+    name: as the master shows it. log: settings of the relay log; its segments are as large as the master's.
+    secret, tls, limits: as of the master's node; tls is a client's context.
+    Errors: those of Applier; NotConnectedError, there is no relay log yet, and no master; NotAReplicaError, the
+    directory holds a log of its own; LockedError.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, master: str, apply: Apply, store: PositionStore, name: str = "relay",
+        log: LogConfig = _LOG, start: int | None = None, timeout: float = 30.0, secret: bytes | None = None,
+        tls: ssl.SSLContext | None = None, limits: Limits | None = None, clock: Clock | None = None, **settings: Any,
+    ) -> None:  # fmt: skip
+        address, directory, files = parse_address(master), Path(path), RealFiles()
+        if checkpoints.load(directory) is not None and not is_replica(directory):
+            raise NotAReplicaError(directory)
+        self._context = Context(
+            path=directory, config=NodeConfig(name=name, log=log, observer=True), files=files,
+            clock=clock or SystemClock(), terms=TermsFile(directory, files), members=MembersFile(directory, files),
+            limits=limits or Limits(), secret=None if secret is None else Secret(secret), tls=(None, tls),
+            reactor=Reactor(clock=clock),
+        )  # fmt: skip
+        super().__init__(f"relay in {directory}")
+        self._applier: Applier | None = None
+        self._failure: Exception | None = None
+        self._made = threading.Event()
+        self._make = lambda log: Applier(
+            log, apply, store, start=start, receiver=self._replica, clock=clock, **settings
+        )
+        self._replica: Replica | None = None
+        try:
+            self._replica = Replica(
+                self._context, logs.open_mirror(self._context), None, self._on_log, on_landed=self._on_landed
+            )
+            if self._replica.log is not None:
+                self._on_log(self._replica.log)
+            self._context.reactor.start()
+            self._replica.follow(address)
+            self._wait(timeout, self._replica)
+        except BaseException:
+            self.close()
+            raise
+
+    def _on_log(self, log: MirrorLog) -> None:
+        """Before anything lands in it, so that the applier sees it grow. A log that is made once more, empty, begins
+        where the first did not: the applier finds that one closed, and fails."""
+        if self._applier is None:
+            try:
+                self._applier = self._make(log)
+            except Exception as error:
+                self._failure = error
+        self._made.set()
+
+    def _wait(self, timeout: float, replica: Replica) -> None:
+        if not self._made.wait(timeout):
+            raise NotConnectedError(f"{self._context.path}: there is no relay log yet: {replica.trouble}")
+        if self._failure is not None:
+            raise self._failure
+
+    def _on_landed(self) -> None:
+        replica, applier = self._replica, self._applier
+        if applier is not None and replica is not None and replica.log is not None:
+            applier.landed(replica.log.landed)
+
+    # ---- where it stands ------------------------------------------------------------------------------------
+
+    @property
+    def applier(self) -> Applier:
+        """Starts, stops, waits, tells how far it is."""
+        self._check_open()
+        assert self._applier is not None, "it is made before a relay is open"
+        return self._applier
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is received; "" something is."""
+        return "" if self._replica is None else self._replica.trouble
+
+    def follow(self, master: str) -> None:
+        """The master is at another address now, or it is another one."""
+        self._check_open()
+        if self._replica is not None:
+            self._replica.follow(parse_address(master))
+
+    def _let_go(self) -> None:
+        try:
+            if self._applier is not None:
+                self._applier.close()
+        finally:
+            try:
+                if self._replica is not None:
+                    self._replica.close()
+            finally:
+                self._context.reactor.close()

@@ -1,0 +1,61 @@
+"""The space that a relay log may take, and telling the receiver when to pause."""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+
+LANDING_BYTES = (256 << 10) + 4096
+"""What a receiver may put into the log between two looks at the limit: a frame, and a segment's header."""
+
+
+class Receiver(Protocol):
+    """What the applier tells whoever fills the relay log. Neither call may block, or call the applier."""
+
+    def pause(self) -> None:
+        """Stop reading from the master; what was read may be landed."""
+        ...
+
+    def resume(self) -> None:
+        """Go on."""
+        ...
+
+
+class Space:
+    """Pauses the receiver before the log takes more than `limit_bytes`; lets it go on when segments have gone.
+
+    The receiver says what it landed by `landed`, at most LANDING_BYTES at a time: then the limit holds. It is overrun
+    only when all that may be applied is, and what is there waits for its commit, which comes behind it in the stream
+    (MySQL's relay_log_space_limit is ignored, too, when the applier needs more). Any thread.
+
+    start, end: positions of the log's ends. visible, applied: entries.
+    """
+
+    def __init__(self, limit_bytes: int | None, receiver: Receiver | None) -> None:
+        self._limit, self._receiver = limit_bytes, receiver
+        self._start = self._end = self._visible = self._applied = 0
+        self._lock = threading.Lock()  # held while the receiver is told, so that pause and resume do not overtake
+        self.paused = False
+        self.pauses = 0
+
+    def landed(self, end: int, visible: int) -> None:
+        """The log now ends at this position; entries before `visible` may be applied."""
+        with self._lock:
+            self._end, self._visible = end, visible
+            self._judge()
+
+    def applied(self, start: int, entry: int, visible: int) -> None:
+        """The log now begins at this position; all before `entry` is applied, all before `visible` may be."""
+        with self._lock:
+            self._start, self._applied, self._visible = max(self._start, start), max(self._applied, entry), visible
+            self._judge()
+
+    def _judge(self) -> None:
+        is_full = self._limit is not None and self._end - self._start + LANDING_BYTES > self._limit
+        pause = is_full and self._applied < self._visible
+        if pause == self.paused:
+            return
+        self.paused = pause
+        self.pauses += pause
+        if self._receiver is not None:
+            (self._receiver.pause if pause else self._receiver.resume)()

@@ -1,0 +1,148 @@
+"""The applied position in the database that is applied to, in the same transaction: exactly once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from pyreplog.errors import InvalidArgumentError, PositionError
+from pyreplog.ha.relay.position import Advance, Applied
+
+_TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
+_MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric": ":{}"}
+_COLUMNS = ("log_uuid", "log_position", "entry", "last_check")
+
+
+class Cursor(Protocol):
+    """What is used of a DB-API 2.0 cursor."""
+
+    @property
+    def rowcount(self) -> int: ...
+    def execute(self, operation: str, parameters: Sequence[Any], /) -> object: ...
+    def fetchone(self) -> Any: ...
+    def close(self) -> object: ...
+
+
+class Connection(Protocol):
+    """What is used of a DB-API 2.0 connection."""
+
+    def cursor(self) -> Any: ...
+    def commit(self) -> object: ...
+    def rollback(self) -> object: ...
+    def close(self) -> object: ...
+
+
+class SqlPosition:
+    """Keeps the applied position as a row of a table, moved by the transaction that applies.
+
+    *Exactly once*: the callback calls `store(cursor, advance)` in the transaction in which it applies the batch. What
+    was applied and how far are then one, whatever is killed when. The row is moved from the entry where it stood: a
+    second applier, or a batch that is applied again, finds it elsewhere, and PositionError undoes its transaction.
+    (MySQL: `mysql.slave_relay_log_info` in a transactional table.)
+
+        positions = SqlPosition(lambda: sqlite3.connect(path), "carriers")
+
+        def apply(batch, advance):
+            with database:                                   # one transaction
+                database.executemany("INSERT …", rows(batch))
+                positions.store(database.cursor(), advance)
+
+    connect: opens a connection of its own to the same database, for what is done outside the callback. It must not be
+    in autocommit mode, the callback's neither. name: of this applier, the row's key; up to 255 characters.
+    paramstyle: the driver's `paramstyle`: "qmark" (sqlite3), "format" or "pyformat" (psycopg, PyMySQL), "numeric".
+    table: made when it is missing; may have a schema in front.
+    Errors: InvalidArgumentError; those of the driver.
+    """
+
+    transactional = True
+
+    def __init__(
+        self, connect: Callable[[], Connection], name: str, *, paramstyle: str = "qmark",
+        table: str = "pyreplog_applied",
+    ) -> None:  # fmt: skip
+        if paramstyle not in _MARKS:
+            raise InvalidArgumentError(f"paramstyle: expected one of {', '.join(_MARKS)}, found {paramstyle!r}")
+        if not _TABLE.fullmatch(table):
+            raise InvalidArgumentError(f"table: expected a plain name, found {table!r}")
+        if not 0 < len(name) <= 255:
+            raise InvalidArgumentError(f"name: expected 1 to 255 characters, found {len(name)}")
+        self.name, self.table = name, table
+        self._connect, self._mark = connect, _MARKS[paramstyle]
+        self._create()
+
+    def store(self, cursor: Cursor, advance: Advance) -> None:
+        """In the caller's transaction: move the row from `advance.before` to `advance.after`.
+
+        PositionError when it is not at `before`: let it undo the transaction.
+        """
+        after, before = _row(advance.after), advance.before
+        settings = ", ".join(f"{column} = {self._marked(i)}" for i, column in enumerate(_COLUMNS))
+        where = f"name = {self._marked(4)} AND log_uuid = {self._marked(5)} AND entry = {self._marked(6)}"
+        values = (*after, self.name, before.log.hex(), before.entry)
+        cursor.execute(f"UPDATE {self.table} SET {settings} WHERE {where}", values)
+        if cursor.rowcount != 1:
+            raise PositionError(
+                f"{self.table}: {self.name!r} is not at entry {before.entry} of log {before.log.hex()}: "
+                "another applier moved it, or the batch was applied already"
+            )
+
+    def load(self) -> Applied | None:
+        """What was committed. PositionError when the row makes no sense."""
+        query = f"SELECT {', '.join(_COLUMNS)} FROM {self.table} WHERE name = {self._marked(0)}"
+        found = self._alone(lambda cursor: _fetch(cursor, query, (self.name,)))
+        if found is None:
+            return None
+        try:
+            log, position, entry, check = found
+            return Applied(bytes.fromhex(log), int(position), int(entry), int(check))
+        except (TypeError, ValueError) as error:
+            raise PositionError(f"{self.table}: {self.name!r} holds no position but {found!r}") from error
+
+    def begin(self, applied: Applied) -> None:
+        """Put down the first position, in a transaction of its own. The driver's IntegrityError when there is one."""
+        marks = ", ".join(self._marked(i) for i in range(5))
+        query = f"INSERT INTO {self.table} (name, {', '.join(_COLUMNS)}) VALUES ({marks})"
+        self._alone(lambda cursor: cursor.execute(query, (self.name, *_row(applied))))
+
+    def save(self, advance: Advance) -> None:
+        """`store` in a transaction of its own: an entry that is skipped."""
+        self._alone(lambda cursor: self.store(cursor, advance))
+
+    def _create(self) -> None:
+        columns = "log_uuid CHAR(32), log_position BIGINT, entry BIGINT, last_check BIGINT"
+        query = f"CREATE TABLE IF NOT EXISTS {self.table} (name VARCHAR(255) PRIMARY KEY, {columns})"
+        self._alone(lambda cursor: cursor.execute(query, ()))
+
+    def _marked(self, i: int) -> str:
+        """The parameter of place i, as this driver has it."""
+        return self._mark.format(i + 1)
+
+    def _alone(self, work: Callable[[Cursor], object]) -> Any:
+        """Do `work` on a connection of its own, and commit."""
+        connection = self._connect()
+        try:
+            cursor = connection.cursor()
+            try:
+                made = work(cursor)
+                connection.commit()
+            finally:
+                cursor.close()
+        except BaseException:
+            connection.rollback()
+            raise
+        finally:
+            connection.close()
+        return made
+
+    def __repr__(self) -> str:
+        return f"<SqlPosition {self.name!r} in {self.table}>"
+
+
+def _fetch(cursor: Cursor, query: str, parameters: Sequence[Any]) -> Any:
+    cursor.execute(query, parameters)
+    return cursor.fetchone()
+
+
+def _row(applied: Applied) -> tuple[str, int, int, int]:
+    return applied.log.hex(), applied.position, applied.entry, applied.check

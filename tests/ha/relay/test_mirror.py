@@ -1,0 +1,173 @@
+"""The applier over a real relay log: a MirrorLog that takes a master's stream."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyreplog.ha.relay import Applier, State, discard, refetch_from
+from pyreplog.ha.relay.space import LANDING_BYTES
+from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.mirrorlog import MirrorLog
+from tests.ha.streams import SEGMENT_BYTES, config, copy, frames_of, make_mirror, open_master, stream, take_in, values
+
+from .lab import Memory
+
+WAIT_S = 10
+ALL = 1 << 62
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[CommitLog]:
+    with open_master(tmp_path / "master") as log:
+        yield log
+
+
+def first_of(values: list[bytes]) -> list[int]:
+    return [int(value.partition(b",")[0]) for value in values]
+
+
+def test_what_is_committed_is_applied_and_no_more(tmp_path, master):
+    memory = Memory()
+    master.append_batch(values(100))
+    with make_mirror(tmp_path / "relay", master) as relay:
+        copy(master, relay)
+        with Applier(relay, memory.apply, memory, batch_entries=7) as applier:
+            applier.start()
+            relay.show(master.position_of(30), 30)
+            applier.wait_applied(29, WAIT_S)
+            stats = applier.stats()
+            assert (stats.applied_entry, stats.visible_entry, stats.received_entry) == (30, 30, 100)
+            assert stats.lag_entries == 70
+            relay.show(ALL, ALL)
+            applier.wait_applied(99, WAIT_S)
+            assert applier.stats().lag_bytes == 0
+    assert memory.values == values(100)
+
+
+def test_a_master_far_ahead_of_a_slow_applier(tmp_path, master):
+    """The relay log never takes more than its limit, and everything comes through it."""
+    memory, may_go_on = Memory(), threading.Event()
+
+    class Tap:
+        pause, resume = staticmethod(may_go_on.clear), staticmethod(may_go_on.set)
+
+    may_go_on.set()
+    master.append_batch(values(1000))
+    limit = 2 * SEGMENT_BYTES + LANDING_BYTES
+    used = []
+    with make_mirror(tmp_path / "relay", master) as relay:
+        relay.show(ALL, ALL)
+        apply = memory.apply_in_two
+        with Applier(
+            relay, apply, memory, workers=2, batch_entries=5, space_limit_bytes=limit, receiver=Tap()
+        ) as applier:
+            applier.start()
+            for offset, body in frames_of(stream(master, 0)):
+                assert may_go_on.wait(WAIT_S)
+                if offset % SEGMENT_BYTES:
+                    relay.land(offset, [body])
+                else:
+                    relay.begin(body)
+                applier.landed(relay.landed)
+                used.append(relay.landed - relay.start_position)
+            applier.wait_applied(999, WAIT_S)
+            applier.stop()
+            assert applier.stats().pauses > 0
+            assert relay.start > 900
+    assert max(used) <= limit
+    assert memory.values == values(1000)
+
+
+def test_what_waits_for_its_commit_does_not_fill_the_relay_log_for_ever(tmp_path, master):
+    """The commit point comes behind the bytes: a receiver that is paused would never learn of it."""
+    memory, may_go_on = Memory(), threading.Event()
+
+    class Tap:
+        pause, resume = staticmethod(may_go_on.clear), staticmethod(may_go_on.set)
+
+    may_go_on.set()
+    master.append_batch(values(600))
+    limit = 2 * SEGMENT_BYTES + LANDING_BYTES
+    with (
+        make_mirror(tmp_path / "relay", master) as relay,
+        Applier(relay, memory.apply, memory, space_limit_bytes=limit, receiver=Tap()) as applier,
+    ):
+        applier.start()
+        for offset, body in frames_of(stream(master, 0)):
+            assert may_go_on.wait(WAIT_S)
+            if offset % SEGMENT_BYTES:
+                relay.land(offset, [body])
+            else:
+                relay.begin(body)
+            applier.landed(relay.landed)
+        assert relay.landed - relay.start_position > limit
+        relay.show(ALL, ALL)
+        applier.wait_applied(599, WAIT_S)
+    assert memory.values == values(600)
+
+
+def test_discard_and_receive_again(tmp_path, master):
+    """What was received and not applied is thrown away; the applier goes on where it was."""
+    memory = Memory()
+    master.append_batch(values(300))
+    with make_mirror(tmp_path / "relay", master) as relay:
+        copy(master, relay)
+        relay.show(ALL, ALL)
+        with Applier(relay, memory.apply, memory) as applier:
+            applier.start(until_entry=150)
+            applier.wait_ended(WAIT_S)
+    discard(tmp_path / "relay")
+    position = refetch_from(memory.load(), SEGMENT_BYTES)
+    assert 0 < position < master.position_of(150)
+    first = next(iter(master.scan_positions(position)))[0].entry
+    with MirrorLog.create(
+        tmp_path / "relay", config(), uuid=master.uuid, segment_bytes=SEGMENT_BYTES, start=(position, first)
+    ) as relay:
+        take_in(relay, stream(master, position))
+        relay.show(ALL, ALL)
+        with Applier(relay, memory.apply, memory) as applier:
+            applier.start(until_entry=300)
+            assert applier.wait_ended(WAIT_S) is State.FINISHED
+    assert memory.values == values(300)
+
+
+def test_a_cut_of_what_was_not_applied(tmp_path, master):
+    """A failover takes the tail of the relay log; what comes instead is applied."""
+    memory = Memory()
+    master.append_batch(values(50))
+    with make_mirror(tmp_path / "relay", master) as relay:
+        copy(master, relay)
+        relay.show(master.position_of(20), 20)
+        with Applier(relay, memory.apply, memory, batch_entries=3) as applier:
+            applier.start()
+            applier.wait_applied(19, WAIT_S)
+            relay.cut(master.position_of(25), 25)
+            master.truncate(25)
+            master.append_batch(values(50, 1000))
+            copy(master, relay)
+            relay.show(ALL, ALL)
+            applier.wait_applied(74, WAIT_S)
+    assert first_of(memory.values) == [*range(25), *range(1000, 1050)]
+
+
+def test_a_cut_of_what_was_applied(tmp_path, master):
+    memory = Memory()
+    master.append_batch(values(40))
+    with make_mirror(tmp_path / "relay", master) as relay:
+        copy(master, relay)
+        relay.show(ALL, ALL)
+        with Applier(relay, memory.apply, memory) as applier:
+            applier.start()
+            applier.wait_applied(39, WAIT_S)
+            relay.cut(master.position_of(25), 25)
+            master.truncate(25)
+            master.append_batch(values(50, 1000))
+            copy(master, relay)
+            relay.show(ALL, ALL)
+            assert applier.wait_ended(WAIT_S) is State.FAILED
+            assert "another history" in str(applier.error)
+    assert first_of(memory.values) == list(range(40))

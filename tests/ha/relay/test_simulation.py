@@ -1,0 +1,46 @@
+"""The applier with a crash at every step, for both stores."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from .simulation import Schedule, explore
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Failures are what this is about; each is logged."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("exactly_once", [True, False], ids=["exactly once", "at least once"])
+def test_crash_at_every_step(exactly_once: bool, seed: int) -> None:
+    assert sum(explore((seed << 8) + n, exactly_once=exactly_once) for n in range(3)) > 300
+
+
+@pytest.mark.parametrize("exactly_once", [True, False], ids=["exactly once", "at least once"])
+def test_schedules(exactly_once: bool, seed: int) -> None:
+    """Many without a crash, and what they meet."""
+    failures = side_by_side = 0
+    for n in range(200):
+        schedule = Schedule((seed << 10) + n, exactly_once=exactly_once)
+        schedule.run()
+        failures += schedule.failures
+        side_by_side += schedule.most_in_flight > 1
+    assert failures > 20 and side_by_side > 20
+
+
+def test_a_crash_repeats_at_least_once_and_never_exactly_once(seed: int) -> None:
+    def repeats(exactly_once: bool) -> int:
+        runs = [Schedule(seed, exactly_once=exactly_once, crash_at=step) for step in range(5, 60)]
+        for run in runs:
+            run.run()
+        return sum(run.disk.repeats for run in runs)
+
+    assert repeats(True) == 0
+    assert repeats(False) > 5
