@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks import machine, report
 from benchmarks.limits.build import ROOT
 from benchmarks.plan import FULL_BYTES, Plan
-from benchmarks.rows.registry import ROWS, measure
+from benchmarks.rows.registry import BOUNDS, ROWS, measure
 
 _DATA = ROOT / "build" / "bench-data"
 
@@ -17,13 +17,13 @@ _DATA = ROOT / "build" / "bench-data"
 def main() -> None:
     """Parse the command line and run."""
     options = _parser().parse_args()
-    plan = Plan(directory=options.directory, budget=options.budget, full=options.full)
+    plan = Plan(directory=options.directory, budget=options.budget, full=options.full, rocketmq=options.rocketmq)
     found = machine.describe(plan.directory)
     pages = [report.header(found)]
     sections = []
     if not options.json:
         print(pages[0], flush=True)
-    for name in options.only or ROWS:
+    for name in options.only or (BOUNDS if options.bounds else ROWS | BOUNDS):
         section = measure(name, plan)
         sections.append(report.data(section))
         pages.append(report.markdown(section))
@@ -39,8 +39,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     add = parser.add_argument
     add("--budget", type=float, default=10.0, metavar="SECONDS", help="about so long per row (default 10)")
-    add("--only", action="append", choices=list(ROWS), help="only this row; may be given again")
+    add("--only", action="append", choices=[*ROWS, *BOUNDS], help="only this row; may be given again")
+    add("--bounds", action="store_true", help="only what bounds the goals that are not met")
     add("--full", action="store_true", help=f"write {FULL_BYTES >> 30} GiB per line of the tail-latency row")
+    add("--rocketmq", action="store_true", help="RocketMQ's store beside the stream of ha-stream (Maven fetches it)")
     add("--json", action="store_true", help="print JSON in place of tables")
     add("--markdown", type=Path, metavar="FILE", help="write the tables to a file, too")
     add("--directory", type=Path, default=_DATA, help="where logs are written: its file system counts")

@@ -19,14 +19,17 @@ from benchmarks.logs import fill
 from benchmarks.proc import anonymous_bytes
 
 if TYPE_CHECKING:
+    from benchmarks.limits.bare import Bell
     from pyreplog.bookie.node import BookieNode
 
 _SEGMENTS_BEFORE = 4
 
 
-def follow(path: str, count: int) -> None:
-    """Follow a log; nanoseconds from the stamp in each of `count` entries to having it."""
+def follow(path: str, count: int, slice_ns: int) -> None:
+    """Follow a log; nanoseconds from the stamp in each of `count` entries to having it. slice_ns: asked of the
+    scheduler; 0: its default."""
     clock, taken = time.monotonic_ns, []
+    _set_slice(slice_ns)
     with pyreplog.open(path, "r") as reader:
         records = reader.follow(reader.end)
         _tell("ready")
@@ -37,14 +40,24 @@ def follow(path: str, count: int) -> None:
     _tell(taken)
 
 
-def hear(path: str, count: int) -> None:
-    """Sleep on a bare futex; nanoseconds from each of `count` ringings to being awake."""
-    from benchmarks.limits import bare
-
-    with Path(path).open("r+b") as file:
-        bell = bare.Bell(file.fileno())
+def hear(path: str, count: int, slice_ns: int) -> None:
+    """Sleep on a bare futex; nanoseconds from each of `count` ringings to being awake. slice_ns: as of `follow`."""
+    bell = _bell(path)
+    _set_slice(slice_ns)
     _tell("ready")
     _tell([bell.hear(seen) for seen in range(count)])
+
+
+def hear_stamps(path: str, count: int, slice_ns: int) -> None:
+    """As `hear`, with Python's clock, from a stamp that Python put behind the bell."""
+    clock, taken, bell = time.monotonic_ns, [], _bell(path)
+    _set_slice(slice_ns)
+    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 4096, access=mmap.ACCESS_READ) as page:
+        _tell("ready")
+        for seen in range(count):
+            bell.hear(seen)
+            taken.append(clock() - int.from_bytes(page[-8:], "little"))
+    _tell(taken)
 
 
 def crash(path: str, size: int, count: int, segment_bytes: int) -> NoReturn:
@@ -58,7 +71,7 @@ def crash(path: str, size: int, count: int, segment_bytes: int) -> NoReturn:
 
 
 def grow(path: str, size: int, segments: int, segment_bytes: int) -> None:
-    """Write so many segments; private memory and state before and after."""
+    """Write so many segments, and as many again; private memory and state at first, and after each half."""
     per_segment = segment_bytes // stride(size) // BATCH * BATCH
     entries = in_turn(make_values(size), BATCH)
     with pyreplog.open(path, segment_bytes=segment_bytes) as log:
@@ -69,9 +82,9 @@ def grow(path: str, size: int, segments: int, segment_bytes: int) -> None:
             log.sync()  # seals, indexes and unmaps what is behind the active segment
             return {"private": anonymous_bytes([os.getpid()]), "state": log.stats().state_bytes, "entries": log.end}
 
-        before, after = write(_SEGMENTS_BEFORE), write(segments)
+        first, before, after = write(_SEGMENTS_BEFORE), write(segments), write(segments)
     mapped = sum(index.stat().st_size for index in Path(path).glob("*.idx"))
-    _tell({"before": before, "after": after, "mapped": mapped})
+    _tell({"first": first, "before": before, "after": after, "mapped": mapped})
 
 
 def load_peer(name: str, path: str, size: int, count: int, seconds: float, segment_bytes: int) -> NoReturn:
@@ -94,17 +107,15 @@ def bookie(path: str, url: str, name: str, settings: dict[str, Any], busy_poll_u
     say when it has."""
     from pyreplog.bookie.config import BookieConfig
     from pyreplog.bookie.node import BookieNode
-    from pyreplog.ledger.ledgermetadata import metadata_key
-    from pyreplog.ledger.stored import open_ledgers
+    from pyreplog.ledger.stored import StoredLedgers
     from pyreplog.metadata.url import open_store
 
     with (
         open_store(url) as store,
         BookieNode(
-            path, name, store, BookieConfig.of(settings), open_ledgers=lambda bookie: open_ledgers(store, bookie),
-            key_of=metadata_key, busy_poll_us=busy_poll_us,
+            path, name, store, BookieConfig.of(settings), ledgers=StoredLedgers(store), busy_poll_us=busy_poll_us
         ) as node,
-    ):  # fmt: skip
+    ):
         _tell(node.address)
         while True:
             asked = select.select([sys.stdin], [], [], 1.0)[0]
@@ -159,6 +170,13 @@ def pour(size: int) -> None:
                     client.sendall(view[start : start + (1 << 20)])
 
 
+def echo(spin: bool) -> None:
+    """Answer requests as bare sockets do: benchmarks.bounds.roundtrip."""
+    from benchmarks.bounds.roundtrip import serve
+
+    _tell(serve(spin=spin))
+
+
 def abandon(url: str, size: int, entries: int, tail: int) -> NoReturn:
     """Write a ledger of so many entries, tell its id, and die. The last `tail` are a batch that carries the LAC before
     it: of their own confirmation no bookie was told."""
@@ -194,13 +212,38 @@ def load_ledger(url: str, size: int, window_bytes: int) -> None:
         _tell(entries)
 
 
+def ha_node(path: str, name: str, master: str | None, settings: dict[str, Any], busy_poll_us: int) -> None:
+    """A node of a replica group, until standard input ends: benchmarks.rows.ha.node."""
+    from benchmarks.rows.ha.node import serve
+
+    serve(path, name, master, settings, busy_poll_us)
+
+
+def _bell(path: str) -> Bell:
+    from benchmarks.limits import bare
+
+    with Path(path).open("r+b") as file:
+        return bare.Bell(file.fileno())
+
+
+def _set_slice(slice_ns: int) -> None:
+    if slice_ns:
+        from benchmarks.limits import bare
+
+        bare.set_slice(slice_ns)
+
+
 def _tell(what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 
 _JOBS = {
-    job.__name__: job for job in (follow, hear, crash, grow, load_peer, bookie, bare_bookie, pour, abandon, load_ledger)
-}
+    job.__name__: job
+    for job in (
+        follow, hear, hear_stamps, crash, grow, load_peer, bookie, bare_bookie, pour, echo, abandon, load_ledger,
+        ha_node,
+    )
+}  # fmt: skip
 
 if __name__ == "__main__":
     _JOBS[sys.argv[1]](*json.loads(sys.argv[2]))

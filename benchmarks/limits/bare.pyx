@@ -33,6 +33,7 @@ cdef extern from "limit.h" nogil:
     int limit_synced_writes(int fd, const uint8_t *data, int64_t size, int64_t offset, int64_t count, int64_t *ns)
     void limit_ring(limit_bell *bell)
     int64_t limit_hear(limit_bell *bell, uint32_t seen)
+    int limit_set_slice(int64_t ns)
 
 cdef extern from "layout.h" nogil:
     enum:
@@ -95,6 +96,20 @@ cdef class Area:
         """memcpy `count` values, in turn over the area."""
         with nogil:
             limit_copy(&self.c, &values.c, count)
+
+    def encode_one(self, bytes value not None):
+        """Append one record, called from Python as a log is; how many have been written."""
+        cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(value)
+        cdef limit_values one = limit_values(&start, len(value), 1)
+        limit_encode(&self.c, &one, 1, 1)
+        return self.c.written
+
+    def copy_one(self, bytes value not None):
+        """memcpy one value, likewise."""
+        cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(value)
+        cdef limit_values one = limit_values(&start, len(value), 1)
+        limit_copy(&self.c, &one, 1)
+        return self.c.written
 
     def check_encoded(self, Values values not None):
         """How many records of the last lap were read back; ValueError when one is not what was written."""
@@ -180,3 +195,10 @@ cdef class Bell:
         with nogil:
             ns = limit_hear(self.c, seen)
         return ns
+
+
+def set_slice(int64_t ns):
+    """Ask the scheduler for slices of so many nanoseconds for this thread."""
+    cdef int error = limit_set_slice(ns)
+    if error:
+        raise OSError(error, os.strerror(error))

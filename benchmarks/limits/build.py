@@ -21,6 +21,7 @@ FLAGS = ("-O3", "-fno-strict-aliasing", "-Wall")
 _MODULES: dict[str, tuple[Path, ...]] = {
     "bare": (HERE / "encode.c", HERE / "disk.c", HERE / "wake.c", NATIVE / "crc32c.c"),
     "calls": (),
+    "turnstile": (HERE / "disk.c", HERE / "wake.c"),
     "quorum": (
         HERE / "quorum_client.c", HERE / "quorum_bookie.c", HERE / "encode.c", HERE / "wake.c", NATIVE / "crc32c.c",
     ),

@@ -116,6 +116,16 @@ cdef class Stopwatch:
             total += self.histogram[i]
         return total
 
+    def longer_than(self, double ns):
+        """How many calls took longer."""
+        cdef uint64_t found = 0
+        cdef int i
+        for i in range(BUCKETS - 1, -1, -1):
+            if bucket_start(i) <= ns * self.rate:
+                break
+            found += self.histogram[i]
+        return found
+
     def quantile(self, double q):
         """Nanoseconds that a share `q` of the calls did not exceed (upper edge of the bucket)."""
         cdef uint64_t wanted = <uint64_t>(q * self.count), seen = 0

@@ -54,5 +54,8 @@ void limit_ring(limit_bell *bell);
 /* Sleep until the bell is rung once more than `seen`; nanoseconds from the ringing to being awake. */
 int64_t limit_hear(limit_bell *bell, uint32_t seen);
 
+/* Ask the scheduler for slices of `ns` for this thread (Linux 6.12; before, it is ignored). Returns 0 or errno. */
+int limit_set_slice(int64_t ns);
+
 int64_t limit_now_ns(void);
 #endif

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "limit.h"
 
+#include <errno.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -25,4 +26,16 @@ int64_t limit_hear(limit_bell *bell, uint32_t seen) {
         syscall(SYS_futex, &bell->rung, FUTEX_WAIT, seen, NULL, NULL, 0);
     }
     return limit_now_ns() - bell->stamp;
+}
+
+int limit_set_slice(int64_t ns) {
+    /* struct sched_attr of linux/sched/types.h, which does not go together with glibc's <sched.h> */
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } wanted = {.size = sizeof wanted, .runtime = (uint64_t)ns};
+    return syscall(SYS_sched_setattr, 0, &wanted, 0) != 0 ? errno : 0;
 }

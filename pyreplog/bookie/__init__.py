@@ -7,7 +7,7 @@
 | ledgerstate, ledgerstates | what it knows of one ledger; those asked for lately |
 | admission | who may do what |
 | reading, duplicates | three-valued reads; entries that come a second time |
-| controls | control records: keys, fences, explicit LACs, limbo |
+| controls, limbo | control records: keys, fences, explicit LACs, limbo; how ledgers come into limbo, and out of it |
 | group | who waits for the next sync |
 | polls | who waits for a LAC |
 | space | read-only, and back |
@@ -15,6 +15,7 @@
 | config | BookieConfig |
 | local | LocalBookie: one in this process, for any thread |
 | identity, opening | whose directory it is; opening one, and what a crash may have lost |
+| bootmark | whether memory held more than the disk when the machine went down |
 | registration | its key in metadata while it runs |
 | ledgerlist, collector | which ledgers there are; the space of the others comes back |
 | service | over TCP |

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hmac import compare_digest
 
 from pyreplog.bookie.ledgerstate import LedgerState
-from pyreplog.bookie.protocol import Flag, Request, Status
+from pyreplog.bookie.protocol import RECOVERY, Request, Status
 
 Refusal = tuple[Status, str]
 """And why."""
@@ -24,7 +24,7 @@ def check_key(request: Request, state: LedgerState | None) -> Refusal | None:
 
 def check_writer(request: Request, state: LedgerState | None) -> Refusal | None:
     """Of what only the ledger's writer may do, and, with Flag.RECOVERY, who recovers it."""
-    if (refusal := check_key(request, state)) is not None or request.flags & Flag.RECOVERY:
+    if (refusal := check_key(request, state)) is not None or request.flags & RECOVERY:
         return refusal
     if state is not None and state.fenced:
         return Status.FENCED, "the ledger is fenced"

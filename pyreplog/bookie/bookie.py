@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING
 from pyreplog._native.peek import peek_entries
 from pyreplog.bookie.admission import check_key, check_writer
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.controls import Controls, encode_limbo
+from pyreplog.bookie.controls import Controls
 from pyreplog.bookie.counts import BookieCounts, Gauges
 from pyreplog.bookie.duplicates import are_stored
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.bookie.group import CommitGroup, Waiting
 from pyreplog.bookie.ledgerstate import CONTROLS, FENCE, LedgerState
 from pyreplog.bookie.ledgerstates import LedgerStates
+from pyreplog.bookie.limbo import LIMBO_MAX, Limbo
 from pyreplog.bookie.polls import Poll, Polls, Respond
-from pyreplog.bookie.protocol import ID_MAX, WAIT_MS_MAX, Flag, Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import ID_MAX, OK, RECOVERY, UNSYNCED, WAIT_MS_MAX, Flag, Kind, Reply, Request, Status
 from pyreplog.bookie.reading import read_entries
 from pyreplog.bookie.space import Space
 from pyreplog.errors import (
@@ -33,6 +34,7 @@ from pyreplog.errors import (
     DiskError,
     DiskFullError,
     InvalidRecordsError,
+    OtherRecordError,
     RecordTooLargeError,
     ReplogError,
 )
@@ -45,6 +47,9 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[Request, Respond], Reply | None]
 
 
+_LOST = b"entries of the ledger may have been lost in a crash"
+
+
 def _nobody(reply: Reply) -> None:
     """Waits for a commit."""
 
@@ -52,7 +57,7 @@ def _nobody(reply: Reply) -> None:
 class Bookie:
     """Handles one request after the other. No threads, sockets, clocks or randomness inside.
 
-    log: where entries are stored. limbo: ledgers to begin with in limbo (see `enter_limbo`). The driver gives requests
+    log: where entries are stored. limbo: ledgers to begin with in limbo (see `limbo`). The driver gives requests
     to `handle`, and calls `commit` when it has no more, and `expire` at `next_deadline_us` and now and then.
     """
 
@@ -63,6 +68,7 @@ class Bookie:
         self._polls = Polls(config.long_polls_max)
         self._ledgers = LedgerStates(log, config.ledger_states_max, self._polls.awaits)
         self._group = CommitGroup()
+        self.limbo = Limbo(log, self._ledgers, self._group)
         self._lacs: dict[int, LedgerState] = {}  # explicit LACs to be appended
         self._now_us = 0
         self._failure: str | None = None
@@ -74,7 +80,7 @@ class Bookie:
             Kind.WAIT_LAC: self._wait_lac,
             Kind.STATUS: self._status,
         }
-        self.enter_limbo(limbo)
+        self.limbo.enter(limbo)
 
     # ---- requests -------------------------------------------------------------------------------------------
 
@@ -103,8 +109,10 @@ class Bookie:
         """What the handler says, or what its failure means."""
         try:
             return handler(request, respond)
-        except (InvalidRecordsError, RecordTooLargeError) as error:
+        except OtherRecordError as error:
             return self._refuse(request, Status.REFUSED, str(error))
+        except (InvalidRecordsError, RecordTooLargeError) as error:
+            return self._refuse(request, Status.INVALID, str(error))
         except DiskFullError as error:
             self._space.fill()
             plain = request.kind == Kind.ADD and not request.flags & Flag.RECOVERY
@@ -134,15 +142,17 @@ class Bookie:
         if state is None or state.key is None:
             controls = controls._replace(key=request.key)
         before = controls.encode(request.ledger)
-        records = b"".join((before, entries)) if before else entries
-        self._log.append(records)
-        self._space.add(memoryview(records).nbytes)
+        self._append(b"".join((before, entries)) if before else entries)
         if state is None:
             state = LedgerState(request.ledger, controls, -1, -1)
             self._ledgers.add(state)
         elif state.key is None:
             state.key = request.key
         return state
+
+    def _append(self, records: ReadableBuffer) -> None:
+        self._log.append(records)
+        self._space.add(memoryview(records).nbytes)
 
     def _raise_lac(self, state: LedgerState, lac: int) -> None:
         """`lac` is confirmed; say so to those who wait for it."""
@@ -162,17 +172,24 @@ class Bookie:
         state = self._ledgers.get(request.ledger)
         if (refusal := check_writer(request, state)) is not None:
             return self._refuse(request, *refusal)
-        if not self._space.takes(recovery=bool(request.flags & Flag.RECOVERY)):
+        if not self._space.takes(recovery=bool(request.flags & RECOVERY)):
             return self._refuse(request, Status.READ_ONLY, f"only {self._space.free} bytes are free")
         ledger, first, last = request.ledger, request.first, request.last
         count, highest, lac = peek_entries(request.records, ledger=ledger, first=first, last=last)
+        if state is not None and first <= state.last and last >= state.durable_below and self._log.staged:
+            again = request._replace(records=bytes(request.records))  # what is there cannot be read before the commit
+            self._group.wait(respond, Reply(Status.UNKNOWN, ledger, first, last, state.lac), again)
+            return None
         if state is None or first > state.last or not are_stored(self._log, request):
-            state = self._store(request, state, Controls(), request.records)
+            if state is not None and state.key is not None:
+                self._append(request.records)
+            else:
+                state = self._store(request, state, Controls(), request.records)
         self.counts.add(count, memoryview(request.records).nbytes)
         state.last = max(state.last, highest)
         self._raise_lac(state, lac)
-        reply = Reply(Status.OK, ledger, first, last, state.lac)
-        if request.flags & Flag.UNSYNCED and not self._log.staged:
+        reply = Reply(OK, ledger, first, last, state.lac)
+        if request.flags & UNSYNCED and not self._log.staged:
             return reply
         self._group.touch(state, first)
         self._group.wait(respond, reply)
@@ -216,7 +233,7 @@ class Bookie:
             return refusal
         state = self._ledgers.get(request.ledger)
         if state is not None and state.limbo:
-            reply = self._refuse(request, Status.UNKNOWN, "entries of the ledger may have been lost in a crash")
+            reply = Reply(Status.LIMBO, request.ledger, 0, state.last, state.lac, _LOST)
         elif state is None:
             reply = Reply(Status.OK, request.ledger)
         else:
@@ -229,6 +246,8 @@ class Bookie:
     # ---- LACs -----------------------------------------------------------------------------------------------
 
     def _set_lac(self, request: Request, respond: Respond) -> Reply | None:
+        if request.last > ID_MAX:
+            return self._refuse(request, Status.REFUSED, f"ids are {ID_MAX} at most")
         state = self._ledgers.get(request.ledger)
         if (refusal := check_writer(request, state)) is not None:
             return self._refuse(request, *refusal)
@@ -255,7 +274,8 @@ class Bookie:
         return None
 
     def _status(self, request: Request, respond: Respond) -> Reply | None:
-        found = {"free_bytes": self._space.free, "long_polls": self._polls.count, "read_only": self._space.read_only}
+        found: dict[str, object] = {"free_bytes": self._space.free, "read_only": self._space.read_only}
+        found.update(long_polls=self._polls.count, limbo=self.limbo.ledgers[:LIMBO_MAX])
         return Reply(Status.OK, body=json.dumps(found).encode())
 
     # ---- time -----------------------------------------------------------------------------------------------
@@ -307,7 +327,7 @@ class Bookie:
         return None
 
     def end_commit(self, group: list[Waiting], error: Exception | None) -> None:
-        """The third step: answer. What was read may have to wait once more, for what was appended meanwhile."""
+        """The third step: answer. What has to look at the log may wait once more, for what was appended meanwhile."""
         if error is not None and self._failure is None:
             self._fail(error)
         self._group.end()
@@ -316,7 +336,7 @@ class Bookie:
                 self._answer(respond, reply._replace(status=Status.UNKNOWN, body=self._failure.encode()))
             elif request is None:
                 self._answer(respond, reply)
-            elif (late := self._guarded(self._read_now, request, respond)) is not None:
+            elif (late := self._reply_to(request, respond)) is not None:
                 self._answer(respond, late)
 
     def _append_lacs(self) -> None:
@@ -352,29 +372,6 @@ class Bookie:
     def failure(self) -> str | None:
         """Why everything is UNKNOWN for good."""
         return self._failure
-
-    def enter_limbo(self, ledgers: Collection[int]) -> None:
-        """Entries and fences of these ledgers may have been lost: what is not here of them is UNKNOWN from now on.
-
-        Durable when it returns, until `leave_limbo`. Errors: those of the log.
-        """
-        records = [encode_limbo(ledger, True) for ledger in ledgers]
-        if records:
-            self._log.append(b"".join(records))
-            self._log.sync()
-        for ledger in ledgers:
-            if (state := self._ledgers.peek(ledger)) is not None:
-                state.limbo = True
-            self._ledgers.limbo.add(ledger)
-
-    def leave_limbo(self, ledger: int) -> None:
-        """All entries that the bookie should have are here again, or were never. Errors: those of the log."""
-        state = self._ledgers.get(ledger)
-        if state is not None and state.limbo:
-            self._log.append(encode_limbo(ledger, False))
-            self._group.touch(state, CONTROLS)
-            state.limbo = False
-            self._ledgers.limbo.discard(ledger)
 
     def append_controls(self, ledger: int) -> None:
         """Append once more what the control records of a ledger say now, for those whose segment is to go."""

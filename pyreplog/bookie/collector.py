@@ -12,19 +12,21 @@ proof deleted live data). Of each sealed segment, the emptiest first:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple, Protocol, TypeVar
 
-from pyreplog._native.entries import CONTROL
+from pyreplog._native.entries import CONTROL, parse_entries
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entrylog import DiskLog
-from pyreplog.errors import CorruptionError, DiskError
+from pyreplog.errors import CorruptionError, DiskError, InvalidMetadataError
 from pyreplog.log.ledgermap import Share
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_LOOKS = 64
 
 
 class Ledgers(Protocol):
@@ -40,6 +42,10 @@ class Ledgers(Protocol):
 
     def exists(self, ledger: int) -> bool:
         """By asking for this one."""
+        ...
+
+    def holdings(self, ledger: int) -> list[range] | None:
+        """Entries of a closed ledger that should be here; None: it is not closed. InvalidMetadataError."""
         ...
 
 
@@ -69,6 +75,7 @@ class Collector:
     ) -> None:
         self._log, self._config, self._ledgers, self._alone = log, config, ledgers, alone
         self._round: Iterator[None] | None = None
+        self._looked = False  # for ledgers in limbo
         self.copied_bytes = self.hollowed = self.trimmed = 0  # bytes of entries; segments
 
     def step(self) -> bool:
@@ -99,6 +106,7 @@ class Collector:
         for ledger in sorted(deleted):
             self._forget(ledger)
         yield
+        yield from self._end_limbo(deleted)
         for segment in sorted(self._survey(deleted)):
             if self._is_worth_it(segment):
                 try:
@@ -119,6 +127,51 @@ class Collector:
 
     def _forget(self, ledger: int) -> None:
         self._alone(lambda bookie: bookie.forget(ledger))
+
+    # ---- limbo ----------------------------------------------------------------------------------------------
+
+    def _end_limbo(self, deleted: set[int]) -> Iterator[None]:
+        """A ledger that is closed, and whose copies are all here again, is not in limbo any more (BP-46)."""
+        yield from self._find_limbo()
+        found: list[int] = []
+        self._alone(lambda bookie: found.extend(bookie.limbo.ledgers))
+        for ledger in found:
+            try:
+                if ledger not in deleted and (yield from self._is_whole(ledger)):
+                    self._leave_limbo(ledger)
+            except (InvalidMetadataError, CorruptionError, DiskError) as error:  # space is to come back all the same
+                logger.warning("ledger %d stays in limbo: %s", ledger, error)
+
+    def _find_limbo(self) -> Iterator[None]:
+        """Once after the start: those of earlier lives."""
+        here = [] if self._looked else [ledger - CONTROL for ledger in self._log.log.ledgers() if ledger >= CONTROL]
+        for at in range(0, len(here), _LOOKS):
+            self._look_for_limbo(here[at : at + _LOOKS])
+            yield
+        self._looked = True
+
+    def _look_for_limbo(self, ledgers: list[int]) -> None:
+        self._alone(lambda bookie: bookie.limbo.look(ledgers))
+
+    def _leave_limbo(self, ledger: int) -> None:
+        self._alone(lambda bookie: bookie.limbo.leave(ledger))
+        logger.info("ledger %d is closed and all its copies are here: not in limbo any more", ledger)
+
+    def _is_whole(self, ledger: int) -> Generator[None, None, bool]:
+        """Whether the ledger is closed, and all that it should have here is, and intact."""
+        holdings = self._ledgers.holdings(ledger)
+        for stripe in holdings or ():
+            at = stripe.start
+            while at <= stripe[-1]:
+                records, after = self._log.read(ledger, at, stripe[-1], self._config.collect_step_bytes)
+                found = (
+                    parse_entries(records, ledger=ledger, first=at, last=after - 1).entry.tolist() if records else []
+                )
+                if not set(found).issuperset(entry for entry in range(at, after) if entry in stripe):
+                    return False
+                at = after
+                yield
+        return holdings is not None
 
     # ---- which segments -------------------------------------------------------------------------------------
 

@@ -36,12 +36,22 @@ class EntryLog(Protocol):
         """Make durable all that was appended before the call. PoisonedError, now and ever after, when that fails."""
         ...
 
-    def read(self, ledger: int, first: int, last: int, bytes_max: int, step: int) -> tuple[bytes, int]:
-        """The records of entries `first`, `first` + `step`, ... up to `last`, end to end: as many as fit into
-        `bytes_max` bytes, and at least one if there is one.
+    def read(self, ledger: int, first: int, last: int, bytes_max: int) -> tuple[bytes, int]:
+        """The records of entries `first` to `last`, end to end, verified: as many as fit into `bytes_max` bytes, and
+        at least one if there is one.
 
         Returns (records, next): of entries of [first, next) all that are here, and can be read yet, are among the
         records. CorruptionError: what is here cannot be told.
+        """
+        ...
+
+    def lend(
+        self, ledger: int, first: int, last: int, bytes_max: int, step: int, run: int
+    ) -> tuple[bytes | memoryview, int]:
+        """As read, of `run` entries from each of `first`, `first` + `step`, ...; for who verifies them: perhaps a
+        view of the log, which holds what it shows until it is dropped.
+
+        CorruptionError: whether the first of them is here cannot be told.
         """
         ...
 
@@ -84,8 +94,13 @@ class DiskLog:
     def sync(self) -> None:
         self.log.sync()
 
-    def read(self, ledger: int, first: int, last: int, bytes_max: int, step: int) -> tuple[bytes, int]:
-        return self.log.read(ledger, first, last, bytes_max, step)
+    def read(self, ledger: int, first: int, last: int, bytes_max: int) -> tuple[bytes, int]:
+        return self.log.read(ledger, first, last, bytes_max)
+
+    def lend(
+        self, ledger: int, first: int, last: int, bytes_max: int, step: int, run: int
+    ) -> tuple[bytes | memoryview, int]:
+        return self.log.lend(ledger, first, last, bytes_max, step, run)
 
     def last_entry(self, ledger: int) -> int | None:
         return self.log.last_entry(ledger)

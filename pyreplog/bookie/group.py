@@ -10,7 +10,7 @@ from pyreplog.bookie.protocol import Reply, Request
 
 
 class Waiting(NamedTuple):
-    """To be answered after the next commit: with `reply`, or by reading then, for `request`."""
+    """To be answered after the next commit: with `reply`, or with what `request` is answered then."""
 
     respond: Respond
     reply: Reply

@@ -8,6 +8,9 @@ that is not that one is refused. Making a bookie, and what a crash between the s
 2. log                               (the caller's)
 3. /bookies/<name> in metadata       crash after: the next start sees that it is its own
 4. identity file, registered         from now on 1 to 3 must be there and agree
+
+The log may be swapped, too, or put back from an older copy, alone or with its directory. So the identity pins the log's
+uuid, where it ended when it was opened or closed last, and how often it was opened; and metadata that last number, too.
 """
 
 from __future__ import annotations
@@ -29,8 +32,10 @@ from pyreplog.errors import (
     InvalidMetadataError,
     KeyExistsError,
     MissingIdentityError,
+    StaleDirectoryError,
     UnknownBookieError,
     WrongIncarnationError,
+    WrongLogError,
 )
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.lock import WriterLock
@@ -44,19 +49,25 @@ CLUSTER = "/cluster"
 BOOKIES = "/bookies"
 
 MAGIC = b"RPBOOK01"
-VERSION = 1
-_HEAD = struct.Struct("<8sIHH16s16sHH")
+VERSION = 2
+_HEAD = struct.Struct("<8sIHH16s16sHH16sqq")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Of one bookie. cluster, incarnation: 16 random bytes each. registered: metadata knows it."""
+    """Of one bookie. cluster, incarnation: 16 random bytes each. registered: metadata knows it.
+
+    log: the uuid of its log; end: a position that the log's end was durably at; opens: how often it was opened.
+    """
 
     name: str
     incarnation: bytes
     cluster: bytes
     registered: bool = False
+    log: bytes = bytes(16)
+    end: int = 0
+    opens: int = 0
 
     @property
     def id(self) -> str:
@@ -71,7 +82,8 @@ class Identity:
     def encode(self) -> bytes:
         """The identity file."""
         name = self.name.encode()
-        fields = (VERSION, VERSION, self.incarnation, self.cluster, self.registered, len(name))
+        owner = (self.incarnation, self.cluster, self.registered, len(name))
+        fields = (VERSION, VERSION, *owner, self.log, self.end, self.opens)
         body = _HEAD.pack(MAGIC, 0, *fields) + name
         return _HEAD.pack(MAGIC, crc32c(body[12:]), *fields) + name
 
@@ -80,13 +92,13 @@ class Identity:
         """CorruptionError; FormatVersionError."""
         if len(data) < _HEAD.size:
             raise CorruptionError(path, 0, f"at least {_HEAD.size} bytes", f"{len(data)} bytes")
-        magic, crc, _, min_reader, incarnation, cluster, registered, length = _HEAD.unpack_from(data)
+        magic, crc, _, min_reader, incarnation, cluster, registered, length, *log = _HEAD.unpack_from(data)
         name = data[_HEAD.size :]
         if magic != MAGIC or crc != crc32c(data[12:]) or length != len(name):
             raise CorruptionError(path, 0, "an intact identity", f"{data[:12].hex()}, {len(name)} bytes of name")
         if min_reader > VERSION:
             raise FormatVersionError(path, min_reader, VERSION)
-        return cls(name.decode(), incarnation, cluster, bool(registered))
+        return cls(name.decode(), incarnation, cluster, bool(registered), *log)
 
 
 def cluster_id(store: MetadataStore) -> bytes:
@@ -110,7 +122,7 @@ def claim(
     its next incarnation, and what the earlier one held counts as lost.
     Errors: LockedError, another process does this now; CorruptionError, FormatVersionError, the file;
     EmptyDirectoryError; MissingIdentityError; UnknownBookieError; ForeignDirectoryError; WrongIncarnationError;
-    InvalidArgumentError, the name; InvalidMetadataError; those of the store.
+    StaleDirectoryError; InvalidArgumentError, the name; InvalidMetadataError; those of the store.
     """
     if not _NAME.fullmatch(name):
         raise InvalidArgumentError(f"a bookie's name is 1 to 100 of letters, digits, '.', '_' and '-', not {name!r}")
@@ -133,20 +145,45 @@ def claim(
         lock.release()
 
 
-def register(path: Path, identity: Identity, store: MetadataStore, *, files: Files | None = None) -> Identity:
-    """Make a claimed identity known, once its log is there. Again: changes nothing. Errors: those of the store."""
-    if identity.registered:
-        return identity
+def check_log(path: Path, identity: Identity, uuid: bytes, end: int) -> None:
+    """Whether this log, of that uuid and durable up to `end`, is the one that the identity is of.
+
+    WrongLogError: it is another one, or an older copy; never of an identity that was not registered yet.
+    """
+    log = path / LOG
+    if identity.registered and uuid != identity.log:
+        raise WrongLogError(f"{log} is log {uuid.hex()}; that of bookie {identity.id} is {identity.log.hex()}")
+    if end < identity.end:
+        raise WrongLogError(
+            f"{log} ends at {end}, that of bookie {identity.id} was durable up to {identity.end}: it is an older copy"
+        )
+
+
+def register(
+    path: Path, identity: Identity, store: MetadataStore, uuid: bytes, end: int, *, files: Files | None = None
+) -> Identity:
+    """Make a claimed identity known, whose log is there: of this uuid, durable up to `end`. Counts one more opening, in
+    the file first: a crash before metadata knows leaves the lower number there. Errors: those of the store."""
     files = files if files is not None else RealFiles()
-    value = json.dumps({"id": identity.id, "incarnation": identity.incarnation.hex()}).encode()
+    opened = replace(identity, log=uuid, end=max(end, identity.end), opens=identity.opens + 1)
+    if identity.registered:
+        files.replace_small(path / IDENTITY, opened.encode())
+    body = {"id": opened.id, "incarnation": opened.incarnation.hex(), "log": uuid.hex(), "opens": opened.opens}
+    value = json.dumps(body).encode()
     known = store.get(identity.key)
     if known is None:
         store.create(identity.key, value)
     elif known.value != value:
         store.put(identity.key, value, known.version)
-    made = replace(identity, registered=True)
-    files.replace_small(path / IDENTITY, made.encode())
-    return made
+    if not identity.registered:
+        opened = replace(opened, registered=True)
+        files.replace_small(path / IDENTITY, opened.encode())
+    return opened
+
+
+def note_end(path: Path, identity: Identity, end: int, *, files: Files | None = None) -> None:
+    """The log was closed, durable up to `end`. Errors: OSError."""
+    (files if files is not None else RealFiles()).replace_small(path / IDENTITY, replace(identity, end=end).encode())
 
 
 def is_registered(store: MetadataStore, identity: Identity) -> bool:
@@ -194,6 +231,18 @@ def _check_kept(
     incarnation = _field(kept.key, known, "incarnation")
     if incarnation != kept.incarnation and (kept.registered or not make_new):
         raise WrongIncarnationError(f"{path} is of bookie {kept.id}; registered is {name}@{incarnation.hex()}")
+    if incarnation == kept.incarnation and (opens := _opens(kept.key, known)) > kept.opens and kept.registered:
+        raise StaleDirectoryError(
+            f"{path} is an older copy of bookie {kept.id}: it was opened {kept.opens} times, that bookie {opens} times"
+        )
+
+
+def _opens(key: str, known: Versioned) -> int:
+    """How often metadata says that a bookie was opened."""
+    try:
+        return int(json.loads(known.value)["opens"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidMetadataError(f"{key}: {error}") from error
 
 
 def _field(key: str, found: Versioned | None, field: str) -> bytes:

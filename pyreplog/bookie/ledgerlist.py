@@ -1,34 +1,47 @@
-"""Which ledgers there are, by the metadata store."""
+"""Which ledgers there are, and what a bookie should hold of them, by the metadata store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Protocol
 
 from pyreplog.bookie.identity import Identity, is_registered
-from pyreplog.errors import InvalidMetadataError
 from pyreplog.metadata.store import MetadataStore
 
 
+class LedgerFacts(Protocol):
+    """What the metadata of ledgers say, read by those who know their bytes. Errors of all calls: those of the store."""
+
+    def key(self, ledger: int) -> str:
+        """Where they are kept; the last name is the ledger's id in decimal digits."""
+        ...
+
+    def open_with(self, bookie: str, *, unsynced: bool) -> Iterable[int]:
+        """Ledgers that are not closed and have this bookie in their last ensemble, or whose metadata cannot be read.
+        unsynced: without those all of whose entries are synced."""
+        ...
+
+    def holdings(self, ledger: int, bookie: str) -> list[range] | None:
+        """Entries of a closed ledger that the bookie is to hold; None: it is not closed. InvalidMetadataError."""
+        ...
+
+
 class LedgerList:
-    """What a Collector asks. key_of: the key of a ledger, whose last name is its id in decimal digits.
+    """What a Collector asks. facts: of the same store. identity: of the bookie that asks."""
 
-    identity: of the bookie that asks; None: of a bookie whose metadata is its own (in one process). Errors of every
-    call: those of the store; InvalidMetadataError.
-    """
-
-    def __init__(self, store: MetadataStore, key_of: Callable[[int], str], identity: Identity | None = None) -> None:
-        self._store, self._key_of, self._identity = store, key_of, identity
+    def __init__(self, store: MetadataStore, facts: LedgerFacts, identity: Identity) -> None:
+        self._store, self._facts, self._identity = store, facts, identity
 
     def knows_us(self) -> bool:
-        return self._identity is None or is_registered(self._store, self._identity)
+        return is_registered(self._store, self._identity)
 
     def listed(self) -> set[int]:
-        folder = self._key_of(0).rpartition("/")[0]
-        names = self._store.list(folder)
-        try:
-            return {int(name) for name in names}
-        except ValueError as error:
-            raise InvalidMetadataError(f"{folder}: expected ledger ids, found {error}") from error
+        """Names that are no ids are nobody's ledger."""
+        folder = self._facts.key(0).rpartition("/")[0]
+        return {int(name) for name in self._store.list(folder) if name.isdecimal()}
 
     def exists(self, ledger: int) -> bool:
-        return self._store.get(self._key_of(ledger)) is not None
+        return self._store.get(self._facts.key(ledger)) is not None
+
+    def holdings(self, ledger: int) -> list[range] | None:
+        return self._facts.holdings(ledger, self._identity.id)

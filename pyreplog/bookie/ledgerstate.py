@@ -58,7 +58,7 @@ def _lac_of(log: EntryLog, ledger: int, last: int) -> int:
 
     -1 when the entry is damaged: a LAC too low only costs whoever believes it time."""
     try:
-        record, _ = log.read(ledger, last, last, 1, 1)
+        record, _ = log.read(ledger, last, last, 1)
     except CorruptionError:
         return -1
     return peek_entries(record, ledger=ledger, first=last, last=last)[2]

@@ -17,7 +17,7 @@ class LedgerStates:
 
     A state stays, limit or not, while something of it is not durable yet, or somebody waits for it. So what is loaded
     again is what was let go. is_awaited: whether somebody waits for a ledger.
-    limbo: those found in limbo since the start, whether they are kept or not.
+    limbo: those known to be in limbo, whether they are kept or not.
     """
 
     def __init__(self, log: EntryLog, limit: int, is_awaited: Callable[[int], bool]) -> None:

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
@@ -24,6 +24,7 @@ from pyreplog.log.files import Files
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _LOOK_S = 5.0
 
@@ -56,6 +57,8 @@ class LocalBookie(Handle):
         self._replies: deque[tuple[Respond, Reply]] = deque()
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self.when_clean: Callable[[int], None] | None = None
+        """Called after a clean close, with the position where the log ends: everything is on disk."""
         self.log = DiskLog(self.path / LOG, self.config, create=create, clock=clock, files=files)
         try:
             self._bookie = Bookie(self.log, self.config, limbo)
@@ -85,12 +88,13 @@ class LocalBookie(Handle):
                 self._wake()
         self._deliver()
 
-    def with_bookie(self, call: Callable[[Bookie], T]) -> T:
-        """Run `call(bookie)` alone: nothing else is handled meanwhile. It must be short, and not call this object."""
+    def with_bookie(self, call: Callable[Concatenate[Bookie, P], T], *args: P.args, **more: P.kwargs) -> T:
+        """Run `call(bookie, ...)` alone: nothing else is handled meanwhile. It is short, and does not call this."""
         self._check_open()
         with self._lock:
-            result = call(self._bookie)
-        self._deliver()
+            result = call(self._bookie, *args, **more)
+        if self._replies:
+            self._deliver()
         return result
 
     def sync(self) -> Exception | None:
@@ -179,6 +183,10 @@ class LocalBookie(Handle):
             self._thread.join()
         with self._lock:
             self._bookie.commit()
+            is_clean = self._bookie.failure is None and self._bookie.sync() is None
+            end = self.log.log.end_position if is_clean else 0
             self._bookie.stop("the bookie was closed")
         self._deliver()
         self.log.close()
+        if is_clean and self.when_clean is not None:
+            self.when_clean(end)

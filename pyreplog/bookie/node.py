@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import ssl
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.ledgerlist import LedgerList
+from pyreplog.bookie.ledgerlist import LedgerFacts, LedgerList
 from pyreplog.bookie.metrics import bookie_metrics
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.registration import Availability, Registration
@@ -32,9 +32,10 @@ _STEPS_MAX = 16
 class BookieNode(Handle):
     """Serves, in a thread of its own, from construction to `drain` or `close`.
 
-    path, name, store, config, open_ledgers, make_new: as of `open_bookie`. key_of: the metadata key of a ledger.
-    host, port (0: a free one), secret, tls, limits: as of net.Server. rack: for placement. lease_s: seconds for which a
-    dead bookie counts as available. Errors: those of `open_bookie`, of net.Server, and of the store.
+    path, name, store, config, ledgers, make_new: as of `open_bookie`. host, port (0: a free one), secret, tls, limits:
+    as of net.Server. advertise: the address that clients are told (default: where it listens). rack: for placement.
+    lease_s: seconds for which a dead bookie counts as available. Errors: those of `open_bookie`, of net.Server, and of
+    the store.
     """
 
     def __init__(
@@ -44,10 +45,10 @@ class BookieNode(Handle):
         store: MetadataStore,
         config: BookieConfig | None = None,
         *,
-        open_ledgers: Callable[[str], Iterable[int]],
-        key_of: Callable[[int], str],
+        ledgers: LedgerFacts,
         host: str = "127.0.0.1",
         port: int = 0,
+        advertise: str | None = None,
         rack: str = "",
         make_new: bool = False,
         lease_s: float = 10.0,
@@ -58,12 +59,12 @@ class BookieNode(Handle):
         clock: Clock | None = None,
     ) -> None:
         self._clock: Clock = clock if clock is not None else SystemClock()
-        self._rack = rack
+        self._rack, self._advertise = rack, advertise
         self.identity, self.bookie = open_bookie(
-            path, name, store, config, open_ledgers=open_ledgers, make_new=make_new, clock=clock
+            path, name, store, config, ledgers=ledgers, make_new=make_new, clock=clock
         )
-        ledgers = LedgerList(store, key_of, self.identity)
-        self._collector = Collector(self.bookie.log, self.bookie.config, ledgers, self.bookie.with_bookie)
+        listed = LedgerList(store, ledgers, self.identity)
+        self._collector = Collector(self.bookie.log, self.bookie.config, listed, self.bookie.with_bookie)
         self._collect_us = self._clock.monotonic_us() + self.bookie.config.collect_interval_ms * 1000
         self._reactor = Reactor(clock=clock, busy_poll_us=busy_poll_us)
         self._service = BookieService(self._reactor, self.bookie)
@@ -91,7 +92,9 @@ class BookieNode(Handle):
 
     @property
     def address(self) -> str:
-        """host:port"""
+        """As clients are told: host:port."""
+        if self._advertise is not None:
+            return self._advertise
         host, port = self._server.address
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from pyreplog.bookie.bootmark import BootMark
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.identity import LOG, Identity, claim, register
+from pyreplog.bookie.identity import LOG, Identity, check_log, claim, note_end, register
+from pyreplog.bookie.ledgerlist import LedgerFacts
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.clock import Clock
-from pyreplog.log.files import Files
+from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.names import ASIDE
 from pyreplog.metadata.store import MetadataStore
 
@@ -26,34 +27,62 @@ def open_bookie(
     store: MetadataStore,
     config: BookieConfig | None = None,
     *,
-    open_ledgers: Callable[[str], Iterable[int]],
+    ledgers: LedgerFacts,
     make_new: bool = False,
     clock: Clock | None = None,
     files: Files | None = None,
 ) -> tuple[Identity, LocalBookie]:
     """Open the bookie of this name in this directory, or make it when there is none.
 
-    open_ledgers: ids of the ledgers that metadata shows open with this bookie, given its id, in their last ensemble;
-    asked only when a crash has cut intact records from the log. make_new: as of `identity.claim`.
-    Errors: those of `identity.claim`, of opening a log (NotALogError: the log is gone), and of `open_ledgers`.
+    ledgers: what the metadata say of them; asked only when a crash may have taken entries. make_new: as of
+    `identity.claim`.
+    Errors: those of `identity.claim`, of opening a log (NotALogError: the log is gone), and of `ledgers`;
+    WrongLogError, after the log's own recovery.
     """
-    path = Path(path)
-    unseen = _cuts(path)
+    path, files = Path(path), files if files is not None else RealFiles()
+    unseen = bool(_cuts(path))
+    mark = BootMark(path, files)
     identity = claim(path, name, store, make_new=make_new, files=files)
     bookie = LocalBookie(
         path, config, create=not identity.registered, incarnation=identity.incarnation, clock=clock, files=files
     )
+    log = bookie.log.log
     try:
-        if bookie.log.cut_records or unseen:
-            lost = sorted(open_ledgers(identity.id))
-            logger.warning("bookie %s: a crash cut records from its log; in limbo: %s", name, lost)
-            bookie.with_bookie(lambda machine: machine.enter_limbo(lost))
+        check_log(path, identity, log.uuid, log.end_position)
+        _enter_limbo(
+            bookie, identity, ledgers, cut=unseen or bool(bookie.log.cut_records), powerless=mark.tells_of_loss()
+        )
         for cut in _cuts(path):
             (cut / _SEEN).touch()
-        return register(path, identity, store, files=files), bookie
+        if bookie.config.durability == "appended":
+            mark.put()
+        else:
+            mark.remove()
+        opened = register(path, identity, store, log.uuid, log.end_position, files=files)
     except BaseException:
         bookie.close()
         raise
+
+    def settle(end: int) -> None:
+        try:
+            note_end(path, opened, end, files=files)
+            mark.remove()
+        except OSError as error:  # the entries are safe; the next start knows less, and is careful
+            logger.warning("bookie %s: its clean close was not noted: %s", name, error)
+
+    bookie.when_clean = settle
+    return opened, bookie
+
+
+def _enter_limbo(bookie: LocalBookie, identity: Identity, ledgers: LedgerFacts, *, cut: bool, powerless: bool) -> None:
+    """cut: intact records were cut from the log; they may be of any ledger. powerless: the machine was started anew
+    while entries lay in memory alone: those of ledgers that ask for no sync."""
+    if not cut and not powerless:
+        return
+    lost = sorted(ledgers.open_with(identity.id, unsynced=not cut))
+    what = "a crash cut records from its log" if cut else "its machine went down while entries lay in memory alone"
+    logger.warning("bookie %s: %s; in limbo: %s", identity.name, what, lost)
+    bookie.with_bookie(lambda machine: machine.limbo.enter(lost))
 
 
 def _cuts(path: Path) -> list[Path]:

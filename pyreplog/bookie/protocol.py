@@ -10,6 +10,9 @@ import struct
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from pyreplog._native.entries import CONTROL
 from pyreplog.errors import InvalidMessageError
 
@@ -24,7 +27,7 @@ READ_BYTES_MAX = 4 << 20
 WAIT_MS_MAX = 60_000
 """A bookie keeps nobody waiting longer for a LAC: who asked may be gone."""
 
-_REQUEST = struct.Struct(">BBHIqqq16s")
+_REQUEST = struct.Struct(">BBBBIqqq16s")
 _REPLY = struct.Struct(">BBHIqqqq")
 REPLY_BYTES = _REPLY.size
 """Of a reply's head."""
@@ -34,7 +37,7 @@ class Kind(IntEnum):
     """What a request asks for."""
 
     ADD = 1  # store these records: entries of [first, last]
-    READ = 2  # the records of entries first, first + step, ... <= last
+    READ = 2  # the records of `run` entries from `first` on, of as many from first + step on, ... <= last
     LAST = 3  # the highest entry and the LAC there is of a ledger
     SET_LAC = 4  # `last` is confirmed (explicit LAC)
     WAIT_LAC = 5  # answer when the LAC passes `last`, or after `limit` milliseconds
@@ -60,11 +63,20 @@ class Status(IntEnum):
     UNKNOWN = 4  # cannot be told: damage, data lost in a crash, a disk that fails
     REFUSED = 5  # the request makes no sense; the body says why
     OVERLOADED = 6
+    LIMBO = 7  # READ, LAST: done as far as can be (fences hold), and entries may have been lost in a crash
+    INVALID = 8  # ADD: its records are damaged, or too large for this bookie; nothing was stored
+
+
+ADD, READ, WAIT_LAC, OK, RECOVERY, UNSYNCED = map(
+    int, (Kind.ADD, Kind.READ, Kind.WAIT_LAC, Status.OK, Flag.RECOVERY, Flag.UNSYNCED)
+)
+"""What every message is compared with: to find a member in its enum takes longer than to compare it."""
+_KIND_MAX, _STATUS_MAX = int(max(Kind)), int(max(Status))
 
 
 class Request(NamedTuple):
     """kind: a Kind. key: who may write and fence, see `ledger_key`. limit: bytes of a READ, milliseconds of a WAIT_LAC.
-    step: of a READ. records: encoded entries of an ADD, end to end."""
+    step, run: of a READ. records: encoded entries of an ADD, end to end."""
 
     kind: int
     ledger: int = 0
@@ -74,7 +86,13 @@ class Request(NamedTuple):
     flags: int = 0
     limit: int = 0
     step: int = 1
+    run: int = 1
     records: ReadableBuffer = b""
+
+    def asked(self, count: int) -> npt.NDArray[np.int64]:
+        """The first `count` entries that a READ asks for, were there no last one."""
+        runs = np.arange(-(-count // self.run), dtype=np.int64) * self.step
+        return (self.first + runs[:, None] + np.arange(self.run)).ravel()[:count]
 
 
 class Reply(NamedTuple):
@@ -96,8 +114,8 @@ class Reply(NamedTuple):
 def encode_request(request: Request) -> bytes:
     """The head of a request; its records follow in the same frame."""
     return _REQUEST.pack(
-        request.kind, request.flags, request.step, request.limit, request.ledger, request.first, request.last,
-        request.key,
+        request.kind, request.flags, request.run, request.step, request.limit, request.ledger, request.first,
+        request.last, request.key,
     )  # fmt: skip
 
 
@@ -105,12 +123,13 @@ def decode_request(body: memoryview) -> Request:
     """InvalidMessageError: it is none. Records are not looked at."""
     if len(body) < _REQUEST.size:
         raise InvalidMessageError(f"request: expected at least {_REQUEST.size} bytes, found {len(body)}")
-    kind, flags, step, limit, ledger, first, last, key = _REQUEST.unpack_from(body)
-    if not Kind.ADD <= kind <= Kind.STATUS or flags > 7 or not step:
-        raise InvalidMessageError(f"request: expected a known kind, flags and step, found {kind}, {flags}, {step}")
+    kind, flags, run, step, limit, ledger, first, last, key = _REQUEST.unpack_from(body)
+    if not ADD <= kind <= _KIND_MAX or flags > 7 or not 1 <= run <= step:
+        found = f"{kind}, {flags}, {run} of {step}"
+        raise InvalidMessageError(f"request: expected a known kind, flags, and runs of entries, found {found}")
     if ledger < 0 or first < 0 or last < -1:
         raise InvalidMessageError(f"request: expected ids from 0 on, found ledger {ledger}, entries {first} to {last}")
-    return Request(kind, ledger, first, last, key, flags, limit, step, body[_REQUEST.size :])
+    return Request._make((kind, ledger, first, last, key, flags, limit, step, run, body[_REQUEST.size :]))
 
 
 def encode_reply(reply: Reply) -> bytes:
@@ -123,6 +142,6 @@ def decode_reply(body: memoryview) -> Reply:
     if len(body) < _REPLY.size:
         raise InvalidMessageError(f"reply: expected at least {_REPLY.size} bytes, found {len(body)}")
     status, _, _, _, ledger, first, last, lac = _REPLY.unpack_from(body)
-    if not Status.OK <= status <= Status.OVERLOADED or ledger < 0 or first < 0 or last < -1 or lac < -1:
+    if not OK <= status <= _STATUS_MAX or ledger < 0 or first < 0 or last < -1 or lac < -1:
         raise InvalidMessageError(f"reply: expected a known status and ids, found status {status}, ledger {ledger}")
     return Reply(status, ledger, first, last, lac, body[_REPLY.size :])

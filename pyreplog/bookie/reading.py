@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from pyreplog._native.entries import parse_entries
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.bookie.ledgerstate import LedgerState
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, Request, Status
-from pyreplog.errors import CorruptionError
+from pyreplog.errors import CorruptionError, InvalidRecordsError
 
 
 def read_entries(log: EntryLog, request: Request, state: LedgerState | None) -> Reply:
-    """The reply to a READ, of entries that are durable. CorruptionError: whether the first one is here is unknown."""
+    """The reply to a READ, of entries that are durable, not verified: the reader does that, and asks somebody else.
+
+    CorruptionError: whether the first one is here is unknown.
+    """
     ledger, first = request.ledger, request.first
     if state is None:
         return Reply(Status.OK, ledger, first, request.last)
@@ -21,28 +27,33 @@ def read_entries(log: EntryLog, request: Request, state: LedgerState | None) -> 
         after = _first_missing(records, request, after)
         if after == first:
             why = b"entries of the ledger may have been lost in a crash"
-            return Reply(Status.UNKNOWN, ledger, first, request.last, state.lac, why)
-        records, after = log.read(ledger, first, after - 1, bytes_max, request.step)
+            return Reply(Status.LIMBO, ledger, first, request.last, state.lac, why)
+        records, after = log.lend(ledger, first, after - 1, bytes_max, request.step, request.run)
     return Reply(Status.OK, ledger, first, after - 1, state.lac, records)
 
 
-def _read_intact(log: EntryLog, request: Request, last: int, bytes_max: int) -> tuple[bytes, int]:
-    """As EntryLog.read, but damage behind the first entry only ends the read somewhere before it (BookKeeper #4789)."""
+def _read_intact(log: EntryLog, request: Request, last: int, bytes_max: int) -> tuple[bytes | memoryview, int]:
+    """As EntryLog.lend, but damage behind the first entry only ends the read somewhere before it (BookKeeper #4789)."""
     while True:
         try:
-            return log.read(request.ledger, request.first, last, bytes_max, request.step)
+            return log.lend(request.ledger, request.first, last, bytes_max, request.step, request.run)
         except CorruptionError:
             if last == request.first:
                 raise
             last = request.first + (last - request.first) // 2
 
 
-def _first_missing(records: bytes, request: Request, after: int) -> int:
-    """First entry of those asked for, below `after`, that is not among the records; `after` when all are."""
-    expected = request.first
-    if records:
-        for entry in parse_entries(records, ledger=request.ledger, first=request.first, last=after - 1).entry.tolist():
-            if entry != expected:
-                break
-            expected += request.step
-    return min(expected, after)
+def _first_missing(records: bytes | memoryview, request: Request, after: int) -> int:
+    """First entry of those asked for, below `after`, that is not intact among the records; `after` when all are."""
+    try:
+        found = parse_entries(records, ledger=request.ledger, first=request.first, last=after - 1).entry
+    except InvalidRecordsError:
+        return request.first
+    asked = request.asked(len(found) + 1)
+    return min(int(asked[consecutive(found, asked)]), after)
+
+
+def consecutive(found: npt.NDArray[np.int64], asked: npt.NDArray[np.int64]) -> int:
+    """How many entries, from the first one asked for on, were found without a gap."""
+    gaps = np.flatnonzero(found != asked[: len(found)])
+    return int(gaps[0]) if len(gaps) else len(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,17 @@ from pyreplog._native.frame import CONTROL_OFFSET, FrameBatch, encode_header
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.group import Waiting
 from pyreplog.bookie.local import LocalBookie
-from pyreplog.bookie.protocol import REPLY_BYTES, Kind, Reply, Request, Status, decode_request, encode_reply
+from pyreplog.bookie.protocol import (
+    ADD,
+    READ,
+    REPLY_BYTES,
+    WAIT_LAC,
+    Reply,
+    Request,
+    Status,
+    decode_request,
+    encode_reply,
+)
 from pyreplog.errors import InvalidMessageError, ReplogError
 from pyreplog.net.connection import Connection
 from pyreplog.net.inflight import ServerConnection
@@ -38,6 +49,7 @@ class BookieService:
         self._reactor, self._bookie = reactor, bookie
         self._committing = False
         self._answers: dict[ServerConnection, list[tuple[int, Reply]]] | None = None  # gathered during a commit
+        self._reads: dict[ServerConnection, deque[tuple[int, Request]]] = {}  # READs that wait
         self._timer: Timer = reactor.call_later(_LOOK_S, self._look)
 
     # ---- requests -------------------------------------------------------------------------------------------
@@ -48,29 +60,54 @@ class BookieService:
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
         """InvalidMessageError ends the connection; what came before has been handled."""
         assert isinstance(connection, ServerConnection)
-        self._bookie.with_bookie(lambda bookie: self._handle(bookie, connection, batch))
+        self._bookie.with_bookie(self._handle, connection, batch)
 
     def _handle(self, bookie: Bookie, connection: ServerConnection, batch: FrameBatch) -> None:
         for number, body in batch:
             if body:
                 request = _decode(number, body, connection.peer.max_body_bytes)
-                if request.kind == Kind.WAIT_LAC:
+                if request.kind == READ and self._has_enough(connection):
+                    self._reads.setdefault(connection, deque()).append((number, request))
+                    continue
+                if request.kind == WAIT_LAC:
                     bookie.expire(self._reactor.clock.monotonic_us())
                 bookie.handle(request, partial(self._answer, connection, number))
-                if request.kind == Kind.WAIT_LAC:
+                if request.kind == WAIT_LAC:
                     self._look_in(bookie)
-        if bookie.waits and not self._committing:
-            self._committing = True
-            self._reactor.call_soon(self._commit)  # behind the other connections of this turn
+        self._commit_soon(bookie)
+
+    def _has_enough(self, connection: ServerConnection) -> bool:
+        """A reader that asks for more than it takes: what is read for it fills our memory, or holds our segments."""
+        return connection in self._reads or connection.queued_bytes > connection.limits.queued_bytes
 
     def drained(self, connection: Connection) -> None:
-        """Replies are made when they can be; there is no more to send."""
+        """Reads that waited for the replies before them."""
+        assert isinstance(connection, ServerConnection)
+        waiting = self._reads.pop(connection, None)
+        if waiting is not None:
+            self._bookie.with_bookie(lambda bookie: self._read_on(bookie, connection, waiting))
+
+    def _read_on(self, bookie: Bookie, connection: ServerConnection, waiting: deque[tuple[int, Request]]) -> None:
+        while waiting and not self._has_enough(connection):
+            number, request = waiting.popleft()
+            bookie.handle(request, partial(self._answer, connection, number))
+        if waiting:
+            self._reads[connection] = waiting
+        self._commit_soon(bookie)
 
     def closed(self, connection: Connection, error: ReplogError) -> None:
-        """What it has asked for is done all the same; replies to it go nowhere."""
+        """What it has asked for is done all the same, but for reads; replies to it go nowhere."""
+        assert isinstance(connection, ServerConnection)
+        self._reads.pop(connection, None)
         logger.debug("%s: %s", connection.peer.identity.node or "a client", error)
 
     # ---- commits --------------------------------------------------------------------------------------------
+
+    def _commit_soon(self, bookie: Bookie) -> None:
+        """Behind the other connections of this turn."""
+        if bookie.waits and not self._committing:
+            self._committing = True
+            self._reactor.call_soon(self._commit)
 
     def _commit(self) -> None:
         self._committing = False
@@ -88,15 +125,13 @@ class BookieService:
 
     def _end_commit(self, bookie: Bookie, group: list[Waiting], error: Exception | None) -> None:
         bookie.end_commit(group, error)
-        if bookie.waits:  # reads, for what was appended during the sync
-            self._committing = True
-            self._reactor.call_soon(self._commit)
+        self._commit_soon(bookie)  # for reads of what was appended during the sync
 
     def _answer(self, connection: ServerConnection, number: int, reply: Reply) -> None:
         if self._answers is not None and self._reactor.in_driver():
             self._answers.setdefault(connection, []).append((number, reply))
         else:
-            connection.reply(number, *_parts(connection, reply))
+            connection.reply(number, *(_parts(connection, reply) if reply.body else (encode_reply(reply),)))
 
     # ---- time -----------------------------------------------------------------------------------------------
 
@@ -126,12 +161,12 @@ def _decode(number: int, body: memoryview, max_body: int) -> Request:
     if number == CONTROL_OFFSET:
         raise InvalidMessageError("expected requests, found a control body")
     request = decode_request(body)
-    if request.kind == Kind.ADD:
+    if request.kind == ADD:
         return request
     if request.records:
         raise InvalidMessageError(f"request of kind {request.kind}: expected no records, found {len(body)} bytes")
     limit = request.limit
-    if request.kind == Kind.READ:
+    if request.kind == READ:
         limit = min(limit or max_body, max(max_body - REPLY_BYTES, 1))
     return request._replace(records=b"", limit=limit)
 

@@ -6,7 +6,11 @@
 | effects | what state machines ask for |
 | push | batches on their way to an ensemble |
 | writer | the writer: adds, ensemble changes, close |
+| refusals | answers of bookies that end the writer |
 | recovery | fencing and closing a ledger whose writer is gone |
+| fences, stretch | what bookies say when they are fenced; what they say of a few entries |
 | reading | reading entries from replicas |
+| copies, mend, mending, repairs | which copies are there; writing those that are not, and noting them |
+| closing | several ledgers at once |
 | placement | which bookies |
 """

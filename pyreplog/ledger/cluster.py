@@ -36,21 +36,22 @@ from pyreplog.errors import (
     WrongTypeError,
 )
 from pyreplog.handles import Handle, warn_of_leak
+from pyreplog.ledger.closing import close_all
 from pyreplog.ledger.copies import CopyCount
-from pyreplog.ledger.driver import Driver, check_may_wait
+from pyreplog.ledger.driver import Driver, StartingMachine, check_may_wait
 from pyreplog.ledger.embedded import open_embedded
 from pyreplog.ledger.handle import WINDOW_BYTES, Ledger
 from pyreplog.ledger.lac import LedgerEnds
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
-from pyreplog.ledger.mend import EntryMend
+from pyreplog.ledger.mending import LimboQuery, Mending
 from pyreplog.ledger.metrics import client_metrics
 from pyreplog.ledger.placement import choose
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.ledger.recovery import LedgerRecovery
 from pyreplog.ledger.remote import RemoteSurroundings
-from pyreplog.ledger.repairs import Repair, forget_repair, repairs
+from pyreplog.ledger.repairs import Repair, repairs
 from pyreplog.ledger.status import ClusterStatus, LedgerStatus, missing_copies
-from pyreplog.ledger.stored import find_ledger, list_ledgers, load_ledger
+from pyreplog.ledger.stored import delete_garbled, find_ledger, list_ledgers, load_ledger, survey
 from pyreplog.ledger.surroundings import Shared
 from pyreplog.ledger.writer import LedgerWriter
 from pyreplog.metadata.store import MetadataStore
@@ -167,9 +168,14 @@ class Cluster(Handle):
         self._ledgers.add(opened)
         return opened
 
-    def open_ledger(self, ledger: int, *, password: bytes = b"", recover: bool = True) -> LedgerReader:
+    def open_ledger(
+        self, ledger: int, *, password: bytes = b"", recover: bool = True, force: bool = False
+    ) -> LedgerReader:
         """Open a ledger for reading. recover: end its writer, if it has not closed the ledger, and find the last entry;
         else read up to what is confirmed, beside the writer. Waits while the metadata store is away.
+
+        force: recover also when too many bookies may have lost entries in a power cut (limbo): what they do not have
+        counts as never written. Entries that were confirmed may be lost that way.
 
         Errors: NoSuchLedgerError; UnauthorizedError; UnreadableError and NotEnoughBookiesError, it cannot be recovered
         now; InvalidMetadataError; those of the metadata store.
@@ -183,7 +189,9 @@ class Cluster(Handle):
         if recover:
             if metadata.state is not State.CLOSED:
                 self._around.counts.recover()
-            metadata = self._run(ledger, LedgerRecovery(metadata, version, key, self._choose))
+            if force and metadata.state is not State.CLOSED:
+                logger.warning("ledger %d is recovered by force: entries may be lost", ledger)
+            metadata = self._run(ledger, LedgerRecovery(metadata, version, key, self._choose, force=force))
         reader = LedgerReader(metadata, key, self._around)
         if not recover:
             try:
@@ -194,7 +202,10 @@ class Cluster(Handle):
         return reader
 
     def delete_ledger(self, ledger: int) -> None:
-        """Delete a ledger; its space comes back when the bookies collect garbage. Errors: NoSuchLedgerError."""
+        """Delete a ledger; its space comes back when the bookies collect garbage.
+
+        Errors: NoSuchLedgerError; InvalidMetadataError, see `delete_garbled`.
+        """
         self._check_open()
         store = self._around.metadata
         while True:
@@ -205,6 +216,14 @@ class Cluster(Handle):
             except NoSuchKeyError:
                 raise NoSuchLedgerError(ledger, "was deleted") from None
             return
+
+    def delete_garbled(self, name: str) -> None:
+        """Delete a ledger whose metadata cannot be read, or should not be, by the last name of its key or its id.
+
+        Whatever was stored under it is lost. Errors: NoSuchKeyError.
+        """
+        self._check_open()
+        delete_garbled(self._around.metadata, name)
 
     def ledgers(self) -> list[int]:
         """Ids of all ledgers, ascending."""
@@ -229,10 +248,12 @@ class Cluster(Handle):
         check_may_wait()
         bookies, store = self._around.bookie_statuses(), self._around.metadata
         running = {bookie.bookie for bookie in bookies}
-        found = [there.metadata for ledger in list_ledgers(store) if (there := find_ledger(store, ledger)) is not None]
+        found, garbled = survey(store)
+        limbo = self._start(0, LimboQuery(running))
         ends = [(metadata, self._ask_ends(metadata)) for metadata in found]  # all are asked before one is waited for
         ledgers = [_status(metadata, self._around.wait(asked), running) for metadata, asked in ends]
-        return ClusterStatus(bookies, ledgers, repairs(store))
+        noted, odd = repairs(store)
+        return ClusterStatus(bookies, ledgers, noted, self._around.wait(limbo), [*garbled, *odd])
 
     def _ask_ends(self, metadata: LedgerMetadata) -> Ack[tuple[int, int]]:
         """(LAC, highest entry) as some bookie of an open ledger knows them; of a closed one, its last entry."""
@@ -240,10 +261,7 @@ class Cluster(Handle):
             known: Ack[tuple[int, int]] = Ack((metadata.last_entry, metadata.last_entry))
             known.complete()
             return known
-        ends = LedgerEnds(metadata)
-        driver = Driver(metadata.ledger, ends, self._around)
-        driver.post(ends.start)
-        return driver.done
+        return self._start(metadata.ledger, LedgerEnds(metadata))
 
     def count_copies(self, ledger: int, *, password: bytes = b"") -> npt.NDArray[np.uint8]:
         """How many intact copies each entry of a closed ledger has where its metadata say; reads them all.
@@ -259,38 +277,33 @@ class Cluster(Handle):
         counts: npt.NDArray[np.uint8] = self._run(ledger, CopyCount(metadata, key))
         return counts
 
-    def repair(self, *, password: bytes = b"") -> tuple[list[Repair], dict[Repair, ReplogError]]:
-        """Write the copies again that were noted as bad; (those that are well now, why the others are not).
+    def repair(
+        self, ledger: int | None = None, *, password: bytes = b""
+    ) -> tuple[list[Repair], dict[Repair, ReplogError]]:
+        """Write copies again; (those that are well now, why others are not).
 
-        password: of the ledgers; those with another are left alone.
+        ledger: all that this one lacks, which must be closed; each of its copies is read. None: those that were noted
+        as bad or missing, and those of closed ledgers that lie on bookies where they are in limbo. password: of the
+        ledgers; those with another are left alone.
         """
         self._check_open()
         check_may_wait()
-        key = _key(password)
-        done: list[Repair] = []
-        left: dict[Repair, ReplogError] = {}
-        for repair in repairs(self._around.metadata):
-            try:
-                self._repair(repair, key)
-            except ReplogError as error:
-                left[repair] = error
-            else:
-                done.append(repair)
-        return done, left
+        mending = Mending(self._around.metadata, _key(password), self._run)
+        if ledger is not None:
+            mending.mend_ledger(ledger)
+        else:
+            mending.mend_noted()
+            mending.mend_limbo(self._run(0, LimboQuery(there.bookie for there in self._around.bookie_statuses())))
+        return mending.done, mending.left
 
-    def _repair(self, repair: Repair, key: bytes) -> None:
-        there = find_ledger(self._around.metadata, repair.ledger)
-        if there is not None and there.metadata.has(repair.bookie, repair.entry):
-            if not there.metadata.admits(key):
-                raise UnauthorizedError(repair.ledger, "the password is not the one it was made with")
-            self._run(repair.ledger, EntryMend(there.metadata, key, repair.entry, repair.bookie))
-        forget_repair(self._around.metadata, repair)
-
-    def _run(self, ledger: int, machine: LedgerRecovery | EntryMend | CopyCount) -> Any:
+    def _run(self, ledger: int, machine: StartingMachine) -> Any:
         """Its result."""
+        return self._around.wait(self._start(ledger, machine))
+
+    def _start(self, ledger: int, machine: StartingMachine) -> Ack[Any]:
         driver = Driver(ledger, machine, self._around)
         driver.post(machine.start)
-        return self._around.wait(driver.done)
+        return driver.done
 
     # ---- metadata -------------------------------------------------------------------------------------------
 
@@ -336,7 +349,7 @@ class Cluster(Handle):
     # ---- the end --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the ledgers that are open for appending, as their own `close` does, and let go of all.
+        """Close the ledgers that are open for appending, all at once, as their own `close` does, and let go of all.
 
         Whoever waits for something of this cluster gets ClosedError. What the ledgers' closing raises is logged.
         Closing twice is fine. Errors: InvalidArgumentError, in a callback.
@@ -345,12 +358,10 @@ class Cluster(Handle):
         super().close()
 
     def _let_go(self) -> None:
-        for ledger in list(self._ledgers):
-            try:
-                ledger.close()
-            except ReplogError as error:
-                logger.warning("%s: %s", self._what, error)
-        self._around.close()
+        try:
+            close_all(list(self._ledgers), self._around)
+        finally:
+            self._around.close()
 
     def __del__(self) -> None:
         """May run anywhere: a thread of its own does what waits for others, unless all threads are at their end."""

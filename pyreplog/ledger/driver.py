@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
+from pyreplog._native.answers import Answer
+from pyreplog._native.quorum import Part
 from pyreplog.ack import Ack, Outcome, settle_all
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import (
@@ -41,6 +43,18 @@ class Machine(Protocol):
     def replied(self, send: Send, reply: Reply) -> Iterable[Effect]: ...
     def failed(self, send: Send, error: Exception | None) -> Iterable[Effect]: ...
     def woken(self, about: Any) -> Iterable[Effect]: ...
+
+
+class AddingMachine(Machine, Protocol):
+    """One that sends ADDs, whose Sends are about Parts."""
+
+    def acked(self) -> Iterable[Effect]: ...
+
+
+class StartingMachine(Machine, Protocol):
+    """One that begins by itself."""
+
+    def start(self) -> Iterable[Effect]: ...
 
 
 class StoringMachine(Machine, Protocol):
@@ -90,6 +104,10 @@ class Surroundings(Protocol):
         """A copy has to be repaired."""
         ...
 
+    def note_waiting(self, change: int) -> None:
+        """One more, or one less, waits for the metadata store."""
+        ...
+
 
 class _Turns(threading.local):
     """Of each thread: the drivers it has to go on with; None: it is not at any."""
@@ -128,7 +146,8 @@ class Driver:
         self._turn = threading.Lock()  # of what follows from its steps; held while callbacks run, so never waited for
         self._inbox: deque[Event] = deque()
         self._effects: deque[Effect] = deque()
-        self._timers: set[Timer] = set()
+        self._waits = self._is_over = False  # for the metadata store; and will not any more
+        self._timers: dict[object, Timer] = {}
         around.expect(self.done)
 
     def call(self, do: Callable[[], tuple[T, Iterable[Effect]]]) -> T:
@@ -181,7 +200,9 @@ class Driver:
         finished: Finished | None = None
         while self._effects:
             effect = self._effects.popleft()
-            if isinstance(effect, Settle):
+            if isinstance(effect, Send):
+                self._send(effect)
+            elif isinstance(effect, Settle):
                 outcomes += effect.outcomes
             elif isinstance(effect, Finished):
                 finished = effect
@@ -204,7 +225,8 @@ class Driver:
 
     def _finish(self, last: Finished) -> None:
         while self._timers:
-            self._timers.pop().cancel()  # they hold what was read
+            self._timers.popitem()[1].cancel()  # they hold what was read
+        self.end()
         if last.error is not None:
             self.done.fail(last.error)
         else:
@@ -213,9 +235,7 @@ class Driver:
     # ---- effects --------------------------------------------------------------------------------------------
 
     def _carry_out(self, effect: Effect) -> None:
-        if isinstance(effect, Send):
-            self._send(effect)
-        elif isinstance(effect, Wake):
+        if isinstance(effect, Wake):
             self._wake(effect)
         elif isinstance(effect, BadCopy):
             self._around.report(self._ledger, effect)
@@ -225,6 +245,10 @@ class Driver:
             self._around.work(self._load)
 
     def _send(self, send: Send) -> None:
+        bookie, request, about = send
+        if type(about) is Part:
+            self._around.send(bookie, request, Answer(self, send, request.ledger, about))
+            return
         machine = self._machine
         waiting = [send]
 
@@ -238,23 +262,37 @@ class Driver:
                 else:
                     self.post(lambda: machine.replied(send, answer))
 
-        self._around.send(send.bookie, send.request, take)
+        self._around.send(bookie, request, take)
+
+    def acked(self) -> None:
+        """OKs to ADDs have been noted where the machine looks for them (see `answers`)."""
+        machine: Any = self._machine
+        self.post(machine.acked)
+
+    def answered(self, send: Send, answer: Reply | Exception) -> None:
+        """Any other answer to an ADD; should it come twice, nothing changes."""
+        machine = self._machine
+        if isinstance(answer, Exception):
+            self.post(lambda: machine.failed(send, answer))
+        else:
+            self.post(lambda: machine.replied(send, answer))
 
     def _wake(self, wake: Wake) -> None:
-        made: list[Timer] = []  # it may be due before this thread has it
-        woken: list[bool] = []
+        token = (
+            object()
+        )  # for the timer, which must not lead back to itself: what was read would stay until a collection
+        woken: list[bool] = []  # it may be due before this thread has it
 
         def due() -> None:
             woken.append(True)
-            self._timers.difference_update(made)
+            self._timers.pop(token, None)
             self.post(lambda: self._machine.woken(wake.about))
 
         timer = self._around.wake_after(wake.seconds, due)
         if timer is not None:
-            made.append(timer)
-            self._timers.add(timer)
+            self._timers[token] = timer
             if woken:
-                self._timers.discard(timer)
+                self._timers.pop(token, None)
 
     def _store(self, effect: Store) -> None:
         machine: Any = self._machine
@@ -267,6 +305,7 @@ class Driver:
         except Exception as error:
             self._tell_unknown(error)
         else:
+            self._wait_for_metadata(False)
             self.post(lambda: machine.stored(version))
 
     def _load(self) -> None:
@@ -283,12 +322,27 @@ class Driver:
         except Exception as error:
             self._tell_unknown(error)
         else:
+            self._wait_for_metadata(False)
             self.post(machine.deleted if found is None else lambda: event(*found))
 
     def _tell_unknown(self, error: Exception) -> None:
         machine: Any = self._machine
         if not isinstance(error, ReplogError):
             logger.error("ledger %d: the metadata store failed", self._ledger, exc_info=error)
-        else:
-            logger.warning("ledger %d: metadata: %s", self._ledger, error)
+        elif not self._waits:
+            logger.warning("ledger %d waits for the metadata store: %s", self._ledger, error)
+        self._wait_for_metadata(True)
         self.post(machine.store_unknown)
+
+    def end(self) -> None:
+        """The machine wants nothing any more."""
+        self._is_over = True
+        self._wait_for_metadata(False)
+
+    def _wait_for_metadata(self, waits: bool) -> None:
+        """Whether its last call to the store had no outcome: it is tried again for as long as it takes."""
+        with self._lock:
+            waits = waits and not self._is_over
+            change, self._waits = waits - self._waits, waits
+        if change:
+            self._around.note_waiting(change)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from pyreplog.ack import Outcome
 from pyreplog.bookie.protocol import Request
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """A request to a bookie. Report `replied(send, reply)` or `failed(send, error)`, once."""
 
     bookie: str

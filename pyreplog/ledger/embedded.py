@@ -13,9 +13,8 @@ from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.ledger.ledgermetadata import metadata_key
 from pyreplog.ledger.push import ENTRY_BYTES_MAX
-from pyreplog.ledger.stored import open_ledgers
+from pyreplog.ledger.stored import StoredLedgers
 from pyreplog.ledger.surroundings import EmbeddedSurroundings
 from pyreplog.metadata.sqlite import SQLiteStore
 
@@ -33,15 +32,16 @@ def open_embedded(
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with ExitStack() as opened:
         metadata = opened.enter_context(SQLiteStore(folder / METADATA))
+        facts = StoredLedgers(metadata)
         bookies: dict[str, LocalBookie] = {}
         collectors: dict[str, Collector] = {}
         for name in _names(folder, count):
             identity, bookie = open_bookie(
                 folder / name, name, metadata, config, make_new=replace, clock=clock,
-                open_ledgers=lambda bookie: open_ledgers(metadata, bookie),
+                ledgers=facts,
             )  # fmt: skip
             bookies[identity.id] = opened.enter_context(bookie)
-            ledgers = LedgerList(metadata, metadata_key, identity)
+            ledgers = LedgerList(metadata, facts, identity)
             collectors[identity.id] = Collector(bookie.log, bookie.config, ledgers, bookie.with_bookie)
         room = min(bookie.log.log.segment_bytes for bookie in bookies.values()) - HEADER_BYTES - _MARGIN_BYTES
         around = EmbeddedSurroundings(

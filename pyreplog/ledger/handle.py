@@ -51,6 +51,7 @@ class Ledger(Handle):
         self._waiting_for_room: list[Ack[None]] = []
         self._telling = False  # a timer is set to tell the LAC
         self._close_s: float | None = CLOSE_S
+        self._give_up_s = GIVE_UP_S
         super().__init__(f"ledger {self.id}")
 
     # ---- where it stands ------------------------------------------------------------------------------------
@@ -85,12 +86,23 @@ class Ledger(Handle):
     def append(self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, event_time: int | None = None) -> int:
         """Append one entry; returns its id once it is confirmed: it has Qa copies, each as durable as the ledger says.
 
-        value, key, event_time: as `CommitLog.append`. Errors: LedgerFencedError, LedgerClosedError and
-        NotEnoughBookiesError, the outcome of this append is unknown and nothing can be appended any more; ClosedError,
-        ForkedError; RecordTooLargeError, WrongTypeError and InvalidArgumentError, nothing was done. Ctrl-C ends the
-        wait, not the append.
+        value, key, event_time: as `CommitLog.append`. Errors: LedgerFencedError, LedgerClosedError, LedgerRefusedError,
+        EntryRefusedError and NotEnoughBookiesError, the outcome of this append is unknown and nothing can be appended
+        any more; ClosedError, ForkedError; RecordTooLargeError, WrongTypeError and InvalidArgumentError, nothing was
+        done. Ctrl-C ends the wait, not the append.
         """
-        return self._wait(lambda: self.submit(value, key, event_time=event_time))
+        self._check_open()
+        check_may_wait()
+        self._make_room()
+        try:
+            ids = self._driver.call(lambda: self._append_alone(value, key, event_time))
+        except Exception:
+            if self._staging:  # they waited for this one
+                self._driver.call(self._append_staged)
+            raise
+        if ids is None:
+            return self._around.wait(self.submit(value, key, event_time=event_time))
+        return self._around.wait(ids).start
 
     def append_batch(
         self,
@@ -139,6 +151,26 @@ class Ledger(Handle):
         event_times: Iterable[int | None] | None,
     ) -> tuple[Ack[range], list[Effect]]:
         return self._writer.append(values, keys, event_times, time_us=self._clock.now_us())
+
+    def _append_alone(
+        self, value: ReadableBuffer, key: ReadableBuffer | None, event_time: int | None
+    ) -> tuple[Ack[range] | None, list[Effect]]:
+        """One entry, without a stay in the staging area if nothing is there, or on its way from there; else None."""
+        if not self._staging.begin():
+            return None, []
+        try:
+            ids, effects = self._append(
+                (value,), None if key is None else (key,), None if event_time is None else (event_time,)
+            )
+        except BaseException:
+            self._staging.landed()
+            raise
+        ids.add_done_callback(self._alone_landed)
+        return ids, effects
+
+    def _alone_landed(self, ids: Ack[range]) -> None:
+        if self._staging.landed():
+            self._driver.post(lambda: self._append_staged()[1])
 
     def _append_staged(self) -> tuple[None, list[Effect]]:
         """Taking what waits and giving it ids is one step: what is appended later comes later."""
@@ -225,25 +257,35 @@ class Ledger(Handle):
         self._close_s = as_timeout(timeout)
         super().close()
 
-    def _let_go(self) -> None:
+    def begin_close(self) -> Ack[LedgerMetadata]:
+        """The first step of `close`, for who closes several; the Ack says how it ends. Nothing may be appended then."""
         self._driver.call(self._append_staged)
         self._driver.post(self._writer.close)
-        timeout, done = self._close_s, self._driver.done
+        return self._driver.done
+
+    def end_close(self) -> None:
+        """The last step, whatever has come of it: nothing is waited for any more. Errors as close."""
+        self._close_s = self._give_up_s = 0.0
+        super().close()
+
+    def _let_go(self) -> None:
+        timeout, done = self._close_s, self.begin_close()
         if in_callback():
             done.add_done_callback(lambda _: self._abandon())
             if timeout is not None:
-                self._around.wake_after(timeout, self._give_up)
+                self._around.wake_after(timeout, self.give_up)
             return
         try:
             self._around.wait(done, timeout)
         except OutcomeUnknownError:
             if not done.done():
-                self._give_up()
-            self._around.wait(done, GIVE_UP_S)
+                self.give_up()
+            self._around.wait(done, self._give_up_s)
         finally:
             self._abandon()
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
+        """Close at the last confirmed entry, whatever is on its way."""
         why: ReplogError = OutcomeUnknownError(
             f"ledger {self.id} was closed after {self._close_s} s without an answer for its last entries"
         )
@@ -251,6 +293,7 @@ class Ledger(Handle):
 
     def _abandon(self) -> None:
         self._driver.post(lambda: self._writer.abandon(ClosedError(f"the {self._what} was closed")))
+        self._driver.end()
 
     def __del__(self) -> None:
         """May run anywhere: nothing is waited for, nobody else's ledger is closed."""

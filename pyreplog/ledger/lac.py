@@ -72,7 +72,9 @@ class LacQuery:
 
 
 class LedgerEnds:
-    """What the bookies of a ledger know of its end: `Finished((LAC, highest entry))`, of those that answer."""
+    """What the bookies of a ledger know of its end: `Finished((LAC, highest entry))`, of those that answer.
+
+    One that has the ledger in limbo may have known more."""
 
     def __init__(self, metadata: LedgerMetadata, key: bytes = bytes(KEY_BYTES)) -> None:
         self.metadata, self._key = metadata, key
@@ -88,7 +90,7 @@ class LedgerEnds:
         return self._next()
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
-        if reply.status == Status.OK:
+        if reply.status in (Status.OK, Status.LIMBO):
             self._lac, self._last = max(self._lac, reply.lac), max(self._last, reply.last)
         return self._next()
 

@@ -21,6 +21,7 @@ from pyreplog.errors import InvalidArgumentError, InvalidMetadataError
 VERSION = 1
 KEY_BYTES = 16
 LEDGERS = "/ledgers"
+ID_DIGITS = 19
 _TYPES: dict[str, type] = {"int": int, "str": str, "Mapping[str, str]": dict}  # of the fields, to be checked
 
 
@@ -45,7 +46,7 @@ Change = Mapping[int, tuple[str, int]]
 
 def metadata_key(ledger: int) -> str:
     """Where the metadata of a ledger is kept: as a decimal number of fixed width, so that names sort by id."""
-    return f"{LEDGERS}/{ledger:019d}"
+    return f"{LEDGERS}/{ledger:0{ID_DIGITS}d}"
 
 
 def ledger_key(password: bytes) -> bytes:
@@ -103,6 +104,11 @@ class LedgerMetadata:
         if not fine:
             raise InvalidMetadataError(f"metadata of ledger {self.ledger}: expected {expected}, found {found}")
 
+    @property
+    def is_synced(self) -> bool:
+        """Whether entries are on disk before they are acknowledged."""
+        return self.durability == "synced"
+
     # ---- fragments ------------------------------------------------------------------------------------------
 
     @property
@@ -118,6 +124,27 @@ class LedgerMetadata:
         if self.state is State.CLOSED and entry > self.last_entry:
             return False
         return bookie in self.fragment_of(entry).ensemble
+
+    def has_for_certain(self, entry: int) -> bool:
+        """Whether the entry is in the ledger, whatever bookies say: all are confirmed before the last fragment, and all
+        of a closed ledger up to its end. A bookie that should hold it and does not has lost it."""
+        return entry <= self.last_entry if self.state is State.CLOSED else entry < self.last_fragment.first
+
+    def holdings(self, bookie: str) -> list[range]:
+        """Entries of a closed ledger that a bookie is to hold, in stripes."""
+        found = []
+        for fragment in self.fragments:
+            stop = self.fragment_end(fragment) or self.last_entry + 1
+            if bookie in fragment.ensemble:
+                found += self._stripes(fragment.ensemble.index(bookie), fragment.first, stop)
+        return [stripe for stripe in found if stripe]
+
+    def _stripes(self, place: int, first: int, stop: int) -> list[range]:
+        """Of [first, stop), what the bookie at a place of the ensemble holds."""
+        size = self.ensemble_size
+        if size == self.write_quorum:
+            return [range(first, stop)]
+        return [range(first + (place - k - first) % size, stop, size) for k in range(self.write_quorum)]
 
     def fragment_end(self, fragment: Fragment) -> int | None:
         """First entry behind a fragment; None for the last one."""

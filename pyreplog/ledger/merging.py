@@ -1,4 +1,4 @@
-"""Adds to one bookie of one ledger, merged: while two are unanswered, those that come wait, and leave as one request.
+"""Adds to one bookie of one ledger, merged: while three are unanswered, those that come wait, and leave as one request.
 
 A request costs both sides the same whether it carries ten entries or ten thousand; and a lone add still leaves at once.
 What one request carries is stored, or refused, as a whole: everybody in it gets the answer.
@@ -6,89 +6,101 @@ What one request carries is stored, or refused, as a whole: everybody in it gets
 
 from __future__ import annotations
 
-import threading
+from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-from pyreplog.bookie.protocol import Reply, Request
+from pyreplog._native.answers import Group, Lane
+from pyreplog.bookie.protocol import Reply, Request, decode_reply
+from pyreplog.errors import InvalidMessageError
 
-UNANSWERED_MAX = 2
-"""One is handled while the next is on its way."""
+UNANSWERED_MAX = 3
+"""One is handled while the next has arrived and another is on its way."""
 
-MERGED_BYTES_MAX = 1 << 20
+MERGED_BYTES_MAX = 512 << 10
+"""More than this a socket seldom takes in one go, and a bookie waits for the last byte of a request."""
 
-OnReply = Callable[[Reply | Exception], None]
-Ask = Callable[[Sequence[Request], OnReply], None]
-
-
-class Add(NamedTuple):
-    """A request that waits, and whom to tell."""
-
-    request: Request
-    nbytes: int
-    on_reply: OnReply
+OnReply = Callable[[Reply | Exception], object]
+Ask = Callable[[Sequence[Request], Group], object]
+Add = tuple[Request, OnReply]
+"""A request, and whom to tell."""
 
 
-class Adds:
-    """ask: sends requests as one, whose entries follow each other, and calls back once. Any thread; nothing blocks."""
+class Adds(Lane):
+    """ask: sends requests as one, whose entries follow each other, and has the Group called once, with the reply's body
+    or an error; or settled (`answers.settle`). Any thread; nothing blocks.
+    """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()  # of the order in which requests leave
         self._waiting: deque[Add] = deque()
-        self._unanswered = 0
 
     def send(self, request: Request, on_reply: OnReply) -> None:
         """Have it sent, now or with others. The answer is for its own entries."""
-        add = Add(request, memoryview(request.records).nbytes, on_reply)
         with self._lock:
-            if self._unanswered >= UNANSWERED_MAX or self._waiting:
-                self._waiting.append(add)
-                return
-            self._unanswered += 1
-        self._send((add,))
+            leaves = not self._waiting and self.begin(UNANSWERED_MAX)
+            if not leaves:
+                self._waiting.append((request, on_reply))
+                self.waits = True
+        if leaves:
+            self._ask((request,), Group(self, request.ledger, request.first, request.last, ((request, on_reply),)))
+        elif self.unanswered < UNANSWERED_MAX:  # an answer came before it was known that something waits
+            self.proceed()
 
     @property
     def is_idle(self) -> bool:
-        return not self._unanswered
+        return not self.unanswered
 
-    def _send(self, group: Sequence[Add]) -> None:
-        self._ask([add.request for add in group], lambda answer: self._answered(group, answer))
+    def proceed(self) -> None:
+        """Send what waits, as far as it may go."""
+        while self.waits:
+            with self._lock:
+                adds = self._next_group() if self._waiting and self.begin(UNANSWERED_MAX) else ()
+                self.waits = bool(self._waiting)
+            if not adds:
+                return
+            first, last = adds[0][0], adds[-1][0]
+            self._ask([add[0] for add in adds], Group(self, first.ledger, first.first, last.last, adds))
 
-    def _answered(self, group: Sequence[Add], answer: Reply | Exception) -> None:
+    def answered(self, group: Group, answer: memoryview | Reply | Exception) -> None:
         """First the next request, that the bookie is not kept waiting; then whoever waited for this one.
 
         What waits behind a request without an answer has none either: it was not sent, and need not be.
         """
+        if isinstance(answer, memoryview):
+            try:
+                answer = decode_reply(answer)
+            except InvalidMessageError as error:
+                answer = error
         failed: list[Add] = []
         with self._lock:
             if isinstance(answer, Exception):
                 failed.extend(self._waiting)
                 self._waiting.clear()
-            following = self._next_group()
-            if not following:
-                self._unanswered -= 1
-        if following:
-            self._send(following)
-        asked = group[0].request.first, group[-1].request.last
-        for add in (*group, *failed):
-            if isinstance(answer, Reply) and (answer.first, answer.last) == asked:
-                add.on_reply(answer._replace(first=add.request.first, last=add.request.last))
+                self.waits = False
+        self.end()
+        self.proceed()
+        whole = isinstance(answer, Reply) and (answer.first, answer.last) == (group.first, group.last)
+        for request, on_reply in (*group.adds, *failed):
+            if whole:
+                assert isinstance(answer, Reply)
+                on_reply(answer._replace(first=request.first, last=request.last))
             else:  # of other entries: that is for whoever asked to judge
-                add.on_reply(answer)
+                on_reply(answer)
 
-    def _next_group(self) -> list[Add]:
+    def _next_group(self) -> tuple[Add, ...]:
         """What waits, as far as it fits into one request. Under the lock."""
         group: list[Add] = []
         size = 0
         while self._waiting:
-            add = self._waiting[0]
-            if group and (size + add.nbytes > MERGED_BYTES_MAX or not _follows(group[-1].request, add.request)):
+            request, _ = self._waiting[0]
+            nbytes = memoryview(request.records).nbytes
+            if group and (size + nbytes > MERGED_BYTES_MAX or not _follows(group[-1][0], request)):
                 break
-            size += add.nbytes
+            size += nbytes
             group.append(self._waiting.popleft())
-        return group
+        return tuple(group)
 
 
 def _follows(before: Request, after: Request) -> bool:

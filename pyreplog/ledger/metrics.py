@@ -17,7 +17,7 @@ class ClientCounts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.ensemble_changes = self.recoveries = self.bad_copies = 0
+        self.ensemble_changes = self.recoveries = self.bad_copies = self.waiting_for_metadata = 0
 
     def change_ensemble(self) -> None:
         """Bookies were chosen in the place of others."""
@@ -28,6 +28,11 @@ class ClientCounts:
         """The recovery of a ledger has begun."""
         with self._lock:
             self.recoveries += 1
+
+    def wait_for_metadata(self, change: int) -> None:
+        """One ledger more, or less, waits for the metadata store."""
+        with self._lock:
+            self.waiting_for_metadata += change
 
     def find_bad_copy(self) -> None:
         """A bookie's copy of an entry is missing or damaged."""
@@ -44,6 +49,7 @@ def client_metrics(ledgers: Collection[Ledger], counts: ClientCounts) -> Iterato
     yield _gauge("pending_entries", "Entries that lack copies.", sum(ledger.pending_entries for ledger in ledgers))
     yield _gauge("unconfirmed_entries", "LAP - LAC: entries nobody was told are safe.", sum(behind))
     yield _gauge("unconfirmed_entries_max", "The same, of the ledger that has most.", max(behind, default=0))
+    yield _gauge("waiting_for_metadata", "Ledgers that wait for the metadata store.", counts.waiting_for_metadata)
     yield _counter("ensemble_changes", "Times that bookies of a ledger were replaced.", counts.ensemble_changes)
     yield _counter("recoveries", "Recoveries of ledgers that were not closed.", counts.recoveries)
     yield _counter("bad_copies", "Copies found missing or damaged, and noted for repair.", counts.bad_copies)

@@ -9,11 +9,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from pyreplog._native.quorum import AckTracker
+from pyreplog._native.quorum import AckTracker, Part
 from pyreplog._native.stripe import gather
-from pyreplog.bookie.protocol import Flag, Kind, Reply, Request
+from pyreplog.bookie.protocol import ADD, Flag, Reply, Request
 from pyreplog.errors import OutOfRangeError
 from pyreplog.ledger.effects import Send
 from pyreplog.ledger.ledgermetadata import Change, LedgerMetadata
@@ -27,14 +27,6 @@ ENTRY_BYTES_MAX = (4 << 20) - 4096
 
 BATCH_BYTES = 1 << 20
 """Entries are sent in requests of at most so many bytes, or of one entry."""
-
-
-class Part(NamedTuple):
-    """What a Send carries: entries of [first, last] for the bookie at a place in the ensemble."""
-
-    place: int
-    first: int
-    last: int
 
 
 @dataclass(slots=True)
@@ -52,6 +44,10 @@ class Batch:
 def batches_of(first: int, records: ReadableBuffer, offsets: Sequence[int], about: Any = None) -> Iterator[Batch]:
     """Encoded entries from `first` on, as they are sent. offsets: a buffer of ints, as of `gather`."""
     count = len(offsets) - 1
+    if offsets[-1] - offsets[0] <= BATCH_BYTES:
+        whole: Any = offsets
+        yield Batch(first, first + count - 1, records, whole, offsets[-1] - offsets[0], about)
+        return
     start = 0
     while start < count:
         stop = max(bisect_right(offsets, offsets[start] + BATCH_BYTES) - 1, start + 1)
@@ -81,20 +77,25 @@ class Push:
         self.batches.append(batch)
         self.pending_bytes += batch.nbytes
         self.tracker.pushed(batch.last)
-        sends = []
-        for index in range(len(self.ensemble)):
-            send = self._send(batch, index)
-            if send is not None:
-                sends.append(send)
-        return sends
+        if self.tracker.ensemble_size == self.tracker.write_quorum:
+            return self._send_all(batch)
+        sends = (self._send(batch, index) for index in range(len(self.ensemble)))
+        return [send for send in sends if send is not None]
+
+    def _send_all(self, batch: Batch) -> list[Send]:
+        """Every bookie stores all of it: they are asked the same."""
+        tracker, first, last = self.tracker, batch.first, batch.last
+        records = gather(batch.records, batch.offsets, first, 0, tracker.ensemble_size, tracker.write_quorum)
+        request = Request(ADD, self.ledger, first, last, self.key, self._flags, records=records)
+        return [Send(at, request, Part(tracker, index, first, last)) for index, at in enumerate(self.ensemble)]
 
     def _send(self, batch: Batch, index: int) -> Send | None:
         tracker = self.tracker
         records = gather(batch.records, batch.offsets, batch.first, index, tracker.ensemble_size, tracker.write_quorum)
         if not len(records):
             return None
-        part = Part(index, *self._stripe(batch, index))
-        request = Request(Kind.ADD, self.ledger, part.first, part.last, self.key, self._flags, records=records)
+        part = Part(tracker, index, *self._stripe(batch, index))
+        request = Request(ADD, self.ledger, part.first, part.last, self.key, self._flags, records=records)
         return Send(self.ensemble[index], request, part)
 
     def _stripe(self, batch: Batch, index: int) -> tuple[int, int]:
@@ -128,6 +129,7 @@ class Push:
         complete = self.tracker.below_write_quorum()
         while self.batches and self.batches[0].last < complete:
             self.pending_bytes -= self.batches.popleft().nbytes
+        self.tracker.released = complete
 
     def since(self, index: int) -> int:
         """From which entry on another bookie has to take the place of the one at `index`.

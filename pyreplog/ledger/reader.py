@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from pyreplog._native.batch import RecordBatch
 from pyreplog.ack import Ack, as_timeout
-from pyreplog.bookie.protocol import READ_BYTES_MAX
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -23,14 +21,15 @@ from pyreplog.handles import Handle
 from pyreplog.ledger.driver import Driver, Surroundings
 from pyreplog.ledger.lac import LacQuery
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, metadata_key
+from pyreplog.ledger.readahead import STRETCH_BYTES_MAX, read_ahead
 from pyreplog.ledger.reading import LedgerReading
 from pyreplog.ledger.stored import load_ledger
 from pyreplog.metadata.watching import Watch
 from pyreplog.net.sockets import weakly
 
-_AHEAD = 3
-_STRETCH_FIRST = 1024
-"""Stretches that are read at a time, and entries of the first; later ones are as long as replies hold."""
+_GUESS_BYTES = 16 << 10
+_HEADER_BYTES = 64
+"""How large a record is before one was seen; of a closed ledger, the mean size of values is known."""
 
 POLL_MS = 5000
 """How long a bookie is asked to wait for a new LAC."""
@@ -76,7 +75,7 @@ class LedgerReader(Handle):
     # ---- reading --------------------------------------------------------------------------------------------
 
     def read(self, first: int = 0, last: int | None = None) -> Iterator[RecordBatch]:
-        """Entries from `first` to `last` (default: the last confirmed one), verified, in batches; reads ahead by one.
+        """Entries from `first` to `last` (default: the last confirmed one), verified, in batches; reads ahead.
 
         Errors: OutOfRangeError, beyond what is confirmed; UnreadableError; UnauthorizedError; ClosedError, ForkedError.
         """
@@ -101,26 +100,15 @@ class LedgerReader(Handle):
         return next(self.read(entry, entry))[0].value
 
     def _batches(self, first: int, last: int) -> Iterator[RecordBatch]:
-        """Several stretches are on their way at a time; each is about as many entries as one reply holds."""
-        coming: deque[tuple[Ack[RecordBatch], int, int]] = deque()
-        following, stretch = first, _STRETCH_FIRST
-        while first <= last:
-            while len(coming) < _AHEAD and following <= last:
-                stop = min(following + stretch - 1, last)
-                coming.append((self._start(following, stop), following, stop))
-                following = stop + 1
-            ack, low, high = coming.popleft()
-            batch = self._result(ack, low, high)
-            first = batch[-1].entry + 1
-            stretch = max(len(batch) * READ_BYTES_MAX // max(batch.buffer.nbytes, 1), 1)
-            if first <= high:  # the reply was full, or another fragment begins
-                coming.appendleft((self._start(first, high), first, high))
+        meta = self.metadata
+        guess = meta.length // max(meta.last_entry + 1, 1) + _HEADER_BYTES if self.is_closed else _GUESS_BYTES
+        for batch in read_ahead(first, last, meta.ensemble_size, meta.write_quorum, guess, self._start, self._result):
             yield batch
             self._check_open()
 
     def _start(self, first: int, last: int) -> Ack[RecordBatch]:
         """An iterator that is dropped leaves this one behind: it is done by itself, and forgotten."""
-        machine = LedgerReading(self.metadata, self._key, first, last, bytes_max=READ_BYTES_MAX)
+        machine = LedgerReading(self.metadata, self._key, first, last, bytes_max=STRETCH_BYTES_MAX)
         driver = Driver(self.id, machine, self._around)
         driver.post(machine.start)
         return driver.done

@@ -14,9 +14,7 @@ from enum import Enum, auto
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyreplog._native.entries import parse_entries
-from pyreplog._native.quorum import coverage, write_set
-from pyreplog._native.stripe import members
+from pyreplog._native.quorum import write_set
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Flag, Kind, Reply, Request, Status
 from pyreplog.errors import (
     InvalidMetadataError,
@@ -29,14 +27,20 @@ from pyreplog.errors import (
     UnreadableError,
 )
 from pyreplog.ledger.effects import BadCopy, Effect, Finished, Load, Send, Store, Wake
+from pyreplog.ledger.fences import Fences
 from pyreplog.ledger.ledgermetadata import Change, LedgerMetadata, State
 from pyreplog.ledger.push import Push, batches_of
+from pyreplog.ledger.stretch import Stretch, totals
 from pyreplog.ledger.writer import RETRY_METADATA_S, Choose
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+    pass
 
 BATCH_ENTRIES = 256
+PATIENCE_S = 0.5
+"""Bookies that do not answer are waited for so long before the ledger is closed; then their copies are for repair."""
+FOUND_BYTES_MAX = 16 << 20
+"""With so much found, or found and not written back, no more is read; what is on its way may double it."""
 
 
 class _Step(Enum):
@@ -53,11 +57,12 @@ class _Fence(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """A read of entries [first, last], those of one bookie."""
+    """A read of entries [first, last], those of one bookie, in this turn."""
 
     place: int
     first: int
     last: int
+    turn: int
 
 
 class _Total(NamedTuple):
@@ -68,17 +73,28 @@ class _Total(NamedTuple):
 
 class LedgerRecovery:
     """Recover one ledger; ends with `Finished(metadata)`, the closed ledger's, or with `Finished(error=...)`: it is
-    still in recovery then, and whoever tries again may succeed."""
+    still in recovery then, and whoever tries again may succeed.
+
+    force: what bookies in limbo do not have counts as never written. Their fences hold; entries that were confirmed by
+    them alone are lost.
+    """
 
     def __init__(
-        self, metadata: LedgerMetadata, version: int, key: bytes, choose: Choose, *, batch_entries: int = BATCH_ENTRIES
+        self,
+        metadata: LedgerMetadata,
+        version: int,
+        key: bytes,
+        choose: Choose,
+        *,
+        force: bool = False,
+        batch_entries: int = BATCH_ENTRIES,
     ) -> None:
         self.metadata, self._version, self._key = metadata, version, key
-        self._choose, self._batch_entries = choose, batch_entries
+        self._choose, self._force, self._batch_entries = choose, force, batch_entries
         self._step = _Step.MARK
         self._storing: LedgerMetadata | None = None
-        self._unknown: dict[int, Exception | None] = {}
-        self._lac = -1
+        self._used: set[str] = set()  # who has, or had, a place in the ensemble: nobody gets a second one
+        self._turn = 0  # of the stretches
 
     def start(self) -> list[Effect]:
         if self.metadata.state is State.CLOSED:
@@ -97,7 +113,9 @@ class LedgerRecovery:
         if self._storing is None:  # it failed meanwhile
             return []
         self.metadata, self._version, self._storing = self._storing, version, None
-        return self._done() if self.metadata.state is State.CLOSED else self._fence()
+        if self.metadata.state is not State.CLOSED:
+            return self._fence()
+        return [*self._fences.unsure(self._push.tracker.first - 1), *self._done()]
 
     def conflicted(self, found: LedgerMetadata, version: int) -> list[Effect]:
         wanted, self._storing = self._storing, None
@@ -116,6 +134,9 @@ class LedgerRecovery:
         return [Wake(RETRY_METADATA_S, "metadata")]
 
     def woken(self, about: object) -> list[Effect]:
+        if about == "silent":
+            self._is_patient = False
+            return self._maybe_close()
         return [Load()] if self._storing is not None and about == "metadata" else []
 
     def loaded(self, found: LedgerMetadata, version: int) -> list[Effect]:
@@ -138,15 +159,16 @@ class LedgerRecovery:
 
     def _fence(self) -> list[Effect]:
         self._step = _Step.FENCE
-        ensemble = self.metadata.last_fragment.ensemble
-        self._unknown = dict.fromkeys(range(len(ensemble)))
-        self._answers = 0
+        self._fences, self._is_patient = Fences(self.metadata), True
         request = Request(Kind.LAST, self.metadata.ledger, key=self._key, flags=Flag.FENCE)
-        return [Send(bookie, request, _Fence(index)) for index, bookie in enumerate(ensemble)]
+        ensemble = enumerate(self.metadata.last_fragment.ensemble)
+        return [*(Send(bookie, request, _Fence(at)) for at, bookie in ensemble), Wake(PATIENCE_S, "silent")]
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
         if self._step is _Step.DONE:
             return []
+        if reply.status == Status.LIMBO and self._force:
+            reply = _despite_limbo(send.request, reply)
         if reply.status == Status.UNAUTHORIZED:
             return self._fail(UnauthorizedError(self.metadata.ledger, f"{send.bookie} refuses its password"))
         if isinstance(send.about, _Fence):
@@ -160,51 +182,39 @@ class LedgerRecovery:
     def failed(self, send: Send, error: Exception | None) -> list[Effect]:
         return self.replied(send, Reply(Status.UNKNOWN, self.metadata.ledger, body=str(error).encode()))
 
-    def _fenced(self, index: int, reply: Reply) -> list[Effect]:
-        self._answers += 1
-        if self._step is not _Step.FENCE:
-            return []
-        if reply.status == Status.OK:
-            self._unknown.pop(index, None)
-            self._lac = max(self._lac, reply.lac)
-        meta = self.metadata
-        if coverage(meta.ensemble_size, meta.write_quorum, meta.ack_quorum, self._unknown):
-            return self._begin_reading()
-        if self._answers == meta.ensemble_size:
-            silent = ", ".join(meta.last_fragment.ensemble[i] for i in sorted(self._unknown))
-            return self._fail(UnreadableError(meta.ledger, f"too few of its bookies could be fenced: not {silent}"))
-        return []
+    def _fenced(self, place: int, reply: Reply) -> list[Effect]:
+        fences = self._fences
+        fences.hear(place, reply)
+        if self._step is _Step.FENCE and fences.cover:
+            return self._begin_reading(self._start())
+        if self._step is _Step.FENCE and fences.why_not is not None:
+            return self._fail(UnreadableError(self.metadata.ledger, fences.why_not))
+        if self._step in (_Step.READ, _Step.WRITE) and self._start() < self._push.tracker.first - 1:
+            return self._begin_reading(self._start())  # it answers late, and lags
+        return self._maybe_close()
 
     # ---- 4: read on -----------------------------------------------------------------------------------------
 
-    def _begin_reading(self) -> list[Effect]:
-        """From the LAC on; never in an earlier fragment, all of whose entries are confirmed (#2615)."""
+    def _start(self) -> int:
+        """The entry before those that are read. By force all are that may be lost."""
+        return self.metadata.last_fragment.first - 1 if self._force else self._fences.start()
+
+    def _begin_reading(self, start: int) -> list[Effect]:
         self._step = _Step.READ
         self._ensemble = self.metadata.last_fragment.ensemble  # of the snapshot: reads never follow our own changes
-        start = max(self._lac, self.metadata.last_fragment.first - 1)
         self._push = Push(self.metadata, start + 1, self._key, recovery=True)
         self._changes: list[Change] = []  # of the ensemble, so far known here alone
-        self._used = set(self._ensemble)  # who has, or had, a place in it: nobody gets a second one
+        self._used.update(self._ensemble)
         self._next = start + 1  # the first entry whose fate is not decided
-        self._end = False  # a missing entry was met
         self._length = self._messages = -1
         return self._look()
 
     def _look(self) -> list[Effect]:
         """Ask for the next stretch of entries everybody who would hold some of it."""
-        meta = self.metadata
         first, last = self._next, self._next + self._batch_entries - 1
-        self._found: dict[int, bytes] = {}
-        self._absent: dict[int, int] = {}  # entry -> how many of its bookies say so
-        self._unheard: dict[int, int] = {}  # entry -> how many of its bookies have not said anything yet
-        sends: list[Effect] = []
-        for index, bookie in enumerate(self._ensemble):
-            mine = members(index, first, last + 1, meta.ensemble_size, meta.write_quorum)
-            for entry in mine.tolist():
-                self._unheard[entry] = self._unheard.get(entry, 0) + 1
-            if len(mine):
-                sends.append(self._read(bookie, _Look(index, first, last)))
-        return sends
+        self._turn += 1
+        self._stretch = Stretch(self.metadata, first, last)
+        return [self._read(self._ensemble[at], _Look(at, first, last, self._turn)) for at in self._stretch.places]
 
     def _read(self, bookie: str, look: _Look) -> Send:
         """Every read fences, too: an answer "not here" counts only from who will not take it later (#2614)."""
@@ -212,63 +222,61 @@ class LedgerRecovery:
         return Send(bookie, request, look)
 
     def _looked(self, send: Send, look: _Look, reply: Reply) -> list[Effect]:
-        if self._step is not _Step.READ or look.last < self._next or look.last >= self._next + self._batch_entries:
+        stretch = self._stretch
+        if self._step is not _Step.READ or look.turn != self._turn or look.first > stretch.last:
             return []
         effects: list[Effect] = []
         known = look.first  # all of [look.first, known) is decided by this answer
         if reply.status == Status.OK and look.first <= reply.last + 1 and reply.first == look.first:
-            known = min(reply.last, look.last) + 1
-            effects += self._take(send, look, reply, known)
-        if look.first < known <= look.last:
+            known = min(reply.last, stretch.last) + 1
+            bad = stretch.take(look.place, look.first, known - 1, reply.body, look.last)
+            effects += [] if bad is None else [BadCopy(send.bookie, bad)]
+        if look.first < known <= stretch.last and stretch.nbytes >= FOUND_BYTES_MAX:
+            stretch.cut(known - 1)
+        elif look.first < known <= stretch.last:
             effects.append(self._read(send.bookie, look._replace(first=known)))
-        elif known <= look.last:
-            self._hear(look.place, known, look.last, None)
+        elif known <= stretch.last:
+            stretch.hear(look.place, known, stretch.last, None)
         return [*effects, *self._decide()]
-
-    def _take(self, send: Send, look: _Look, reply: Reply, known: int) -> list[Effect]:
-        """What a bookie holds of a stretch; what it does not."""
-        meta = self.metadata
-        bad: list[Effect] = []
-        held: dict[int, bytes] = {}
-        try:
-            batch = parse_entries(reply.body, ledger=meta.ledger, first=look.first, last=look.last)
-            held = {record.entry: bytes(record.raw) for record in batch}
-            whole = batch.next_position == len(reply.body)
-        except InvalidRecordsError:
-            whole = False
-        self._found.update({entry: raw for entry, raw in held.items() if entry not in self._found})
-        if not whole:  # damaged on its way or on disk: no answer at all for what lies behind the last good one
-            bad.append(BadCopy(send.bookie, max(held, default=look.first - 1) + 1))
-        self._hear(look.place, look.first, known - 1, held if whole else None)
-        return bad
-
-    def _hear(self, index: int, first: int, last: int, held: dict[int, bytes] | None) -> None:
-        """A bookie has answered for entries [first, last]; held: what it has, None: it cannot tell."""
-        meta = self.metadata
-        for entry in members(index, first, last + 1, meta.ensemble_size, meta.write_quorum).tolist():
-            self._unheard[entry] -= 1
-            if held is not None and entry not in held:
-                self._absent[entry] = self._absent.get(entry, 0) + 1
 
     def _decide(self) -> list[Effect]:
         """Go as far as the fate of entries is known, in order."""
-        meta = self.metadata
-        first = self._next
-        last = first + self._batch_entries - 1
-        at = first
-        while at <= last:
-            if at in self._found:
+        stretch = self._stretch
+        at = stretch.first
+        while at <= stretch.last:
+            if at in stretch.found:
                 at += 1
-            elif self._absent.get(at, 0) > meta.write_quorum - meta.ack_quorum:  # it cannot have reached Qa
-                return [*self._write_back(first, at - 1), *self._end_reading()]
-            elif self._unheard[at] == 0:
-                said = f"{self._absent.get(at, 0)} of {meta.write_quorum} bookies say no, the others do not tell"
-                return self._fail(UnreadableError(meta.ledger, f"whether entry {at} exists is unknown: {said}"))
+            elif stretch.absent[at] >= self._absent_enough(at):
+                return [*self._write_back(stretch.first, at - 1), *self._end_reading()]
+            elif stretch.is_heard(at):
+                return self._undecided(at)
             else:
                 return []
-        effects = self._write_back(first, last)
-        self._next = last + 1
-        return [*effects, *self._look()]
+        effects = self._write_back(stretch.first, stretch.last)
+        self._next = stretch.last + 1
+        self._turn += 1
+        return [*effects, *self._read_on()]
+
+    def _read_on(self) -> list[Effect]:
+        """The next stretch, once enough of what was found is written back."""
+        if self._step is not _Step.READ or self._next <= self._stretch.last:
+            return []
+        return self._look() if self._push.pending_bytes < FOUND_BYTES_MAX else []
+
+    def _absent_enough(self, entry: int) -> int:
+        """So many bookies have to say that they do not have an entry: then it cannot have reached Qa. One that was
+        confirmed is there, whatever they say; by force, if one that is silent may have kept it."""
+        copies = self.metadata.write_quorum
+        if entry <= self._fences.lac:
+            return copies if self._force else copies + 1
+        return copies - self.metadata.ack_quorum + 1
+
+    def _undecided(self, entry: int) -> list[Effect]:
+        """Nobody has it, and too few are sure. A confirmed one is in the ledger all the same: it lacks copies."""
+        if entry <= self._fences.lac and not self._force:
+            return self._begin_reading(self._fences.lac)
+        said = f"{self._stretch.absent[entry]} of {self.metadata.write_quorum} bookies say no, the others do not tell"
+        return self._fail(UnreadableError(self.metadata.ledger, f"whether entry {entry} exists is unknown: {said}"))
 
     # ---- 5: write back --------------------------------------------------------------------------------------
 
@@ -276,9 +284,9 @@ class LedgerRecovery:
         """Entries [first, last] as they were found, to the ensemble of now."""
         if first > last:
             return []
-        raws = [self._found[entry] for entry in range(first, last + 1)]
+        raws = [self._stretch.found[entry] for entry in range(first, last + 1)]
         offsets = array("q", accumulate((len(raw) for raw in raws), initial=0))
-        self._length, self._messages = _totals(raws[-1], self.metadata.ledger, last)
+        self._length, self._messages = totals(raws[-1], self.metadata.ledger, last)
         batches = batches_of(first, b"".join(raws), offsets)
         return [send for batch in batches for send in self._push.add(batch)]
 
@@ -287,13 +295,19 @@ class LedgerRecovery:
         return self._maybe_close()
 
     def _written(self, send: Send, reply: Reply) -> list[Effect]:
-        if not self._push.is_current(send):
+        if not self._push.is_current(send) or send.about.tracker is not self._push.tracker:
             return []
         if reply.status == Status.OK and self._push.acknowledged(send, reply):
-            self._push.tracker.confirm()
-            self._push.release()
-            return self._maybe_close()
+            return self.acked()
         return self._replace(send.about.place)
+
+    def acked(self) -> list[Effect]:
+        """Bookies have acknowledged Parts, as the tracker knows."""
+        if self._step is _Step.DONE:
+            return []
+        self._push.tracker.confirm()
+        self._push.release()
+        return [*self._read_on(), *self._maybe_close()]
 
     def _replace(self, index: int) -> list[Effect]:
         """A bookie fails while entries are written back: another takes its place, here and nowhere else.
@@ -314,8 +328,11 @@ class LedgerRecovery:
     # ---- 6: close -------------------------------------------------------------------------------------------
 
     def _maybe_close(self) -> list[Effect]:
-        """When everything found has all its copies."""
+        """When everything found has all its copies, and those who would hold some of the rest have said what they have,
+        or had their time."""
         if self._step is not _Step.WRITE or self._push.batches:
+            return []
+        if self._fences.awaited(self._push.tracker.first - 1) and self._is_patient:
             return []
         self._step = _Step.CLOSE
         if self._length < 0 and self._last >= 0:
@@ -342,7 +359,7 @@ class LedgerRecovery:
         try:
             if reply.status != Status.OK or not len(reply.body):
                 return self._ask_total(about.rank + 1)
-            self._length, self._messages = _totals(reply.body, self.metadata.ledger, self._last)
+            self._length, self._messages = totals(reply.body, self.metadata.ledger, self._last)
         except InvalidRecordsError:
             return [BadCopy(send.bookie, self._last), *self._ask_total(about.rank + 1)]
         return self._close()
@@ -362,7 +379,8 @@ class LedgerRecovery:
         return [Finished(error=error)]
 
 
-def _totals(raw: ReadableBuffer, ledger: int, entry: int) -> tuple[int, int]:
-    """(bytes, messages) of a ledger up to an encoded entry."""
-    record = parse_entries(raw, ledger=ledger, first=entry, last=entry)[0]
-    return record.ledger_bytes, record.ledger_messages
+def _despite_limbo(request: Request, reply: Reply) -> Reply:
+    """What a bookie in limbo would say if it had lost nothing."""
+    if request.kind == Kind.READ:  # it gives what it has, up to the first that it has not
+        return reply._replace(status=Status.OK, last=request.first, body=b"")
+    return reply._replace(status=Status.OK)

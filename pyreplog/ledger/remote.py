@@ -10,8 +10,9 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TypeVar
 
+from pyreplog._native.answers import Group
 from pyreplog.ack import Ack
-from pyreplog.bookie.protocol import Kind, Reply, Request, decode_reply, encode_request
+from pyreplog.bookie.protocol import ADD, Kind, Reply, Request, decode_reply, encode_request
 from pyreplog.bookie.registration import AVAILABLE, Availability
 from pyreplog.bookie.service import SERVICE
 from pyreplog.errors import (
@@ -22,7 +23,7 @@ from pyreplog.errors import (
     ReplogError,
 )
 from pyreplog.ledger.driver import check_may_wait
-from pyreplog.ledger.merging import Adds, OnReply
+from pyreplog.ledger.merging import Adds
 from pyreplog.ledger.push import ENTRY_BYTES_MAX
 from pyreplog.ledger.status import BookieStatus
 from pyreplog.ledger.surroundings import Shared
@@ -37,6 +38,10 @@ T = TypeVar("T")
 
 _ADDS_MAX = 4096
 """Pairs of bookie and ledger that are kept in mind; of more, those without a request are forgotten."""
+
+QUEUED_BYTES = 64 << 20
+"""May wait for a bookie that has not said hello yet, or is slow: four windows of ledgers. With less than two, a ledger
+fills it before `request_timeout_s` is over, and the bookie counts as failed at once."""
 
 ENTRY_MARGIN_BYTES = 4096
 """What a frame holds beside a record is less."""
@@ -59,16 +64,22 @@ class RemoteSurroundings(Shared):
         request_timeout_s: float,
         busy_poll_us: int,
     ) -> None:
-        most = (limits or Limits()).max_body_bytes - ENTRY_MARGIN_BYTES & ~7
+        limits = limits or Limits(queued_bytes=QUEUED_BYTES)
+        most = limits.max_body_bytes - ENTRY_MARGIN_BYTES & ~7
         super().__init__(metadata, entry_bytes_max=min(ENTRY_BYTES_MAX, most), busy_poll_us=busy_poll_us)
         self._cluster, self._secret, self._tls, self._limits = cluster, secret, tls, limits
         self._request_timeout_s = request_timeout_s
         self._lock = threading.Lock()
         self._registered: dict[str, Availability] = {}  # by bookie id; those that run now
         self._channels: dict[str, Channel] = {}
+        self._ready: dict[str, Channel] = {}  # those of bookies that run, as far as is known, where they did
         self._adds: dict[tuple[str, int], Adds] = {}  # by bookie and ledger
         self._looked = threading.Event()
-        self._watch = metadata.watch(AVAILABLE, lambda key: self._look())
+        try:
+            self._watch = metadata.watch(AVAILABLE, lambda key: self._look())
+        except BaseException:
+            super().close()
+            raise
         self._looked.wait(request_timeout_s)
 
     # ---- who is there ---------------------------------------------------------------------------------------
@@ -88,7 +99,7 @@ class RemoteSurroundings(Shared):
             logger.warning("the list of bookies cannot be read: %s", error)  # the last one stays
             return
         with self._lock:
-            self._registered = found
+            self._registered, self._ready = found, {}
         self._looked.set()
 
     def bookie_statuses(self) -> list[BookieStatus]:
@@ -102,8 +113,9 @@ class RemoteSurroundings(Shared):
     # ---- requests -------------------------------------------------------------------------------------------
 
     def send(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> None:
-        if request.kind == Kind.ADD:
-            self._adds_to(bookie, request.ledger).send(request, on_reply)
+        if request.kind == ADD:
+            adds = self._adds.get((bookie, request.ledger)) or self._adds_to(bookie, request.ledger)
+            adds.send(request, on_reply)
             return
         timeout = self._request_timeout_s + (request.limit / 1000 if request.kind == Kind.WAIT_LAC else 0.0)
         try:
@@ -114,30 +126,30 @@ class RemoteSurroundings(Shared):
             on_reply(error)
 
     def _adds_to(self, bookie: str, ledger: int) -> Adds:
-        key = bookie, ledger
-        adds = self._adds.get(key)
-        if adds is None:
-            if len(self._adds) >= _ADDS_MAX:
-                self._adds = {key: adds for key, adds in list(self._adds.items()) if not adds.is_idle}
-            adds = self._adds.setdefault(key, Adds(partial(self._send_adds, bookie)))
-        return adds
+        if len(self._adds) >= _ADDS_MAX:
+            self._adds = {key: adds for key, adds in list(self._adds.items()) if not adds.is_idle}
+        return self._adds.setdefault((bookie, ledger), Adds(partial(self._send_adds, bookie)))
 
-    def _send_adds(self, bookie: str, group: Sequence[Request], on_reply: OnReply) -> None:
+    def _send_adds(self, bookie: str, requests: Sequence[Request], group: Group) -> None:
         """Several requests, whose entries follow each other, as one."""
-        head = encode_request(group[0]._replace(last=group[-1].last))
-        records = [request.records for request in group]
+        first = requests[0]
+        if len(requests) == 1:
+            buffers = [encode_request(first), first.records]
+        else:
+            head = encode_request(first._replace(last=group.last))
+            buffers = [head, *(request.records for request in requests)]
         try:
-            self._channel(bookie).request(
-                head, *records, on_reply=lambda body: on_reply(_decoded(body)), timeout=self._request_timeout_s
-            )
+            channel = self._ready.get(bookie) or self._channel(bookie)
+            channel.request(*buffers, on_reply=group, timeout=self._request_timeout_s)
         except ReplogError as error:
-            on_reply(error)
+            group(error)
 
     def _channel(self, bookie: str) -> Channel:
         """NotConnectedError: it does not run, as far as is known. ClosedError."""
         with self._lock:
             channel, there = self._channels.get(bookie), self._registered.get(bookie)
             if channel is not None and (there is None or channel.address == _address(there)):
+                self._ready[bookie] = channel
                 return channel
             if there is None:
                 raise NotConnectedError(f"bookie {bookie} is not registered")
@@ -177,7 +189,7 @@ class RemoteSurroundings(Shared):
         self._watch.close()
         with self._lock:
             channels, self._channels = list(self._channels.values()), {}
-            self._registered = {}
+            self._registered, self._ready = {}, {}
         with ExitStack() as rest:
             rest.callback(super().close)
             for channel in channels:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pyreplog.errors import InvalidMetadataError, KeyExistsError, ReplogError
+from pyreplog.errors import KeyExistsError, ReplogError
 from pyreplog.metadata.store import MetadataStore
 
 REPAIRS = "/repairs"
@@ -18,6 +18,13 @@ class Repair(NamedTuple):
     bookie: str
 
 
+class Garbled(NamedTuple):
+    """A key whose name or value makes no sense, and why."""
+
+    key: str
+    why: str
+
+
 def note_repair(metadata: MetadataStore, ledger: int, bookie: str, entry: int) -> None:
     """Note a bad copy; one that is noted already stays as it is."""
     try:
@@ -26,16 +33,18 @@ def note_repair(metadata: MetadataStore, ledger: int, bookie: str, entry: int) -
         return
 
 
-def repairs(metadata: MetadataStore) -> list[Repair]:
-    """All that are noted, by ledger and entry. Errors: InvalidMetadataError; those of the store."""
-    found = []
+def repairs(metadata: MetadataStore) -> tuple[list[Repair], list[Garbled]]:
+    """All that are noted, by ledger and entry; and keys there that say nothing. Errors: those of the store."""
+    found: list[Repair] = []
+    garbled: list[Garbled] = []
     for ledger in metadata.list(REPAIRS):
         for name in metadata.list(f"{REPAIRS}/{ledger}"):
             entry, _, bookie = name.partition("-")
-            if not (ledger.isdecimal() and entry.isdecimal()):
-                raise InvalidMetadataError(f"{REPAIRS}: expected LEDGER/ENTRY-BOOKIE, found {ledger}/{name}")
-            found.append(Repair(int(ledger), int(entry), bookie))
-    return found
+            if ledger.isdecimal() and entry.isdecimal():
+                found.append(Repair(int(ledger), int(entry), bookie))
+            else:
+                garbled.append(Garbled(f"{REPAIRS}/{ledger}/{name}", "expected LEDGER/ENTRY-BOOKIE"))
+    return found, garbled
 
 
 def forget_repair(metadata: MetadataStore, repair: Repair) -> None:

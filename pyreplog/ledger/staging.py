@@ -66,6 +66,14 @@ class Staging:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def begin(self) -> bool:
+        """Whether an entry may go without stopping here: nothing waits or is on its way. Then it is, until `landed`."""
+        with self._lock:
+            if self._entries or self._flying:
+                return False
+            self._flying = 1
+        return True
+
     def take(self) -> list[Entry]:
         """All that wait, as one batch; `landed` says when it is confirmed, or failed. None wait: no batch."""
         with self._lock:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pyreplog._native.stripe import member_count
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
-from pyreplog.ledger.repairs import Repair
+from pyreplog.ledger.repairs import Garbled, Repair
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,15 @@ class BookieStatus:
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """A moment of a cluster. repairs: copies that readers found bad."""
+    """A moment of a cluster. repairs: copies that were found bad, or are known to be missing. limbo: pairs of a ledger
+    and a bookie that may have lost entries of it. garbled: keys of the metadata that make no sense; what they stood for
+    is not among the rest."""
 
     bookies: list[BookieStatus]
     ledgers: list[LedgerStatus]
     repairs: list[Repair] = field(default_factory=list)
+    limbo: list[tuple[int, str]] = field(default_factory=list)
+    garbled: list[Garbled] = field(default_factory=list)
 
     @property
     def below_write_quorum(self) -> int:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pyreplog.errors import InvalidMetadataError, NoSuchLedgerError
-from pyreplog.ledger.ledgermetadata import LEDGERS, LedgerMetadata, State, metadata_key
+from pyreplog.errors import InvalidMetadataError, NoSuchKeyError, NoSuchLedgerError, VersionConflictError
+from pyreplog.ledger.ledgermetadata import ID_DIGITS, LEDGERS, LedgerMetadata, State, metadata_key
+from pyreplog.ledger.repairs import Garbled
 from pyreplog.metadata.store import MetadataStore
+
+logger = logging.getLogger(__name__)
 
 
 class Stored(NamedTuple):
@@ -37,19 +41,67 @@ def load_ledger(store: MetadataStore, ledger: int) -> Stored:
 
 
 def list_ledgers(store: MetadataStore) -> list[int]:
-    """Ids of all ledgers, ascending. Errors: InvalidMetadataError; those of the store."""
-    names = store.list(LEDGERS)
-    odd = [name for name in names if not name.isdecimal()]
-    if odd:
-        raise InvalidMetadataError(f"{LEDGERS}: expected ids of ledgers, found {odd[0]!r}")
-    return [int(name) for name in names]
+    """Ids of all ledgers, ascending. Keys that are none are left out: see `survey`. Errors: those of the store."""
+    return sorted(int(name) for name in store.list(LEDGERS) if _is_id(name))
 
 
-def open_ledgers(store: MetadataStore, bookie: str) -> Iterator[int]:
-    """Ledgers that are not closed, and of which this bookie may hold entries whose fate is not decided."""
-    for ledger in list_ledgers(store):
-        found = find_ledger(store, ledger)
-        if found is None:
+def _is_id(name: str) -> bool:
+    return name.isdecimal() and metadata_key(int(name)) == f"{LEDGERS}/{name}"
+
+
+def survey(store: MetadataStore) -> tuple[list[LedgerMetadata], list[Garbled]]:
+    """All ledgers, by their ids; and the keys among theirs that make no sense. Errors: those of the store."""
+    found: list[LedgerMetadata] = []
+    garbled: list[Garbled] = []
+    for name in sorted(store.list(LEDGERS)):
+        try:
+            if not _is_id(name):
+                raise InvalidMetadataError(f"expected the id of a ledger in 19 digits, found {name!r}")
+            if (there := find_ledger(store, int(name))) is not None:
+                found.append(there.metadata)
+        except InvalidMetadataError as error:
+            garbled.append(Garbled(f"{LEDGERS}/{name}", str(error)))
+    return found, garbled
+
+
+def delete_garbled(store: MetadataStore, name: str) -> None:
+    """Delete a key among those of ledgers, whatever it says. Errors: NoSuchKeyError; those of the store."""
+    key = metadata_key(int(name)) if name.isdecimal() and len(name) < ID_DIGITS else f"{LEDGERS}/{name}"
+    while True:
+        there = store.get(key)
+        if there is None:
+            raise NoSuchKeyError(f"{key}: there is no such key")
+        try:
+            return store.delete(key, there.version)
+        except VersionConflictError:
             continue
-        if found.metadata.state is not State.CLOSED and bookie in found.metadata.last_fragment.ensemble:
-            yield ledger
+
+
+class StoredLedgers:
+    """What bookies ask of the metadata of ledgers; see `bookie.ledgerlist`."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def key(self, ledger: int) -> str:
+        return metadata_key(ledger)
+
+    def open_with(self, bookie: str, *, unsynced: bool) -> Iterator[int]:
+        """Of which this bookie may hold entries whose fate is not decided."""
+        for ledger in list_ledgers(self._store):
+            try:
+                found = find_ledger(self._store, ledger)
+            except InvalidMetadataError as error:
+                logger.warning("ledger %d counts as open: %s", ledger, error)
+                yield ledger
+                continue
+            if found is None or found.metadata.state is State.CLOSED or (unsynced and found.metadata.is_synced):
+                continue
+            if bookie in found.metadata.last_fragment.ensemble:
+                yield ledger
+
+    def holdings(self, ledger: int, bookie: str) -> list[range] | None:
+        found = find_ledger(self._store, ledger)
+        if found is None or found.metadata.state is not State.CLOSED:
+            return None
+        return found.metadata.holdings(bookie)

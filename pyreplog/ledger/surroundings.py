@@ -58,6 +58,9 @@ class Shared:
     def work(self, job: Callable[[], object]) -> None:
         self._workers.submit(job)
 
+    def note_waiting(self, change: int) -> None:
+        self.counts.wait_for_metadata(change)
+
     def report(self, ledger: int, bad: BadCopy) -> None:
         self.counts.find_bad_copy()
         self.work(lambda: self._note(ledger, bad))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Set
 from typing import TYPE_CHECKING
 
 from pyreplog._native.entries import encode_entries
+from pyreplog._native.quorum import Part
 from pyreplog.ack import Ack, Outcome
 from pyreplog.bookie.protocol import Kind, Reply, Request, Status
 from pyreplog.errors import (
@@ -22,11 +23,11 @@ from pyreplog.errors import (
     NoSuchLedgerError,
     NotEnoughBookiesError,
     ReplogError,
-    UnauthorizedError,
 )
 from pyreplog.ledger.effects import Effect, Finished, Load, Send, Settle, Store, Wake
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
-from pyreplog.ledger.push import ENTRY_BYTES_MAX, Part, Push, batches_of
+from pyreplog.ledger.push import ENTRY_BYTES_MAX, Push, batches_of
+from pyreplog.ledger.refusals import NOT_OURS, refusal
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -37,9 +38,6 @@ CHURN_MAX = 3
 """So many times in a row a place is taken at once by bookies that store nothing; then the writer waits a little."""
 
 ANOTHER_WRITER = "somebody else changed its ensemble"
-
-_NOT_OURS = (LedgerFencedError, UnauthorizedError, NoSuchLedgerError, LedgerClosedError, InvalidMetadataError)
-"""The ledger is not this writer's to close."""
 
 Choose = Callable[[LedgerMetadata, int, Set[str]], list[str]]
 """(ledger, how many, bookies not to take) -> as many bookies as there are, at most so many; see `placement`."""
@@ -166,23 +164,19 @@ class LedgerWriter:
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
         if self.error is not None or not self._push.is_current(send):
             return []
-        if reply.status == Status.FENCED:
-            return self._end(
-                LedgerFencedError(self.metadata.ledger, "its bookies refuse this writer: it was recovered")
-            )
-        if reply.status == Status.UNAUTHORIZED:
-            return self._end(UnauthorizedError(self.metadata.ledger, f"{send.bookie} refuses its password"))
-        if reply.status == Status.REFUSED:  # no other bookie would take it either: deleted, or another writer's entry
-            why = bytes(reply.body).decode("utf-8", "replace")
-            return self._end(LedgerFencedError(self.metadata.ledger, f"{send.bookie} refuses its entries: {why}"))
+        if reply.status != Status.OK and (refused := refusal(self.metadata.ledger, send.bookie, reply)) is not None:
+            return self._end(refused)
         if send.about.place in self._failed:  # its acks are about to be withdrawn
             return []
         if reply.status == Status.READ_ONLY:
             self._urgent = True
         if reply.status != Status.OK or not self._push.acknowledged(send, reply):
             return self.failed(send, None)
-        del self._churn[send.about.place]
         return self._confirm()
+
+    def acked(self) -> list[Effect]:
+        """Bookies have acknowledged Parts, as the tracker knows: what `replied` would do with each of their OKs."""
+        return self._confirm() if self.error is None else []
 
     def failed(self, send: Send, error: Exception | None) -> list[Effect]:
         """A bookie did not answer in time, is not there, or answered nonsense."""
@@ -190,6 +184,7 @@ class LedgerWriter:
             return []  # BookKeeper began a change that changed nothing, and its writer hung (#4459)
         part: Part = send.about
         self._failed.setdefault(part.place, send.bookie)
+        self._push.tracker.mute(part.place)
         return self._change_ensemble()
 
     def _confirm(self) -> list[Effect]:
@@ -223,6 +218,8 @@ class LedgerWriter:
             return []
         if not self._failed or self._may_wait():
             return []
+        for index in [index for index in self._churn if self._push.tracker.heard(index)]:
+            del self._churn[index]
         if max(self._churn[index] for index in self._failed) >= CHURN_MAX:
             self._resting = True
             return [Wake(RETRY_CHANGE_S, "change")]
@@ -378,7 +375,7 @@ class LedgerWriter:
         pending: list[Outcome] = [(ack, self.error) for _, ack in self._acks]
         self._acks.clear()
         effects: list[Effect] = [Settle(pending)] if pending else []
-        if isinstance(error, _NOT_OURS):
+        if isinstance(error, NOT_OURS):
             self._storing = None
             return [*effects, Finished(error=self.error)]
         if self._storing is not None:  # first its outcome, then the close

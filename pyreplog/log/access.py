@@ -9,13 +9,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, SupportsIndex
 
 from pyreplog._native.batch import RecordBatch
+from pyreplog._native.place import SLICE_US
 from pyreplog._native.reader import Reader
 from pyreplog._native.record import Record
 from pyreplog._native.segment import HEADER_BYTES, SIZE_MAX
 from pyreplog.ack import as_timeout
 from pyreplog.errors import CorruptionError, InvalidArgumentError, OutOfRangeError, TruncatedError, WrongTypeError
 from pyreplog.log import eventtimes
-from pyreplog.log.follow import SLICE_US, Cursor, Follower
+from pyreplog.log.follow import Follower
 from pyreplog.log.hollow import is_hollow
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ class Access(Reader):
     def _visible(self) -> int:
         """Position readers may read up to."""
         raise NotImplementedError
+
+    def _readable(self) -> int:
+        """Position up to which there are records, committed or not."""
+        return self.tail.end
 
     def _check_open(self) -> None:
         raise NotImplementedError
@@ -173,18 +178,23 @@ class Access(Reader):
         return eventtimes.scan(self, _as_event_time("low_us", low_us), _as_event_time("high_us", high_us))
 
     def scan_positions(
-        self, start: int, stop: int | None = None, *, batch_bytes: int = SCAN_BYTES, all_kinds: bool = False
-    ) -> Iterator[RecordBatch]:
-        """As scan, from one position (which must begin a record) to before another; all_kinds: control records too."""
+        self, start: int, stop: int | None = None, *, batch_bytes: int = SCAN_BYTES, all_kinds: bool = False,
+        committed: bool = True,
+    ) -> Iterator[RecordBatch]:  # fmt: skip
+        """As scan, from one position (which must begin a record) to before another; all_kinds: control records too.
+
+        committed=False: of a replicated log, also what is not committed yet, and may be cut again.
+        """
         self._check_open()
         until = None if stop is None else _as_position("stop", stop)
-        return self._scan_positions(_as_position("start", start), until, _as_batch_bytes(batch_bytes), all_kinds)
+        size = _as_batch_bytes(batch_bytes)
+        return self._scan_positions(_as_position("start", start), until, size, all_kinds, committed)
 
     def _scan_positions(
-        self, position: int, stop: int | None, batch_bytes: int, all_kinds: bool
+        self, position: int, stop: int | None, batch_bytes: int, all_kinds: bool, committed: bool
     ) -> Iterator[RecordBatch]:
         while stop is None or position < stop:
-            batch = self._batch_at(position, batch_bytes, -1, all_kinds=all_kinds, stop=stop)
+            batch = self._batch_at(position, batch_bytes, -1, all_kinds=all_kinds, stop=stop, committed=committed)
             if batch is None:
                 return
             position = batch.next_position
@@ -192,11 +202,12 @@ class Access(Reader):
                 yield batch
 
     def _batch_at(
-        self, position: int, batch_bytes: int, limit: int, *, all_kinds: bool = False, stop: int | None = None
-    ) -> RecordBatch | None:
+        self, position: int, batch_bytes: int, limit: int, *, all_kinds: bool = False, stop: int | None = None,
+        committed: bool = True,
+    ) -> RecordBatch | None:  # fmt: skip
         """One batch from `position` on; None at the visible end."""
         self._check_open()
-        visible = self._visible()
+        visible = self._visible() if committed else self._readable()
         if position >= visible:
             return None
         held, segment = self._hold(position)
@@ -204,7 +215,7 @@ class Access(Reader):
             del held
             if not self._refresh():
                 return None
-            return self._batch_at(position, batch_bytes, limit, all_kinds=all_kinds, stop=stop)
+            return self._batch_at(position, batch_bytes, limit, all_kinds=all_kinds, stop=stop, committed=committed)
         offset = max(position - segment.base, HEADER_BYTES)
         if offset > HEADER_BYTES and is_hollow(segment):  # it was not when the caller was given its position
             offset = HEADER_BYTES
@@ -232,10 +243,10 @@ class Access(Reader):
         The wait releases the GIL and sleeps on the log's tail page; Ctrl-C and close() end it.
         Errors: as scan; TruncatedError when entries already given out were cut.
         """
-        return self._follow_batches(self._cursor(start, batch_bytes), as_timeout(timeout))
+        return self._follow_batches(self._follower(start, timeout, _as_batch_bytes(batch_bytes)))
 
-    def _follow_batches(self, cursor: Cursor, timeout: float | None) -> Iterator[RecordBatch]:
-        while (batch := cursor.wait(timeout)) is not None:
+    def _follow_batches(self, follower: Follower) -> Iterator[RecordBatch]:
+        while (batch := follower.next_batch()) is not None:
             yield batch
 
     def follow(self, start: int | None = None, *, timeout: float | None = None) -> Follower:
@@ -244,22 +255,24 @@ class Access(Reader):
         Iterate it (`for`, in a thread) or `async for` it. Ends when nothing came for `timeout` seconds (None: never).
         Errors as follow_batches.
         """
-        return Follower(self, self._cursor(start, SCAN_BYTES), as_timeout(timeout))
+        return self._follower(start, timeout, SCAN_BYTES)
 
-    def _cursor(self, start: int | None, batch_bytes: int) -> Cursor:
+    def _follower(self, start: int | None, timeout: float | None, batch_bytes: int) -> Follower:
         self._check_open()
         self._check_numbered()
         first = self.end if start is None else as_int("start", start)
         if not 0 <= first <= _NUMBER_MAX:
             raise OutOfRangeError(f"entry {first}: numbers are not negative and fit into 64 bits")
-        return Cursor(self, first, _as_batch_bytes(batch_bytes))
+        timeout = as_timeout(timeout)
+        return Follower(self, first, -1 if timeout is None else int(timeout * 1e6), batch_bytes)
 
-    def _wait_for(self, cursor: Cursor, deadline: float | None) -> bool:
-        """Sleep until there is something for a follower; False when `deadline` (of time.monotonic) has passed."""
+    def _wait_for(self, follower: Follower, deadline: float | None) -> bool:
+        """Look until there is something for a follower that nobody wakes; False when `deadline` (of time.monotonic) has
+        passed."""
         while True:
             self._check_open()
             visible = self._visible()
-            if cursor.is_due():
+            if follower.is_due():
                 return True
             left = SLICE_US
             if deadline is not None:

@@ -90,3 +90,24 @@ class Node:
     def crash(self, kept: int = 0, *, limbo: tuple[int, ...] = ()) -> Node:
         """Another one, over what a power cut left."""
         return Node(self.log.crash(kept), limbo=limbo, **self.settings)
+
+
+class Facts:
+    """What the metadata say of ledgers: these are open, and closed ones are to be here as `held` says.
+
+    asked: whether each question was for ledgers without synced entries only.
+    """
+
+    def __init__(self, *lost: int, held: dict[int, list[range]] | None = None) -> None:
+        self.lost, self.held = lost, held or {}
+        self.asked: list[bool] = []
+
+    def key(self, ledger: int) -> str:
+        return f"/ledgers/{ledger}"
+
+    def open_with(self, bookie: str, *, unsynced: bool) -> tuple[int, ...]:
+        self.asked.append(unsynced)
+        return self.lost
+
+    def holdings(self, ledger: int, bookie: str) -> list[range] | None:
+        return self.held.get(ledger)

@@ -62,10 +62,13 @@ class MemoryLog:
         self.syncs += 1
         self.synced = len(self.stored)
 
-    def read(self, ledger: int, first: int, last: int, bytes_max: int, step: int) -> tuple[bytes, int]:
+    def read(self, ledger: int, first: int, last: int, bytes_max: int) -> tuple[bytes, int]:
+        return self.lend(ledger, first, last, bytes_max, 1, 1)
+
+    def lend(self, ledger: int, first: int, last: int, bytes_max: int, step: int, run: int) -> tuple[bytes, int]:
         found = {item.entry: item.raw for item in self._visible(ledger) if first <= item.entry <= last}
         out = b""
-        for entry in sorted(entry for entry in found if (entry - first) % step == 0):
+        for entry in sorted(entry for entry in found if (entry - first) % step < run):
             if (ledger, entry) in self.damaged:
                 raise CorruptionError("memory", entry, "a record", "damage")
             if out and len(out) + len(found[entry]) > bytes_max:

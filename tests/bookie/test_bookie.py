@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pyreplog.bookie.protocol import READ_BYTES_MAX, WAIT_MS_MAX, Flag, Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import ID_MAX, READ_BYTES_MAX, WAIT_MS_MAX, Flag, Kind, Reply, Request, Status
 from tests.bookie.asking import KEY, LEDGER, OTHER_KEY, Node, add, entries_in, last, read, records_of, set_lac, wait_lac
 from tests.bookie.memorylog import MemoryLog
 
@@ -59,11 +59,11 @@ def test_bad_records_are_refused_and_nothing_is_stored() -> None:
         records_of(0, 2),
     ):
         reply = node.ask(Request(Kind.ADD, LEDGER, 0, 1, KEY, records=records))
-        assert (reply.status, node.log.stored) == (Status.REFUSED, []), records
+        assert (reply.status, node.log.stored) == (Status.INVALID, []), records
     control = Node()
     control.ask(last(fence=True))
     fence = b"".join(item.raw for item in control.log.stored)
-    assert node.ask(Request(Kind.ADD, LEDGER, 0, 1, KEY, records=fence)).status == Status.REFUSED
+    assert node.ask(Request(Kind.ADD, LEDGER, 0, 1, KEY, records=fence)).status == Status.INVALID
     assert node.ask(last()) == Reply(Status.OK, LEDGER), "never seen"
 
 
@@ -76,6 +76,42 @@ def test_the_same_entries_again_are_stored_once_and_others_under_their_ids_refus
     second_writer = node.ask(add(3, mark=b"!"))
     assert second_writer.status == Status.REFUSED and b"entry 3" in bytes(second_writer.body)
     assert entries_in(node.ask(read(0, 9))) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("staged", [True, False])
+def test_other_entries_are_refused_also_before_the_first_are_durable(staged: bool) -> None:
+    """A staged log cannot read what it is about to sync: the second comer waits for that, and is looked at again."""
+    node = Node(staged=staged)
+    first, other, same, more = (
+        node.send(add(0, 1)), node.send(add(1, mark=b"!")), node.send(add(0, 1)), node.send(add(1, 2)),
+    )  # fmt: skip
+    while node.bookie.waits:
+        node.bookie.commit()
+    assert [reply.status for (reply,) in (first, other, same, more)] == [
+        Status.OK, Status.REFUSED, Status.OK, Status.OK,
+    ]  # fmt: skip
+    assert entries_in(node.ask(read(0, 9))) == [0, 1, 2]
+    assert [item.entry for item in node.log.stored if item.ledger == LEDGER] == [0, 1, 1, 2]
+    assert entries_in(node.crash().ask(read(0, 9))) == [0, 1, 2]
+
+
+def test_what_waits_for_a_commit_is_refused_when_the_ledger_is_fenced_or_gone_meanwhile() -> None:
+    node = Node()
+    fenced = node.send(add(0)), node.send(add(0)), node.send(last(fence=True))
+    gone = node.send(add(0, ledger=8)), node.send(add(0, ledger=8))
+    node.bookie.forget(8)
+    while node.bookie.waits:
+        node.bookie.commit()
+    assert [reply.status for (reply,) in (*fenced, *gone)] == [
+        Status.OK, Status.FENCED, Status.OK, Status.OK, Status.REFUSED,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("lac", [ID_MAX + 1, (1 << 63) - 1])
+def test_a_lac_beyond_all_bounds_is_refused(lac: int) -> None:
+    node = Node()
+    assert node.ask(set_lac(lac)).status == Status.REFUSED and node.ask(last()).lac == -1
+    assert node.ask(set_lac(ID_MAX)).lac == ID_MAX
 
 
 def test_a_damaged_copy_is_replaced_by_a_new_one() -> None:
@@ -334,11 +370,11 @@ def test_in_limbo_nothing_is_absent_until_somebody_says_so() -> None:
         read(0, 0, ledger=99),
         last(ledger=99),
     ):
-        assert node.ask(request).status == Status.UNKNOWN, request
+        assert node.ask(request).status == Status.LIMBO, request
     assert entries_in(node.ask(read(0, 0, ledger=5))) == [], "others are not concerned"
     assert node.crash().ask(add(2)).status == Status.FENCED, "it was fenced all the same"
     assert node.ask(add(2, 3, flags=Flag.RECOVERY)).status == Status.OK
-    node.bookie.leave_limbo(LEDGER)
+    node.bookie.limbo.leave(LEDGER)
     assert node.ask(last()).last == 4 and entries_in(node.ask(read(5, 9))) == []
 
 
@@ -349,12 +385,12 @@ def test_in_limbo_the_fence_may_be_lost_too() -> None:
 
 def test_in_limbo_a_lost_key_is_that_of_who_recovers() -> None:
     node = Node(limbo=(LEDGER,))
-    assert node.ask(last(fence=True)).status == Status.UNKNOWN
+    assert node.ask(last(fence=True)).status == Status.LIMBO
     assert node.ask(add(0, flags=Flag.RECOVERY)).status == Status.OK
     for bookie in (node, node.crash()):
         assert bookie.ask(add(1, flags=Flag.RECOVERY, key=OTHER_KEY)).status == Status.UNAUTHORIZED
         assert bookie.ask(add(1)).status == Status.FENCED
-        assert bookie.ask(last()).status == Status.UNKNOWN, "limbo survives a crash"
+        assert bookie.ask(last()).status == Status.LIMBO, "limbo survives a crash"
 
 
 # ---- disks (45, 50) --------------------------------------------------------------------------------------------

@@ -54,10 +54,10 @@ def test_tables_add_up(packed: struct.Struct) -> None:
 
 
 def test_requests_and_replies_as_bytes() -> None:
-    request = Request(Kind.ADD, 5, 6, 7, b"k" * 16, Flag.RECOVERY | Flag.UNSYNCED, 8, 9, b"records")
+    request = Request(Kind.ADD, 5, 6, 7, b"k" * 16, Flag.RECOVERY | Flag.UNSYNCED, 8, 9, 3, b"records")
     encoded = encode_request(request) + b"records"
     assert (
-        encoded.hex() == "01050009"
+        encoded.hex() == "01050309"
         "00000008"
         "0000000000000005"
         "0000000000000006"
@@ -75,7 +75,7 @@ def test_requests_and_replies_as_bytes() -> None:
 def test_bytes_that_are_no_message() -> None:
     for length in range(48):
         with pytest.raises(InvalidMessageError):
-            decode_request(memoryview(bytes([1, 0, 0, 1]) + bytes(length))[:length])
+            decode_request(memoryview(bytes([1, 0, 1, 1]) + bytes(length))[:length])
     for length in range(40):
         with pytest.raises(InvalidMessageError):
             decode_reply(memoryview(bytes(length)))

@@ -11,7 +11,7 @@ from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entrylog import DiskLog
 from pyreplog.bookie.protocol import Flag, Reply, Request, Status
-from pyreplog.errors import MetadataUnavailableError
+from pyreplog.errors import DiskFullError, InvalidMetadataError, InvalidRecordsError, MetadataUnavailableError
 from pyreplog.log.files import RealFiles
 from tests.bookie.asking import OTHER_KEY, add, entries_in, last, read, set_lac
 
@@ -27,6 +27,7 @@ class Ledgers:
         self.there = set(there)
         self.known = True
         self.unlisted: set[int] = set()
+        self.held: dict[int, list[range]] = {}  # of closed ones
 
     def knows_us(self) -> bool:
         return self.known
@@ -36,6 +37,9 @@ class Ledgers:
 
     def exists(self, ledger: int) -> bool:
         return ledger in self.there
+
+    def holdings(self, ledger: int) -> list[range] | None:
+        return self.held.get(ledger)
 
 
 class Node:
@@ -250,7 +254,78 @@ def test_a_damaged_live_record_keeps_its_segment_and_no_other(tmp_path: Path) ->
         file.write(b"!")
     node.collector.collect()
     assert node.whole() == [0]
-    assert entries_in(node.ask(read(0, 0, ledger=2))) == [0] and node.ask(read(1, 1, ledger=2)).status == Status.UNKNOWN
+    assert entries_in(node.ask(read(0, 0, ledger=2))) == [0]
+    with pytest.raises(InvalidRecordsError):
+        entries_in(node.ask(read(1, 1, ledger=2)))
     assert node.ask(add(1, ledger=2, mark=PADDING, flags=Flag.RECOVERY)).status == Status.OK
     assert entries_in(node.ask(read(0, 9, ledger=2))) == [0, 1]
+    node.close()
+
+
+# ---- limbo -----------------------------------------------------------------------------------------------------
+
+
+def in_limbo(tmp_path: Path, *entries: int) -> tuple[Node, Ledgers]:
+    """Ledger 7 with these entries, since an earlier life."""
+    ledgers = Ledgers(7, 8)
+    node = Node(tmp_path, ledgers)
+    node.ask(add(0, ledger=8))
+    for entry in entries:
+        node.ask(add(entry))
+    node.bookie.limbo.enter([7])
+    node.close()
+    return Node(tmp_path, ledgers), ledgers
+
+
+def test_limbo_ends_when_the_ledger_is_closed_and_all_its_copies_are_here(tmp_path: Path) -> None:
+    node, ledgers = in_limbo(tmp_path, 0, 1, 3, 4)
+    node.collector.collect()
+    assert node.bookie.limbo.ledgers == [7], "it is not closed"
+    ledgers.held[7] = [range(0, 6, 3), range(1, 6, 3)]
+    node.ask(last(ledger=7))
+    for missing in (range(2, 3), range(5, 6), range(5)):
+        ledgers.held[7].append(missing)
+        node.collector.collect()
+        assert node.bookie.limbo.ledgers == [7], f"{missing} is not here"
+        assert node.ask(last()).status == Status.LIMBO
+        ledgers.held[7].pop()
+    assert node.ask(add(9)).status == Status.UNKNOWN, "the writer may have been fenced"
+    node.collector.collect()
+    assert node.bookie.limbo.ledgers == [] and node.ask(last()).last == 4
+    assert node.ask(add(9)).status == Status.FENCED, "that may have been lost, and it is closed"
+    node.close()
+    again = Node(tmp_path, ledgers)
+    again.collector.collect()
+    assert again.bookie.limbo.ledgers == [] and again.ask(add(9)).status == Status.FENCED
+    again.close()
+
+
+def test_limbo_stays_when_the_metadata_make_no_sense(tmp_path: Path) -> None:
+    class Garbled(Ledgers):
+        def holdings(self, ledger: int) -> list[range] | None:
+            raise InvalidMetadataError("nonsense")
+
+    in_limbo(tmp_path, 0)[0].close()
+    node = Node(tmp_path, Garbled(7, 8))
+    node.bookie.limbo.enter([8])
+    node.collector.collect()
+    assert node.bookie.limbo.ledgers == [7, 8]
+    node.close()
+
+
+def test_limbo_stays_while_the_disk_is_full_and_garbage_is_collected_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, ledgers = in_limbo(tmp_path, 0)
+    ledgers.held[7] = [range(1)]
+
+    def fail(ledger: int) -> None:
+        raise DiskFullError(28, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.bookie.limbo, "leave", fail)
+        node.collector.collect()
+        assert node.bookie.limbo.ledgers == [7]
+    node.collector.collect()
+    assert node.bookie.limbo.ledgers == []
     node.close()

@@ -27,12 +27,14 @@ from pyreplog.errors import (
     MetadataUnavailableError,
     MissingIdentityError,
     NotALogError,
+    StaleDirectoryError,
     UnknownBookieError,
     WrongIncarnationError,
+    WrongLogError,
 )
 from pyreplog.log.lock import WriterLock
 from pyreplog.metadata.memory import MemoryLease, MemoryStore
-from tests.bookie.asking import add, last, read
+from tests.bookie.asking import Facts, add, last, read
 from tests.bookie.test_local import WAIT_S, ask
 
 CONFIG = BookieConfig(durability="appended", segment_bytes=64 << 10)
@@ -61,13 +63,14 @@ def start(
 def opened(
     path: Path, store: MemoryStore, name: str = "b1", *, make_new: bool = False, lost: tuple[int, ...] = ()
 ) -> tuple[Identity, LocalBookie]:
-    return open_bookie(path, name, store, CONFIG, open_ledgers=lambda _: lost, make_new=make_new)
+    return open_bookie(path, name, store, CONFIG, ledgers=Facts(*lost), make_new=make_new)
 
 
 def test_the_same_incarnation_for_ever(path: Path, store: MemoryStore) -> None:
     first = start(path, store)
     assert first.registered and first.cluster == cluster_id(store) and is_registered(store, first)
-    assert start(path, store) == first
+    again = start(path, store)
+    assert (again.id, again.log, again.opens, first.opens) == (first.id, first.log, 2, 1)
     assert first.id == f"b1@{first.incarnation.hex()}"
     other = start(path.with_name("other"), store, "b2")
     assert other.incarnation != first.incarnation and other.cluster == first.cluster
@@ -81,7 +84,7 @@ def test_an_emptied_directory(path: Path, store: MemoryStore) -> None:
             start(path, store)
     made = start(path, store, make_new=True)
     assert made.incarnation != first.incarnation and not is_registered(store, first)
-    assert start(path, store) == made
+    assert start(path, store).id == made.id
 
 
 def test_an_emptied_log(path: Path, store: MemoryStore) -> None:
@@ -118,6 +121,66 @@ def test_an_older_copy_of_a_directory_that_was_replaced(path: Path, store: Memor
             start(path.with_name("older"), store, make_new=make_new)
 
 
+def used(path: Path, store: MemoryStore, entry: int) -> None:
+    """A life in which an entry is stored."""
+    _, bookie = opened(path, store)
+    assert ask(bookie, add(entry)).status == Status.OK
+    bookie.close()
+
+
+def test_a_swapped_log(path: Path, store: MemoryStore) -> None:
+    """Its directory is the right one: its entries are another bookie's."""
+    other = path.with_name("other")
+    used(path, store, 0)
+    _, bookie = opened(other, store, "b2")
+    ask(bookie, add(0, 1, 2))
+    bookie.close()
+    shutil.rmtree(path / LOG)
+    shutil.copytree(other / LOG, path / LOG)
+    for make_new in (False, True):
+        with pytest.raises(WrongLogError, match=r"is log .*; that of bookie b1@"):
+            start(path, store, make_new=make_new)
+
+
+def test_an_older_copy_of_a_log(path: Path, store: MemoryStore) -> None:
+    used(path, store, 0)
+    older = path.with_name("older")
+    shutil.copytree(path / LOG, older)
+    used(path, store, 1)
+    now = path.with_name("now")
+    shutil.move(path / LOG, now)
+    shutil.copytree(older, path / LOG)
+    with pytest.raises(WrongLogError, match="older copy"):
+        start(path, store)
+    shutil.rmtree(path / LOG)
+    shutil.move(now, path / LOG)
+    _, bookie = opened(path, store)
+    assert ask(bookie, last()).last == 1
+    bookie.close()
+
+
+def test_an_older_copy_of_a_directory(path: Path, store: MemoryStore) -> None:
+    """Nothing in it disagrees: the metadata know that the bookie was opened since."""
+    used(path, store, 0)
+    older = path.with_name("older")
+    shutil.copytree(path, older)
+    used(path, store, 1)
+    for make_new in (False, True):
+        with pytest.raises(StaleDirectoryError, match="opened 1 times, that bookie 2 times"):
+            start(older, store, make_new=make_new)
+    assert start(path, store).opens == 3
+
+
+@pytest.mark.parametrize("opens", ["", '"opens": "x"', '"opens": null'])
+def test_metadata_that_do_not_count(opens: str, path: Path, store: MemoryStore) -> None:
+    identity = start(path, store)
+    found = store.get(identity.key)
+    assert found is not None
+    store.put(identity.key, found.value.replace(b'"opens": 1', opens.encode() or b'"open": 1'), found.version)
+    with pytest.raises(InvalidMetadataError):
+        start(path, store)
+
+
 def test_another_cluster(path: Path, store: MemoryStore) -> None:
     start(path, store)
     with MemoryStore() as elsewhere, pytest.raises(ForeignDirectoryError):
@@ -143,7 +206,7 @@ def test_a_crash_while_it_was_made(done: str, path: Path, store: MemoryStore) ->
         if done != "claimed":
             LocalBookie(path, CONFIG).close()
         if done == "registered":
-            register(path, identity, store)
+            register(path, identity, store, bytes(16), 0)
             (path / IDENTITY).write_bytes(file)
         finished = start(path, store, make_new=make_new)
         assert finished.incarnation == identity.incarnation and finished.registered
@@ -180,7 +243,7 @@ def test_a_damaged_identity(at: int, path: Path, store: MemoryStore) -> None:
 
 
 def test_identities_as_bytes(path: Path) -> None:
-    made = Identity("b1", b"i" * 16, b"c" * 16, True)
+    made = Identity("b1", b"i" * 16, b"c" * 16, True, b"l" * 16, 1 << 40, 7)
     assert Identity.decode(path, made.encode()) == made
     for length in range(len(made.encode())):
         with pytest.raises(CorruptionError):
@@ -206,7 +269,9 @@ def test_every_refusal_is_an_identity_error() -> None:
         MissingIdentityError,
         WrongIncarnationError,
         ForeignDirectoryError,
+        StaleDirectoryError,
         UnknownBookieError,
+        WrongLogError,
     ):
         assert issubclass(kind, IdentityError)
     assert not issubclass(FormatVersionError, IdentityError)
@@ -239,11 +304,11 @@ def test_open_ledgers_are_in_limbo_after_a_crash_that_cut_records(path: Path, st
     for round_ in range(3):  # also after restarts, clean ones
         _, bookie = opened(path, store, lost=(7, 99) if round_ == 0 else ())
         assert bookie.log.cut_records == (3 if round_ == 0 else 0)
-        assert [ask(bookie, read(0, 9, ledger=ledger)).status for ledger in (7, 99)] == [Status.UNKNOWN] * 2
+        assert [ask(bookie, read(0, 9, ledger=ledger)).status for ledger in (7, 99)] == [Status.LIMBO] * 2
         assert ask(bookie, last(ledger=5)).status == Status.OK
         bookie.close()
     _, bookie = opened(path, store)
-    bookie.with_bookie(lambda machine: machine.leave_limbo(7))
+    bookie.with_bookie(lambda machine: machine.limbo.leave(7))
     assert ask(bookie, read(0, 9)).status == Status.OK
     bookie.close()
 
@@ -252,13 +317,14 @@ def test_a_crash_before_limbo_was_noted_is_not_forgotten(path: Path, store: Memo
     start(path, store)
     tear(path, store)
 
-    def fail(_: str) -> tuple[int, ...]:
-        raise MetadataUnavailableError("out of reach")
+    class Away(Facts):
+        def open_with(self, bookie: str, *, unsynced: bool) -> tuple[int, ...]:
+            raise MetadataUnavailableError("out of reach")
 
     with pytest.raises(MetadataUnavailableError):
-        open_bookie(path, "b1", store, CONFIG, open_ledgers=fail)
+        open_bookie(path, "b1", store, CONFIG, ledgers=Away())
     _, bookie = opened(path, store, lost=(7,))
-    assert bookie.log.cut_records == 0 and ask(bookie, last(ledger=7)).status == Status.UNKNOWN
+    assert bookie.log.cut_records == 0 and ask(bookie, last(ledger=7)).status == Status.LIMBO
     bookie.close()
 
 

@@ -109,8 +109,8 @@ def test_whoever_waits_for_a_lac_hears_of_it() -> None:
 def test_limbo_stays_and_ends(staged: bool) -> None:
     node = Node(staged=staged, ledger_states_max=LIMIT, limbo=(7,))
     crowd(node)
-    assert node.ask(read(0, 0)).status == Status.UNKNOWN and node.bookie.gauges().limbo == 1
-    node.bookie.leave_limbo(7)
+    assert node.ask(read(0, 0)).status == Status.LIMBO and node.bookie.gauges().limbo == 1
+    node.bookie.limbo.leave(7)
     for ledger in ALL:
         node.send(read(0, 0, ledger=ledger))
     assert node.ask(read(0, 0)).status == Status.OK and node.bookie.gauges().limbo == 0

@@ -13,7 +13,7 @@ import pytest
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import Flag, Reply, Request, Status
-from pyreplog.errors import ClosedError, ConfigError, LockedError
+from pyreplog.errors import ClosedError, ConfigError, InvalidRecordsError, LockedError
 from pyreplog.log.files import RealFiles
 from tests.bookie.asking import OTHER_KEY, add, entries_in, last, read, records_of, set_lac, wait_lac
 
@@ -207,7 +207,7 @@ def test_a_directory_has_one_bookie(tmp_path: Path) -> None:
     assert refused.value.pid == os.getpid()
 
 
-def test_a_damaged_record_is_unknown_and_can_be_written_again(tmp_path: Path) -> None:
+def test_a_damaged_record_is_seen_by_its_reader_and_can_be_written_again(tmp_path: Path) -> None:
     """44 in our terms: damage below the proven end is an error at the entry it hits, and nowhere else."""
     with LocalBookie(tmp_path, config("appended")) as bookie:
         ask(bookie, add(*range(6)))
@@ -216,7 +216,9 @@ def test_a_damaged_record_is_unknown_and_can_be_written_again(tmp_path: Path) ->
         with path.open("r+b") as file:
             file.seek(at + 30)
             file.write(b"\xff")
-        assert ask(bookie, read(3, 3)).status == Status.UNKNOWN
+        for first, last in ((3, 3), (3, 5)):
+            with pytest.raises(InvalidRecordsError):
+                entries_in(ask(bookie, read(first, last)))
         assert entries_in(ask(bookie, read(4, 5))) == [4, 5]
         assert ask(bookie, add(3, flags=Flag.RECOVERY)).status == Status.OK
         assert entries_in(ask(bookie, read(0, 9))) == list(range(6))

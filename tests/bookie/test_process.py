@@ -143,3 +143,21 @@ def test_refusals_are_one_line_and_an_exit_code(tmp_path: Path) -> None:
         assert replaced.said["bookie"].startswith("b1@") and replaced.said["bookie"] != process.said["bookie"]
     with running(tmp_path, "--listen", "nowhere") as bad:
         assert bad.result()[0] == 2
+
+
+def test_clients_are_told_what_it_advertises(tmp_path: Path) -> None:
+    """Where it listens is nobody's business then: all addresses, or those of a container."""
+    with (
+        running(tmp_path, "--listen", "0.0.0.0:0", "--advertise", "bookie.example.org:4181") as process,
+        open_store(f"sqlite:{tmp_path / 'metadata.sqlite'}") as store,
+    ):
+        assert process.address == "bookie.example.org:4181"
+        (name,) = store.list(AVAILABLE)
+        there = store.get(f"{AVAILABLE}/{name}")
+        assert there is not None and json.loads(there.value)["address"] == "bookie.example.org:4181"
+    for bad in ("bookie.example.org", ":4181", "bookie.example.org:99999"):
+        with running(tmp_path, "--advertise", bad) as process:
+            assert process.result()[0] == 2
+    with running(tmp_path, "--listen", "0.0.0.0:0") as process:
+        code, complaint = process.result()
+        assert code == 2 and "--advertise" in complaint

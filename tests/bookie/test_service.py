@@ -24,7 +24,7 @@ from pyreplog.errors import (
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.net.handshake import Identity, Secret
 from pyreplog.net.limits import Limits
-from tests.bookie.asking import add, entries_in, last, read, records_of, set_lac, wait_lac
+from tests.bookie.asking import Facts, add, entries_in, last, read, records_of, set_lac, wait_lac
 from tests.bookie.tcp import Client
 
 Start = Callable[..., BookieNode]
@@ -51,8 +51,7 @@ def start(tmp_path: Path, store: MemoryStore) -> Iterator[Start]:
             name,
             store,
             config,
-            open_ledgers=lambda _: (),
-            key_of=lambda ledger: f"/ledgers/{ledger}",
+            ledgers=Facts(),
             **settings,
         )
         nodes.append(node)
@@ -151,6 +150,23 @@ def test_replies_fit_into_what_the_client_takes(start: Start) -> None:
             client.ask(Request(Kind.ADD, 7, 100, 100, b"k" * 16, records=large * 2000))
 
 
+def test_reads_wait_for_the_replies_before_them(start: Start) -> None:
+    """A client that asks for much more than it takes: the bookie does not read it all for it, nor lose any of it."""
+    node = start(limits=Limits(queued_bytes=1 << 20))
+    with Client(node.address) as client, Client(node.address) as other:
+        client.ask(add(*range(100), mark=b"." * 3000))
+        answers = client.send(*[read(0, 99)] * 300)
+        for _ in range(5):
+            assert entries_in(other.ask(read(0, 0))) == [0]
+            assert max(connection.queued_bytes for connection in node._server.connections) <= (1 << 20) + 400_000
+        assert all(entries_in(answer) == list(range(100)) for answer in client.wait(answers, 300))
+        assert node._service._reads == {}
+        client.send(*[read(0, 99)] * 300)
+        assert entries_in(other.ask(read(0, 0))) == [0]
+    node.close()
+    assert node._service._reads == {}
+
+
 def test_an_entry_too_large_for_a_client_is_unknown_to_it(start: Start) -> None:
     node = start()
     with Client(node.address) as writer, Client(node.address, limits=Limits(max_body_bytes=1000)) as reader:
@@ -201,7 +217,7 @@ def test_draining_answers_what_was_asked_for(start: Start) -> None:
         (answer,) = client.wait(poll, 1)
         assert isinstance(answer, Reply) and answer.status == Status.OK
     again = start()
-    assert again.identity == node.identity
+    assert again.identity.id == node.identity.id
     with Client(again.address) as client:
         assert client.ask(last()).last == 0
 

@@ -48,9 +48,10 @@ class Lab:
     def writer(self, **options: bool) -> Bench:
         return Bench(self, LedgerWriter(self.metadata, self.version, KEY, self.choose, **options))
 
-    def recovery(self, *, key: bytes = KEY, batch: int = 256) -> Bench:
+    def recovery(self, *, key: bytes = KEY, batch: int = 256, force: bool = False) -> Bench:
         """A recoverer that has begun."""
-        bench = Bench(self, LedgerRecovery(self.metadata, self.version, key, self.choose, batch_entries=batch))
+        machine = LedgerRecovery(self.metadata, self.version, key, self.choose, force=force, batch_entries=batch)
+        bench = Bench(self, machine)
         bench.do(bench.machine.start())
         return bench
 

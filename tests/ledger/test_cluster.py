@@ -9,8 +9,10 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -26,15 +28,19 @@ from pyreplog.errors import (
     KeyExistsError,
     LockedError,
     MetadataUnavailableError,
+    NoSuchKeyError,
     NoSuchLedgerError,
     NotEnoughBookiesError,
     OutcomeUnknownError,
     UnauthorizedError,
     WrongTypeError,
 )
+from pyreplog.ledger import closing
 from pyreplog.ledger.cluster import NEXT_LEDGER, Cluster
-from pyreplog.ledger.ledgermetadata import State
+from pyreplog.ledger.handle import Ledger
+from pyreplog.ledger.ledgermetadata import State, metadata_key
 from pyreplog.ledger.repairs import note_repair
+from pyreplog.ledger.stored import load_ledger
 from tests.ledger.conftest import SEGMENT_BYTES
 from tests.ledger.standins import FailingStore, Meddler
 
@@ -327,9 +333,6 @@ def test_a_counter_that_is_none(folder: Path) -> None:
         cluster.metadata.create(NEXT_LEDGER, b"seven")
         with pytest.raises(InvalidMetadataError):
             cluster.create_ledger()
-        cluster.metadata.create("/ledgers/seven", b"")
-        with pytest.raises(InvalidMetadataError):
-            cluster.ledgers()
 
 
 # ---- how it is -------------------------------------------------------------------------------------------------
@@ -396,5 +399,112 @@ def test_repairs_that_cannot_be_made_stay(folder: Path) -> None:
         with pytest.raises(NoSuchLedgerError):
             cluster.ledger_metadata(gone)
         cluster.metadata.create("/repairs/7/seven-b", b"")
-        with pytest.raises(InvalidMetadataError, match="seven-b"):
-            cluster.status()
+        assert [odd.key for odd in cluster.status().garbled] == ["/repairs/7/seven-b"]
+
+
+# ---- metadata that make no sense -------------------------------------------------------------------------------
+
+
+def test_a_garbled_ledger_is_reported_and_does_not_stand_in_the_way(folder: Path) -> None:
+    with embedded(folder) as cluster:
+        first, garbled, last = (fill(cluster) for _ in range(3))
+        key = metadata_key(garbled)
+        there = cluster.metadata.get(key)
+        assert there is not None
+        cluster.metadata.put(key, b"{", there.version)
+        cluster.metadata.create("/ledgers/seven", b"")
+        cluster.metadata.create("/repairs/x/y", b"")
+        assert cluster.ledgers() == [first, garbled, last]
+        status = cluster.status()
+        assert [ledger.ledger for ledger in status.ledgers] == [first, last]
+        assert [odd.key for odd in status.garbled] == [key, "/ledgers/seven", "/repairs/x/y"]
+        with pytest.raises(InvalidMetadataError):
+            cluster.delete_ledger(garbled)
+        cluster.repair()
+        for name in (str(garbled), "seven"):
+            cluster.delete_garbled(name)
+            with pytest.raises(NoSuchKeyError):
+                cluster.delete_garbled(name)
+        assert cluster.ledgers() == [first, last] and values(cluster, last) == EXPECTED
+        assert [odd.key for odd in cluster.status().garbled] == ["/repairs/x/y"]
+
+
+def test_a_crashed_bookie_starts_beside_garbled_ledgers(folder: Path) -> None:
+    """Which may be open, for all it knows."""
+    with embedded(folder) as cluster:
+        closed, garbled = fill(cluster), fill(cluster)
+        there = cluster.metadata.get(metadata_key(garbled))
+        assert there is not None
+        cluster.metadata.put(metadata_key(garbled), b"{", there.version)
+        cluster.metadata.create("/ledgers/seven", b"")
+    for cut in folder.glob("bookie-*/log"):
+        (cut / "aside" / "0-1").mkdir(parents=True)  # a crash has cut something
+    with embedded(folder) as cluster:
+        assert sorted({ledger for ledger, _ in cluster.status().limbo}) == [garbled]
+        assert values(cluster, closed) == EXPECTED
+
+
+# ---- closing many ----------------------------------------------------------------------------------------------
+
+
+def test_closing_takes_one_deadline_for_all_ledgers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of these can end: all begin to, then all are waited for, then all give up; not one after the other."""
+    monkeypatch.setattr(closing, "CLOSE_S", 0.2)
+    monkeypatch.setattr(closing, "GIVE_UP_S", 0.1)
+    cluster = embedded(folder)
+    ledgers = [cluster.create_ledger() for _ in range(40)]
+    meddler = Meddler(cluster)
+    meddler.rule(meddler.lose, kind=Kind.ADD)
+    acks = [ledger.submit(b"never acknowledged") for ledger in ledgers]
+    steps: list[str] = []
+    for name in ("begin_close", "give_up", "end_close"):
+        monkeypatch.setattr(Ledger, name, noting(steps, getattr(Ledger, name)))
+    store = FailingStore.before(cluster)
+    store.fail("put", *[MetadataUnavailableError("put")] * 100_000)
+    cluster.close()
+    assert steps[:120:40] == ["begin_close", "give_up", "end_close"] and steps[:40] == ["begin_close"] * 40
+    assert steps[40:80] == ["give_up"] * 40 and steps.count("end_close") == 40
+    assert all(isinstance(ack.exception(), OutcomeUnknownError) for ack in acks)
+
+
+def noting(steps: list[str], method: Callable[[Ledger], object]) -> Callable[[Ledger], object]:
+    def call(ledger: Ledger) -> object:
+        steps.append(method.__name__)
+        return method(ledger)
+
+    return call
+
+
+# ---- copies ----------------------------------------------------------------------------------------------------
+
+
+def test_all_copies_of_a_ledger_can_be_looked_at(folder: Path) -> None:
+    with embedded(folder, 4) as cluster:
+        number = fill(cluster, 4, 3, 2)
+        metadata = cluster.ledger_metadata(number)
+        lost = metadata.last_fragment.ensemble[1]
+        around: Any = cluster._around
+        fresh = embedded(folder.with_name("elsewhere"), 1)
+        with fresh:
+            (empty,) = cast(Any, fresh._around).bookies.values()
+            whole, around.bookies[lost] = around.bookies[lost], empty
+            assert sorted(cluster.count_copies(number).tolist()) == [2] * 15 + [3] * 5
+            done, left = cluster.repair(number)
+            assert not left and sorted(repair.entry for repair in done) == sorted(
+                entry for stripe in metadata.holdings(lost) for entry in stripe
+            )
+            assert cluster.count_copies(number).tolist() == [3] * 20
+            assert cluster.repair(number) == ([], {})
+            around.bookies[lost] = whole
+        with cluster.create_ledger(3, 3, 2) as ledger, pytest.raises(InvalidArgumentError):
+            cluster.repair(ledger.id)
+
+
+def test_ledgers_that_are_too_long_are_not_counted(folder: Path) -> None:
+    with embedded(folder) as cluster:
+        number = fill(cluster)
+        there = load_ledger(cluster.metadata, number)
+        lying = there.metadata.closed(1 << 60, 1, 1)
+        cluster.metadata.put(metadata_key(number), lying.encode(), there.version)
+        with pytest.raises(InvalidArgumentError):
+            cluster.count_copies(number)

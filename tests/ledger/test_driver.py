@@ -53,6 +53,7 @@ class Around:
     wait: Any = None
     work: Any = None
     report: Any = None
+    note_waiting: Any = None
 
 
 class Machine:

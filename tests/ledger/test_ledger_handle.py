@@ -9,7 +9,7 @@ import pickle
 import signal
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -525,6 +525,57 @@ def test_a_store_that_stays_away_does_not_keep_close(cluster: Cluster, monkeypat
     with pytest.raises(OutcomeUnknownError):
         ledger.close(timeout=0.05)
     assert values(cluster, ledger.id) == [b"value"]
+
+
+def test_a_store_that_is_away_is_told_once_and_counted(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(handle, "GIVE_UP_S", 0.05)
+    monkeypatch.setattr(writer, "RETRY_METADATA_S", 0.001)
+    counts = cluster._around.counts
+    ledger, other = cluster.create_ledger(), cluster.create_ledger()
+    store = FailingStore.before(cluster)
+    store.fail("put", MetadataUnavailableError("put"))
+    store.fail("get", *[MetadataUnavailableError("get")] * 20)
+    ledger.close()
+    said = [record.message for record in caplog.records if "waits for the metadata store" in record.message]
+    assert store.calls.count("get") > 20 and said == [f"ledger {ledger.id} waits for the metadata store: put"]
+    assert counts.waiting_for_metadata == 0
+    store.fail("put", *[MetadataUnavailableError("put")] * 1000)
+    store.fail("get", *[MetadataUnavailableError("get")] * 100_000)
+    seen: list[int] = []
+    monkeypatch.setattr(counts, "wait_for_metadata", lambda change: seen.append(change))
+    with pytest.raises(OutcomeUnknownError):
+        other.close(timeout=0.05)
+    assert seen == [1, -1], "who has given up waits no more"
+
+
+def test_closing_the_cluster_ends_a_recovery_that_waits_for_the_store(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, apart: Apart
+) -> None:
+    monkeypatch.setattr(recovery, "RETRY_METADATA_S", 0.001)
+    cluster = Cluster.embedded(folder, bookies=3, segment_bytes=SEGMENT_BYTES)
+    ledger = cluster.create_ledger()
+    ledger._abandon()
+    store = FailingStore.before(cluster)
+    store.fail("put", *[MetadataUnavailableError("put")] * 100_000)
+    store.fail("get", None, *[MetadataUnavailableError("get")] * 100_000)
+    waiting = threading.Thread(target=lambda: caught.append(error_of(lambda: cluster.open_ledger(ledger.id))))
+    caught: list[object] = []
+    waiting.start()
+    while cluster._around.counts.waiting_for_metadata == 0:
+        threading.Event().wait(0.001)
+    apart(cluster.close)
+    waiting.join(30)
+    assert isinstance(caught[0], ClosedError)
+
+
+def error_of(call: Callable[[], object]) -> Exception | None:
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None
 
 
 def test_a_ledger_deleted_under_its_writer(ledger: Ledger, cluster: Cluster, meddler: Meddler) -> None:

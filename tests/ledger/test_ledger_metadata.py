@@ -192,3 +192,30 @@ def test_metadata_are_immutable() -> None:
     assert metadata.state is State.OPEN
     with pytest.raises(dataclasses.FrozenInstanceError):
         metadata.state = State.CLOSED
+
+
+@pytest.mark.parametrize(("size", "copies"), [(1, 1), (3, 3), (3, 2), (5, 3), (4, 1)])
+def test_holdings_are_the_write_sets(size: int, copies: int) -> None:
+    first, second = tuple("abcdefgh"[:size]), tuple("hgfedcba"[:size])
+    fragments = (Fragment(0, first), Fragment(7, second))
+    meta = LedgerMetadata(
+        ledger=1, ensemble_size=size, write_quorum=copies, ack_quorum=1, fragments=fragments, proof="",
+        state=State.CLOSED, last_entry=16, length=1,
+    )  # fmt: skip
+    for bookie in "abcdefgh":
+        expected = [
+            entry
+            for entry in range(17)
+            if bookie in (meta.fragment_of(entry).ensemble[i] for i in write_set(entry, size, copies))
+        ]
+        assert sorted(entry for stripe in meta.holdings(bookie) for entry in stripe) == expected
+
+
+def test_what_is_in_a_ledger_for_certain() -> None:
+    meta = LedgerMetadata(
+        ledger=1, ensemble_size=1, write_quorum=1, ack_quorum=1, proof="",
+        fragments=(Fragment(0, ("a",)), Fragment(7, ("b",))),
+    )  # fmt: skip
+    assert [meta.has_for_certain(entry) for entry in (0, 6, 7)] == [True, True, False]
+    closed = meta.closed(8, 1, 1)
+    assert [closed.has_for_certain(entry) for entry in (0, 8, 9)] == [True, True, False]

@@ -5,11 +5,28 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from pyreplog.bookie.protocol import Kind, Reply, Request, Status
+import pytest
+
+from pyreplog._native.answers import Answer, settle
+from pyreplog._native.frame import FrameParser, encode
+from pyreplog._native.quorum import AckTracker, Part
+from pyreplog.bookie.protocol import Kind, Reply, Request, Status, encode_reply
 from pyreplog.errors import DisconnectedError
 from pyreplog.ledger.merging import MERGED_BYTES_MAX, Adds
 
 Outcome = Reply | Exception
+
+
+class Told:
+    """What a driver is to an Answer."""
+
+    acks = 0
+
+    def acked(self) -> None:
+        self.acks += 1
+
+    def answered(self, send: object, answer: object) -> None:
+        raise AssertionError("all are OK")
 
 
 class Bookie:
@@ -27,6 +44,12 @@ class Bookie:
     def answer(self, number: int, status: int = Status.OK) -> None:
         group, on_reply = self.asked[number]
         on_reply(Reply(status, 7, group[0].first, group[-1].last, 3))
+
+
+@pytest.fixture(autouse=True)
+def two_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many requests may be, in these tests."""
+    monkeypatch.setattr("pyreplog.ledger.merging.UNANSWERED_MAX", 2)
 
 
 def add(entry: int, size: int = 10, *, key: bytes = b"k" * 16, flags: int = 0) -> Request:
@@ -121,6 +144,24 @@ def test_an_answer_for_other_entries_is_passed_on_as_it_is() -> None:
     bookie.asked[0][1](Reply(Status.OK, 7, 5, 5))
     bookie.asked[2][1](Reply(Status.OK, 7, 2, 9))
     assert [(reply.first, reply.last) for reply in outcomes if isinstance(reply, Reply)] == [(5, 5), (2, 9), (2, 9)]
+
+
+def test_what_waits_leaves_when_an_ok_was_taken_natively() -> None:
+    bookie, told = Bookie(), Told()
+    adds = Adds(bookie.ask)
+    tracker = AckTracker(1, 1, 1)
+    tracker.pushed(3)
+    for entry in range(4):
+        adds.send(add(entry), Answer(told, None, 7, Part(tracker, 0, entry, entry)))
+    waiting = {number: (on_reply, 0) for number, (_, on_reply) in enumerate(bookie.asked)}
+    _, calls = settle(FrameParser().feed(encode(0, encode_reply(Reply(Status.OK, 7, 0, 0)))), waiting)
+    assert calls == [adds.proceed, told.acked]
+    adds.proceed()
+    assert bookie.entries() == [[0], [1], [2, 3]]
+    bookie.answer(2)
+    assert tracker.awaited(0) == 1 and told.acks
+    bookie.answer(1)
+    assert (tracker.lac, adds.is_idle) == (3, True)
 
 
 def test_answers_from_many_threads_lose_nothing() -> None:

@@ -55,6 +55,7 @@ def test_a_scrape_of_an_embedded_cluster(tmp_path: Path) -> None:
         "pyreplog_client_ensemble_changes_total": 1,
         "pyreplog_client_recoveries_total": 1,
         "pyreplog_client_bad_copies_total": 1,
+        "pyreplog_client_waiting_for_metadata": 0,
     }
     assert len(set(names)) == len(names) and "pyreplog_bookie_added_bytes_total" in names
     documented = DOCUMENT.read_text()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyreplog.bookie.protocol import Kind, Reply, Status
+from pyreplog._native.quorum import write_set
+from pyreplog.bookie.protocol import Reply, Status
 from pyreplog.errors import NoSuchEntryError, UnauthorizedError, UnreadableError
 
 from .lab import LEDGER, OK, Bench, Lab, value_of, written
@@ -224,7 +225,71 @@ def test_one_stripe_fails() -> None:
 def test_requests_name_the_stripe() -> None:
     lab = Lab(size=3, write_quorum=2, ack_quorum=2)
     written(lab, 6)
-    requests = [send.request for send in lab.reading(0, 5).sends]
-    assert [(request.kind, request.first, request.last, request.step) for request in requests] == [
-        (Kind.READ, first, 5, 3) for first in range(3)
+    asked = [(send.bookie, send.request) for send in lab.reading(0, 5).sends]
+    assert [(bookie, request.first, request.last, request.step, request.run) for bookie, request in asked] == [
+        ("b", 0, 5, 3, 2),  # entries 0, 1, 3, 4: all of b's
+        ("c", 2, 5, 3, 1),
     ]
+
+
+@pytest.mark.parametrize("quorums", [(4, 3, 2), (5, 3, 2), (7, 2, 1), (6, 3, 3), (5, 4, 2), (3, 1, 1)])
+def test_as_few_bookies_as_can_be_give_all_between_them(quorums: tuple[int, int, int]) -> None:
+    """And each entry is asked for once, of one who has it."""
+    size, write_quorum, _ = quorums
+    lab = Lab(*quorums)
+    ensemble = lab.metadata.last_fragment.ensemble
+    for first, last in ((0, 40), (3, 40), (5, 5), (6, 7), (2, 2 + size - 1)):
+        requests = {send.bookie: send.request for send in lab.reading(first, last).sends}
+        assert len(requests) == -(-min(size, last - first + 1) // write_quorum)
+        asked = [
+            (entry, bookie)
+            for bookie, request in requests.items()
+            for entry in request.asked(last + 1).tolist()
+            if entry <= last
+        ]
+        assert sorted(entry for entry, _ in asked) == list(range(first, last + 1))
+        assert all(bookie in [ensemble[i] for i in write_set(entry, size, write_quorum)] for entry, bookie in asked)
+
+
+def test_a_run_that_nobody_gives_is_asked_for_entry_by_entry() -> None:
+    """b, the only one who has 0 and 1, gives one of them; c, slow, is asked behind those who have not been yet."""
+    lab = Lab(size=3, write_quorum=2, ack_quorum=1)
+    written(lab, 6)
+    del lab.logs["b"].held[LEDGER][0]
+    reading = lab.reading(0, 5)
+    reading.deliver("b")
+    assert [(send.bookie, send.request.first, send.request.run) for send in reading.sends] == [
+        ("c", 2, 1), ("a", 0, 1), ("c", 1, 1),
+    ]  # fmt: skip
+    reading.fail("a")
+    assert reading.finished == []
+    assert isinstance(reading.run().error, UnreadableError)
+    lab.logs["b"].held[LEDGER].update(lab.logs["a"].held[LEDGER])
+    assert values(lab.reading(0, 5).run()) == [value_of(entry) for entry in range(6)]
+
+
+def test_who_is_slow_with_a_run_is_asked_again_behind_the_others() -> None:
+    lab = Lab(size=3, write_quorum=2, ack_quorum=1)
+    written(lab, 6)
+    reading = lab.reading(0, 5)
+    slow = reading.take("b")
+    reading.do(reading.machine.woken(next(wake for wake in reading.wakes if wake.about == slow).about))
+    assert {send.bookie for send in reading.sends} == {"a", "c"}
+    reading.reply(slow)  # too late: the others have been asked
+    assert reading.finished == []
+    assert values(reading.run()) == [value_of(entry) for entry in range(6)]
+
+
+def test_an_entry_that_is_there_for_certain_is_unreadable_not_absent() -> None:
+    """The ledger is closed behind it: who lacks it has lost it, and is noted for repair."""
+    lab = Lab()
+    written(lab, 3).close().run()
+    for name in "ab":
+        del lab.logs[name].held[LEDGER][1]
+    lab.down.add("c")
+    reading = lab.reading(1, 1).run()
+    assert isinstance(reading.error, UnreadableError)
+    assert {(bad.bookie, bad.entry) for bad in reading.bad} == {("a", 1), ("b", 1)}
+    lab.down.clear()
+    assert values(lab.reading(1, 1).run()) == [value_of(1)]
+    assert isinstance(lab.reading(3, 3).run().error, NoSuchEntryError)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pyreplog.bookie.bookie import Bookie
+from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status
 from pyreplog.errors import (
     LedgerClosedError,
@@ -13,6 +15,7 @@ from pyreplog.errors import (
     UnauthorizedError,
     UnreadableError,
 )
+from pyreplog.ledger import recovery as recovery_module
 from pyreplog.ledger.ledgermetadata import State, ledger_key
 
 from .lab import KEY, LEDGER, OK, Bench, Lab, acked, value_of, written
@@ -696,3 +699,200 @@ def test_after_the_end_nothing_is_heard() -> None:
     with pytest.raises(LedgerClosedError):
         writer.close().run()
         writer.append()
+
+
+# ---- limbo -----------------------------------------------------------------------------------------------------
+
+
+def powerless(lab: Lab, bookies: str, kept: int) -> None:
+    """A power cut took all entries from `kept` on from these bookies, cleanly; they know that something may be gone."""
+    for name in bookies:
+        log = lab.logs[name]
+        log.held[LEDGER] = {entry: raw for entry, raw in log.held[LEDGER].items() if entry < kept}
+        lab.bookies[name] = Bookie(log, BookieConfig(), limbo=[LEDGER])
+
+
+def test_bookies_in_limbo_do_not_close_a_ledger() -> None:
+    """Two of three have lost the end: they do not say that it was never there."""
+    lab = Lab(size=3, write_quorum=3, ack_quorum=2)
+    written(lab, 5)
+    powerless(lab, "ab", 2)
+    recovery = lab.recovery().run()
+    assert isinstance(recovery.error, UnreadableError) and "LIMBO" in str(recovery.error)
+    assert lab.metadata.state is State.IN_RECOVERY
+    powerless(lab, "b", 2)
+    lab.restart("a")
+    assert isinstance(lab.recovery().run().error, UnreadableError), "limbo stays"
+
+
+def test_one_bookie_in_limbo_is_made_good_by_the_others() -> None:
+    lab = Lab(size=3, write_quorum=3, ack_quorum=2)
+    written(lab, 5)
+    powerless(lab, "a", 2)
+    assert lab.recovery().run().result.last_entry == 4
+    assert lab.holders(4) == "abc"
+
+
+def test_by_force_what_is_left_is_the_ledger() -> None:
+    """All have lost something: the longest prefix that is there, also below the LAC that somebody knows of."""
+    lab = Lab(size=3, write_quorum=3, ack_quorum=2)
+    written(lab, 6)
+    powerless(lab, "ab", 1)
+    powerless(lab, "c", 3)
+    assert isinstance(lab.recovery().run().error, UnreadableError)
+    assert lab.recovery(force=True).run().result.last_entry == 2
+    assert [lab.holders(entry) for entry in range(4)] == ["abc", "abc", "abc", ""]
+    assert lab.ask("a", Request(Kind.ADD, LEDGER, 3, 3, KEY)).status == Status.FENCED
+
+
+def test_by_force_a_confirmed_entry_of_somebody_silent_is_not_lost() -> None:
+    """c does not answer, and may have kept what b knows to be confirmed."""
+    lab = Lab(size=3, write_quorum=3, ack_quorum=2)
+    writer = written(lab, 6)
+    writer.do(writer.machine.tell_lac())
+    writer.deliver()
+    powerless(lab, "ab", 2)
+    lab.down.add("c")
+    recovery = lab.recovery(force=True).run()
+    assert isinstance(recovery.error, UnreadableError) and "entry 2" in str(recovery.error)
+    lab.down.clear()
+    assert lab.recovery(force=True).run().result.last_entry == 5
+
+
+def test_force_changes_nothing_where_nobody_is_in_limbo() -> None:
+    lab = Lab(size=4, write_quorum=3, ack_quorum=2)
+    written(lab, 9)
+    assert lab.recovery(force=True).run().result.last_entry == 8
+    assert lab.recovery(force=True).result.last_entry == 8
+
+
+# ---- copies of what was confirmed ------------------------------------------------------------------------------
+
+
+def test_confirmed_entries_of_a_dead_writer_get_all_their_copies() -> None:
+    """c has lagged behind: what is at the LAC or below has its ack quorum, and would stay there (#1390)."""
+    lab = Lab(size=3, write_quorum=3, ack_quorum=2)
+    writer = lab.writer()
+    for entry in range(6):
+        writer.append()
+        writer.deliver("abc" if entry < 2 else "ab")
+    assert writer.machine.last_add_confirmed == 5 and lab.holders(2) == "ab"
+    assert lab.recovery().run().result.last_entry == 5
+    assert [lab.holders(entry) for entry in range(6)] == ["abc"] * 6
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 3, 2), (5, 3, 2)])
+def test_what_all_have_is_not_read_again(quorums: tuple[int, int, int]) -> None:
+    """The cost of recovery is that of the tail, not of the ledger."""
+    lab = Lab(*quorums)
+    writer = written(lab, 200)
+    writer.do(writer.machine.tell_lac())
+    writer.deliver()
+    recovery = lab.recovery()
+    recovery.store()
+    while recovery.to("abcde", Kind.LAST):
+        recovery.deliver("abcde")
+    assert {send.request.first for send in recovery.to("abcde", Kind.READ)} <= {200}
+    assert recovery.run().result.last_entry == 199
+
+
+def test_a_confirmed_entry_that_cannot_be_read_now_stays_in_the_ledger() -> None:
+    """c lags, b has lost it, a does not answer any more: that is no reason to end before it, or not at all."""
+    lab = Lab(size=3, write_quorum=3, ack_quorum=2)
+    writer = lab.writer()
+    for entry in range(6):
+        writer.append()
+        writer.deliver("abc" if entry < 2 else "ab")
+    del lab.logs["b"].held[LEDGER][3]
+    lab.down.add("a")
+    assert lab.recovery().run().result.last_entry == 5
+    lab = Lab(size=3, write_quorum=3, ack_quorum=2)
+    writer = lab.writer()
+    for _ in range(6):
+        writer.append()
+        writer.deliver()
+    for name in "abc":
+        for lost in (3, 4) if name != "c" else (3, 4, 5):
+            del lab.logs[name].held[LEDGER][lost]
+        lab.restart(name)
+    assert lab.recovery().run().result.last_entry == 5, "also when all have lost it"
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_read_and_not_written_back_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large entries: replies hold a few, and what was found waits for the bookies that it is given to."""
+    monkeypatch.setattr(recovery_module, "FOUND_BYTES_MAX", 1000)
+    monkeypatch.setattr(recovery_module, "READ_BYTES_MAX", 400)
+    lab = Lab(size=3, write_quorum=3, ack_quorum=2)
+    writer = lab.writer()
+    for _ in range(60):
+        writer.append()
+    writer.deliver("ab")  # of the LAC they know nothing
+    recovery = lab.recovery()
+    recovery.store()
+    recovery.deliver()
+    most = 0
+    while reads := recovery.to("abc", Kind.READ):
+        recovery.sends = [send for send in recovery.sends if send not in reads]
+        for send in reads:
+            recovery._deliver(send)
+            most = max(most, recovery.machine._stretch.nbytes + recovery.machine._push.pending_bytes)
+    assert 1000 <= most <= 3000, "no more is read while nothing is written back"
+    recovery.run()
+    assert lab.end == 59 and [lab.holders(entry) for entry in range(60)] == ["abc"] * 60
+
+
+def test_who_did_not_say_what_it_has_is_noted_for_repair() -> None:
+    """b is in the ensemble of confirmed entries, and may lack them: it is counted as long as nobody has looked."""
+    lab = Lab(size=4, write_quorum=3, ack_quorum=2)
+    writer = written(lab, 10)
+    writer.do(writer.machine.tell_lac())
+    writer.deliver()
+    lab.down.add("b")
+    recovery = lab.recovery().run()
+    assert recovery.result.last_entry == 9
+    assert [(bad.bookie, bad.entry) for bad in recovery.bad] == [("b", 9)]
+    assert lab.recovery().run().bad == []
+
+
+@pytest.mark.parametrize("late", range(3))
+def test_a_bookie_that_lags_and_answers_late(late: int) -> None:
+    """Recovery has begun without it, and has entries of its own on their way."""
+    lab = Lab(size=3, write_quorum=3, ack_quorum=2)
+    writer = lab.writer()
+    for entry in range(8):
+        writer.append()
+        writer.deliver("abc" if entry < 2 else "ab")
+    recovery = lab.recovery()
+    recovery.store()
+    recovery.deliver("ab")
+    for _ in range(late):
+        recovery.deliver("ab")
+    recovery.run()
+    assert recovery.result.last_entry == 7
+    assert [lab.holders(entry) for entry in range(8)] == ["abc"] * 8
+    assert lab.fragments == {0: "abc"}
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_who_is_silent_is_waited_for_a_little_and_no_longer(answers: bool) -> None:
+    """It may lag: so its answer matters, and #1067 still holds."""
+    lab = Lab(size=4, write_quorum=3, ack_quorum=2)
+    writer = written(lab, 10)
+    writer.do(writer.machine.tell_lac())
+    writer.deliver()
+    recovery = lab.recovery()
+    recovery.store()
+    silent = recovery.take("d", Kind.LAST)
+    for _ in range(3):
+        recovery.deliver("abcd")
+    assert recovery.stores == [] and [wake.about for wake in recovery.wakes] == ["silent"]
+    if answers:
+        recovery.reply(silent)
+    else:
+        recovery.do(recovery.machine.woken("silent"))
+    recovery.run()
+    assert recovery.result.last_entry == 9
+    assert [(bad.bookie, bad.entry) for bad in recovery.bad] == ([] if answers else [("d", 9)])

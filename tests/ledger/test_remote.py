@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,15 +19,22 @@ from pyreplog.bookie.registration import availability_key
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
+    MetadataUnavailableError,
+    NotConnectedError,
     NotEnoughBookiesError,
     OutcomeUnknownError,
     RecordTooLargeError,
     WindowFullError,
 )
 from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.ledgermetadata import State, metadata_key
-from pyreplog.ledger.stored import open_ledgers
+from pyreplog.ledger.handle import WINDOW_BYTES
+from pyreplog.ledger.ledgermetadata import State
+from pyreplog.ledger.remote import QUEUED_BYTES
+from pyreplog.ledger.stored import StoredLedgers
 from pyreplog.metadata.sqlite import SQLiteStore
+from pyreplog.net.client import Channel
+from pyreplog.net.limits import Limits
+from pyreplog.net.reactor import Reactor
 from tests.ledger.conftest import Apart
 from tests.ledger.standins import Meddler
 
@@ -51,7 +59,7 @@ def nodes(store: SQLiteStore) -> Iterator[dict[str, BookieNode]]:
 def node(store: SQLiteStore, name: str) -> BookieNode:
     return BookieNode(
         store.path.parent / name, name, store, BookieConfig(segment_bytes=8 << 20),
-        open_ledgers=lambda bookie: open_ledgers(store, bookie), key_of=metadata_key,
+        ledgers=StoredLedgers(store),
     )  # fmt: skip
 
 
@@ -228,3 +236,30 @@ def test_closing_wakes_those_who_drive(store: SQLiteStore) -> None:
         for one in waiting:
             with pytest.raises((OutcomeUnknownError, ClosedError, WindowFullError)):
                 one.result(30)
+
+
+def test_a_connection_that_fails_leaves_nothing_behind(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MetadataUnavailableError("no watches today")
+
+    monkeypatch.setattr(SQLiteStore, "watch", fail)
+    before = {thread for thread in threading.enumerate() if "pyreplog" in thread.name}
+    with pytest.raises(MetadataUnavailableError):
+        Cluster.connect(f"sqlite:{store.path}")
+    left = {thread for thread in threading.enumerate() if "pyreplog" in thread.name} - before
+    until(lambda: not any(thread.is_alive() for thread in left))
+
+
+def test_a_full_window_waits_for_a_bookie_that_has_not_said_hello() -> None:
+    """It fits into the channel's queue, twice: the bookie fails when its time is up, not before, and not "just lost"."""
+    assert QUEUED_BYTES >= 2 * WINDOW_BYTES
+    with socket.create_server(("127.0.0.1", 0)) as silent, Reactor() as reactor:
+        channel = Channel(reactor, silent.getsockname(), limits=Limits(queued_bytes=1000))
+        answers: list[object] = []
+        for size in (600, 400, 1):
+            channel.request(bytes(size), on_reply=answers.append, timeout=30)
+        assert reactor.drive(lambda: bool(answers), 30)
+        (error,) = answers
+        assert isinstance(error, NotConnectedError)
+        assert "1000 bytes wait for it, of 1000 that may (queued_bytes)" in str(error) and "lost" not in str(error)
+        channel.close()

@@ -32,6 +32,15 @@ def test_company_of_a_batch_on_its_way_goes_together() -> None:
     assert not staging.landed()
 
 
+def test_who_begins_alone_holds_up_others_until_it_has_landed() -> None:
+    staging = Staging()
+    assert staging.begin()
+    assert not staging.begin() and not staging.add(entry())
+    assert staging.landed()
+    assert not staging.begin(), "another waits: it is first"
+    assert len(staging.take()) == 1
+
+
 def test_taking_nothing_is_no_batch() -> None:
     staging = Staging()
     assert staging.take() == []

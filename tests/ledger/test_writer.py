@@ -8,8 +8,10 @@ import pytest
 
 from pyreplog.bookie.protocol import Kind, Reply, Request, Status
 from pyreplog.errors import (
+    EntryRefusedError,
     LedgerClosedError,
     LedgerFencedError,
+    LedgerRefusedError,
     NoSuchLedgerError,
     NotEnoughBookiesError,
     UnauthorizedError,
@@ -534,7 +536,7 @@ def test_a_fenced_writer_ends_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "error"), [(Status.UNAUTHORIZED, UnauthorizedError), (Status.REFUSED, LedgerFencedError)]
+    ("status", "error"), [(Status.UNAUTHORIZED, UnauthorizedError), (Status.REFUSED, LedgerRefusedError)]
 )
 def test_what_no_bookie_will_take_ends_the_writer(status: Status, error: type[Exception]) -> None:
     """Somebody else may own the ledger: it is not closed."""
@@ -546,6 +548,23 @@ def test_what_no_bookie_will_take_ends_the_writer(status: Status, error: type[Ex
     assert lab.metadata.state is State.OPEN and writer.stores == []
 
 
+def test_damaged_entries_end_the_writer_and_its_ledger_is_closed_without_them() -> None:
+    """It is not fenced: nobody else has the ledger, and it says so."""
+    lab = Lab()
+    writer = lab.writer()
+    first, second = writer.append(), writer.append()
+    writer.deliver("bc")
+    writer.reply(writer.take("a"))
+    damaged = writer.take("a")
+    writer.reply(damaged, lab.ask("a", damaged.request._replace(records=b"\xff" * 64)))
+    assert acked(first) and acked(second)
+    assert isinstance(writer.machine.error, EntryRefusedError)
+    with pytest.raises(EntryRefusedError):
+        writer.append()
+    writer.run()
+    assert lab.metadata.state is State.CLOSED and lab.end == 1
+
+
 def test_two_writers_of_one_ledger() -> None:
     """Bookies refuse another entry of the same number. Whoever meets that ends, and leaves the metadata to others."""
     lab = Lab()
@@ -555,9 +574,9 @@ def test_two_writers_of_one_ledger() -> None:
     other.do(effects)
     one.deliver("ab")
     other.deliver()
-    assert acked(first) and isinstance(second.exception(), LedgerFencedError)
+    assert acked(first) and isinstance(second.exception(), LedgerRefusedError)
     one.deliver("c")  # the other one's entry is there already
-    assert isinstance(one.error, LedgerFencedError) and isinstance(other.error, LedgerFencedError)
+    assert isinstance(one.error, LedgerRefusedError) and isinstance(other.error, LedgerRefusedError)
     assert (lab.version, lab.metadata.state) == (1, State.OPEN)
     assert lab.reading(0, 0).run().result.values() == [value_of(0)]
 

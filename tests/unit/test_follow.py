@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import pyreplog
+from pyreplog.log import names
 
 FOLLOWER = """
 import sys, pyreplog
@@ -181,3 +182,45 @@ def test_reader_sees_no_more_than_the_synced_end(tmp_path):
             assert (log.end, reader.end, reader[0]) == (1, 1, b"a")
             log.sync()
             assert (log.end, reader.end, reader[1]) == (2, 2, b"b")
+
+
+def test_a_loop_that_was_left_goes_on_where_it_was(log):
+    log.append_batch([b"%d" % n for n in range(10)])
+    follower = log.follow(0, timeout=0.01)
+    assert [next(follower).value for _ in range(3)] == [b"0", b"1", b"2"]
+    assert next(iter(follower)).value == b"3"
+    assert [record.value for record in follower] == [b"%d" % n for n in range(4, 10)]
+    log.append(b"later")
+    assert [record.entry for record in follower] == [10]
+
+
+@pytest.mark.parametrize("by", ["record", "batch"])
+def test_control_records_are_passed(log, by):
+    follower = log.follow(0, timeout=0.01) if by == "record" else log.follow_batches(0, timeout=0.01)
+    for n in range(3):
+        log.append_batch([b"%d" % n], control=b"control")
+        log.append_batch([], control=b"and alone")
+    taken = [value for item in follower for value in ([item.value] if by == "record" else item.values())]
+    assert taken == [b"0", b"1", b"2"]
+
+
+def test_records_are_followed_through_rolls(log):
+    follower = log.follow(0, timeout=0.01)
+    values = [bytes([n % 256]) * (7 * n % 3000) for n in range(500)]
+    for value in values:
+        log.append(value)
+    assert len(log._segment_table()) > 5
+    assert [record.value for record in follower] == values
+
+
+def test_a_damaged_record_is_told_in_its_place(log):
+    log.append_batch([b"a" * 100, b"b" * 100, b"c" * 100])
+    follower = log.follow(0, timeout=0.01)
+    assert next(follower).entry == 0
+    position = log.position_of(1)
+    with names.segment_path(log.path, 0).open("r+b") as file:
+        file.seek(position + 40)
+        file.write(b"x")
+    with pytest.raises(pyreplog.CorruptionError) as caught:
+        next(follower)
+    assert caught.value.position == position

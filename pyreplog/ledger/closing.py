@@ -1,0 +1,43 @@
+"""Closing several ledgers at once, within the time that one of them may take."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+
+from pyreplog.ack import Ack
+from pyreplog.errors import OutcomeUnknownError, ReplogError
+from pyreplog.ledger.driver import Surroundings
+from pyreplog.ledger.handle import CLOSE_S, GIVE_UP_S, Ledger
+from pyreplog.ledger.ledgermetadata import LedgerMetadata
+
+logger = logging.getLogger(__name__)
+
+
+def close_all(ledgers: Iterable[Ledger], around: Surroundings) -> None:
+    """Close those that are open, as their own `close` does. What goes wrong with one is logged."""
+    closing = [(ledger, ledger.begin_close()) for ledger in ledgers]
+    deadline = time.monotonic() + CLOSE_S
+    late = [one for one in closing if not _wait(one[1], around, deadline)]
+    for ledger, _ in late:
+        ledger.give_up()
+    deadline = time.monotonic() + GIVE_UP_S
+    for _, done in late:
+        _wait(done, around, deadline)
+    for ledger, _ in closing:
+        try:
+            ledger.end_close()
+        except ReplogError as error:
+            logger.warning("%s", error)
+
+
+def _wait(done: Ack[LedgerMetadata], around: Surroundings, deadline: float) -> bool:
+    """Whether there is an outcome."""
+    try:
+        around.wait(done, max(deadline - time.monotonic(), 0.0))
+    except OutcomeUnknownError:
+        return done.done()
+    except ReplogError:
+        return True
+    return True

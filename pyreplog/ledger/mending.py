@@ -1,0 +1,118 @@
+"""Writing copies again: those that were noted as bad, and those that bookies in limbo, or all of a ledger's, lack."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from pyreplog.bookie.protocol import Kind, Reply, Request, Status
+from pyreplog.errors import InvalidArgumentError, ReplogError, UnauthorizedError
+from pyreplog.ledger.copies import CopyCheck
+from pyreplog.ledger.effects import Effect, Finished, Send
+from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
+from pyreplog.ledger.mend import EntryMend
+from pyreplog.ledger.repairs import Repair, forget_repair, repairs
+from pyreplog.ledger.stored import find_ledger, load_ledger
+from pyreplog.metadata.store import MetadataStore
+
+_STEP = 4096
+"""So many entries of a bookie are looked at before those that it lacks are written."""
+
+Run: TypeAlias = "Callable[[int, CopyCheck | EntryMend], Any]"
+"""Runs a machine of a ledger; returns its result."""
+
+
+class Mending:
+    """One go at it. key: of the ledgers; those with another password are left alone.
+
+    done: copies that are well now. left: why others are not; of a bookie that does not answer, the first one.
+    """
+
+    def __init__(self, store: MetadataStore, key: bytes, run: Run) -> None:
+        self._store, self._key, self._run = store, key, run
+        self.done: list[Repair] = []
+        self.left: dict[Repair, ReplogError] = {}
+
+    def mend_noted(self) -> None:
+        """What readers and recoveries noted. Errors: those of the store."""
+        for repair in repairs(self._store)[0]:
+            try:
+                there = find_ledger(self._store, repair.ledger)
+                if there is not None and there.metadata.has(repair.bookie, repair.entry):
+                    self._mend(there.metadata, repair)
+                forget_repair(self._store, repair)
+            except ReplogError as error:
+                self.left[repair] = error
+            else:
+                self.done.append(repair)
+
+    def mend_ledger(self, ledger: int) -> None:
+        """All that a closed ledger lacks. Errors: InvalidArgumentError, it is not closed; those of load_ledger."""
+        metadata = load_ledger(self._store, ledger).metadata
+        if metadata.state is not State.CLOSED:
+            raise InvalidArgumentError(f"ledger {ledger} is {metadata.state}: recover it first")
+        for bookie in sorted(metadata.bookies()):
+            self._mend_bookie(metadata, bookie)
+
+    def mend_limbo(self, limbo: Iterable[tuple[int, str]]) -> None:
+        """What closed ledgers lack on bookies where they are in limbo: pairs of ledger and bookie. The bookies look for
+        themselves whether they have all, and end it."""
+        for ledger, bookie in limbo:
+            try:
+                there = find_ledger(self._store, ledger)
+            except ReplogError as error:
+                self.left[Repair(ledger, 0, bookie)] = error
+                continue
+            if there is not None and there.metadata.state is State.CLOSED:
+                self._mend_bookie(there.metadata, bookie)
+
+    def _mend_bookie(self, metadata: LedgerMetadata, bookie: str) -> None:
+        """Goes on until one copy cannot be written."""
+        at = 0
+        try:
+            for stripe in metadata.holdings(bookie):
+                for start in range(0, len(stripe), _STEP):
+                    part = stripe[start : start + _STEP]
+                    at = part.start
+                    for at in self._run(metadata.ledger, CopyCheck(metadata, self._key, bookie, part)):
+                        repair = Repair(metadata.ledger, at, bookie)
+                        self._mend(metadata, repair)
+                        self.done.append(repair)
+        except ReplogError as error:
+            self.left[Repair(metadata.ledger, at, bookie)] = error
+
+    def _mend(self, metadata: LedgerMetadata, repair: Repair) -> None:
+        if not metadata.admits(self._key):
+            raise UnauthorizedError(repair.ledger, "the password is not the one it was made with")
+        self._run(repair.ledger, EntryMend(metadata, self._key, repair.entry, repair.bookie))
+
+
+class LimboQuery:
+    """Asks bookies which ledgers they have in limbo: `Finished([(ledger, bookie), ...])`, of those that answer."""
+
+    def __init__(self, bookies: Iterable[str]) -> None:
+        self._bookies = list(bookies)
+        self._found: list[tuple[int, str]] = []
+        self._waiting = len(self._bookies)
+
+    def start(self) -> list[Effect]:
+        return [Send(bookie, Request(Kind.STATUS)) for bookie in self._bookies] or [Finished([])]
+
+    def replied(self, send: Send, reply: Reply) -> list[Effect]:
+        if reply.status == Status.OK:
+            try:
+                self._found += ((int(ledger), send.bookie) for ledger in json.loads(bytes(reply.body))["limbo"])
+            except (ValueError, TypeError, KeyError) as error:
+                return self.failed(send, error)
+        return self._next()
+
+    def failed(self, send: Send, error: Exception | None) -> list[Effect]:
+        return self._next()
+
+    def woken(self, about: object) -> list[Effect]:
+        return []
+
+    def _next(self) -> list[Effect]:
+        self._waiting -= 1
+        return [Finished(sorted(self._found))] if self._waiting == 0 else []

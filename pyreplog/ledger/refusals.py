@@ -1,0 +1,37 @@
+"""What the answers of bookies mean that end a ledger's writer."""
+
+from __future__ import annotations
+
+from pyreplog.bookie.protocol import Reply, Status
+from pyreplog.errors import (
+    EntryRefusedError,
+    InvalidMetadataError,
+    LedgerClosedError,
+    LedgerFencedError,
+    LedgerRefusedError,
+    NoSuchLedgerError,
+    ReplogError,
+    UnauthorizedError,
+)
+
+NOT_OURS = (
+    InvalidMetadataError,
+    LedgerClosedError,
+    LedgerFencedError,
+    LedgerRefusedError,
+    NoSuchLedgerError,
+    UnauthorizedError,
+)
+"""After these the ledger is not this writer's to close."""
+
+
+def refusal(ledger: int, bookie: str, reply: Reply) -> ReplogError | None:
+    """The error of a reply that no other bookie would better; None: it is not one of those."""
+    why = f"{bookie} refuses its entries: {bytes(reply.body).decode('utf-8', 'replace')}"
+    if reply.status == Status.FENCED:
+        return LedgerFencedError(ledger, "its bookies refuse this writer: it was recovered")
+    if reply.status == Status.UNAUTHORIZED:
+        return UnauthorizedError(ledger, f"{bookie} refuses its password")
+    if reply.status == Status.REFUSED:
+        return LedgerRefusedError(ledger, why)
+    return EntryRefusedError(ledger, why) if reply.status == Status.INVALID else None

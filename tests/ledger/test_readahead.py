@@ -1,0 +1,104 @@
+"""Reading ahead: what is on its way, how much of it, and in which order it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pyreplog._native.batch import RecordBatch
+from pyreplog._native.entries import encode_entries, parse_entries
+from pyreplog.ack import Ack
+from pyreplog.ledger.readahead import AHEAD_BYTES, REPLY_BYTES, STRETCH_BYTES_MAX, read_ahead
+
+
+class Source:
+    """Entries of some size; a stretch is there when it is waited for, cut after `most` entries. guess: of the size."""
+
+    def __init__(self, size: int, most: int = 1 << 30, guess: int = 1024) -> None:
+        self.size, self.most, self.guess = size, most, guess
+        self.asked: list[tuple[int, int]] = []
+        self.coming: dict[int, tuple[int, int]] = {}
+        self.peak = 0
+
+    def start(self, first: int, last: int) -> Ack[RecordBatch]:
+        ack: Ack[RecordBatch] = Ack()
+        self.asked.append((first, last))
+        self.coming[id(ack)] = first, last
+        self.peak = max(self.peak, sum(last - first + 1 for first, last in self.coming.values()))
+        ack.add_done_callback(lambda done: self.coming.pop(id(done)))
+        return ack
+
+    def finish(self, ack: Ack[RecordBatch], first: int, last: int) -> RecordBatch:
+        assert self.coming[id(ack)] == (first, last)
+        count = min(last - first + 1, self.most)
+        made = encode_entries([bytes(self.size)] * count, ledger=7, first=first, lac=-1, time=1)
+        ack.complete(parse_entries(made.view, ledger=7, first=first, last=last))
+        return ack.result()
+
+    def read(self, first: int, last: int, ensemble_size: int = 3, write_quorum: int = 3) -> Iterator[RecordBatch]:
+        return read_ahead(first, last, ensemble_size, write_quorum, self.guess, self.start, self.finish)
+
+
+def entries(batches: Iterator[RecordBatch]) -> list[int]:
+    return [entry for batch in batches for entry in batch.entry.tolist()]
+
+
+@pytest.mark.parametrize("guess", [0, 100, 20_000, 1 << 40])
+@pytest.mark.parametrize("most", [1, 7, 1 << 30])
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (5, 5), (3, 300), (0, 299)])
+def test_everything_comes_once_and_in_order(guess: int, most: int, first: int, last: int) -> None:
+    source = Source(20_000, most, guess)
+    assert entries(source.read(first, last)) == list(range(first, last + 1))
+
+
+def test_when_records_are_much_larger_than_was_thought_it_begins_anew() -> None:
+    """Else each of the long stretches would be read alone, a batch at a time."""
+    source = Source(100_000, most=40)
+    batches = source.read(0, 10**6)
+    assert len(next(batches)) == 40
+    assert source.asked[0] == (0, REPLY_BYTES // 1024 // 3 * 3)
+    next(batches)
+    assert [first for first, _ in source.asked[-3:]] == [40 + 19 * n for n in range(1, 4)]
+
+
+def test_nothing_is_read_before_it_is_wanted() -> None:
+    source = Source(100)
+    batches = source.read(0, 10**9)
+    assert source.asked == []
+    next(batches)
+    assert source.asked != []
+
+
+@pytest.mark.parametrize("quorums", [(1, 1), (3, 3), (5, 3), (64, 1)])
+@pytest.mark.parametrize("size", [10, 1000, 50_000])
+def test_what_is_on_its_way_is_bounded(quorums: tuple[int, int], size: int) -> None:
+    """After the first batches, when the records' size is known; several stretches, unless they are very long."""
+    source = Source(size)
+    batches = source.read(0, 10**9, *quorums)
+    for _ in range(8):
+        next(batches)
+    source.peak = 0
+    for _ in range(4):
+        next(batches)
+    assert source.peak * size <= max(AHEAD_BYTES, 2 * (STRETCH_BYTES_MAX // 2)) + 2 * quorums[0] * size
+    stretch_bytes = min(REPLY_BYTES * quorums[0] // quorums[1], STRETCH_BYTES_MAX // 2)
+    assert source.peak * (size + 72) > 2 * stretch_bytes - 2 * quorums[0] * (size + 72)
+
+
+def test_stretches_begin_at_one_bookie_after_the_other() -> None:
+    source = Source(1000)
+    batches = source.read(0, 10**9, 5, 3)
+    for _ in range(20):
+        next(batches)
+    assert {first % 5 for first, _ in source.asked} == set(range(5))
+
+
+def test_what_fails_ends_it() -> None:
+    source = Source(1000)
+    batches = source.read(0, 10**9)
+    next(batches)
+    source.coming.clear()
+    with pytest.raises(KeyError):
+        next(batches)
+    assert list(batches) == []
