@@ -34,6 +34,7 @@ from pyreplog.ledger import handle, recovery, writer
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.handle import Ledger
 from pyreplog.ledger.ledgermetadata import State
+from pyreplog.ledger.staging import Entry
 from tests.ledger.conftest import SEGMENT_BYTES, Apart
 from tests.ledger.standins import FailingStore, Meddler
 
@@ -70,6 +71,36 @@ def test_entries_are_numbered_in_order(ledger: Ledger, cluster: Cluster) -> None
         (batch,) = reader.read()
     assert [(r.value, r.key, r.event_time) for r in batch][:2] == [(b"0", None, None), (b"1", b"key", -5)]
     assert values(cluster, ledger.id) == [b"%d" % n for n in range(5)]
+
+
+def test_who_waited_for_an_append_that_fails_goes_all_the_same(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Entry.of(b"other", None, None, size_max=SEGMENT_BYTES)
+
+    def fail(*_: object) -> None:
+        monkeypatch.undo()
+        assert not ledger._staging.add(other), "it does not wait for the one on its way"
+        raise WrongTypeError("not this one")
+
+    monkeypatch.setattr(ledger, "_append", fail)
+    with pytest.raises(WrongTypeError):
+        ledger.append(b"value")
+    assert other.ack.result(30) == 0
+    assert ledger.append(b"value") == 1
+
+
+def test_appends_of_many_threads_share_batches(ledger: Ledger, meddler: Meddler) -> None:
+    """While one is on its way, the others wait for it together."""
+    meddler.rule(meddler.hold, kind=Kind.ADD)
+    with ThreadPoolExecutor(9) as pool:
+        first = pool.submit(ledger.append, b"first")
+        meddler.wait_for(Kind.ADD, 3)
+        rest = [pool.submit(ledger.append, b"later") for _ in range(8)]
+        while len(ledger._staging) < 8:
+            assert not first.done()
+        meddler.clear()
+        meddler.release()
+        assert first.result(30) == 0 and sorted(late.result(30) for late in rest) == list(range(1, 9))
+    assert meddler.count(Kind.ADD) == 6
 
 
 def test_batches_come_behind_what_was_submitted_before(ledger: Ledger, meddler: Meddler) -> None:
