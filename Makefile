@@ -45,6 +45,7 @@ bench: $(VENV)/built
 
 simulate: $(VENV)/test
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+	$(BIN)/python -m tests.simulation.ha --seeds $(SEEDS)
 
 crash: $(VENV)/test
 	$(BIN)/python -m tests.crash --seeds $(SEEDS)

@@ -65,12 +65,15 @@ class MemoryLog:
         self._show(kept)
         self.unsynced.clear()
 
-    def read(self, ledger: int, first: int, last: int, bytes_max: int, step: int) -> tuple[bytes, int]:
+    def read(self, ledger: int, first: int, last: int, bytes_max: int) -> tuple[bytes, int]:
+        return self.lend(ledger, first, last, bytes_max, 1, 1)
+
+    def lend(self, ledger: int, first: int, last: int, bytes_max: int, step: int, run: int) -> tuple[bytes, int]:
         found = self.held.get(ledger, {})
         out: list[bytes] = []
         size = 0
         for entry in sorted(found):
-            if not first <= entry <= last or (entry - first) % step:
+            if not first <= entry <= last or (entry - first) % step >= run:
                 continue
             if (ledger, entry) in self.damaged:
                 raise CorruptionError("memory", entry, "an intact record", "a damaged one")

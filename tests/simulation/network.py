@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from pyreplog._native.answers import Answer
+from pyreplog._native.quorum import Part
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import DisconnectedError, NotConnectedError, PeerTimeoutError
 from pyreplog.ledger.effects import Send
@@ -18,6 +20,19 @@ if TYPE_CHECKING:
 TIMEOUT_S = 0.03
 CALM_LAG_S = 0.002
 REPEATED = 0.005
+
+
+class _Teller:
+    """What a driver is to an Answer."""
+
+    def __init__(self, client: Client, machine: Any) -> None:
+        self._client, self._machine = client, machine
+
+    def acked(self) -> None:
+        self._client.tell(self._machine, "acked")
+
+    def answered(self, send: Send, reply: Reply) -> None:
+        self._client.tell(self._machine, "replied", send, reply)
 
 
 class Link:
@@ -93,7 +108,12 @@ class Link:
         if waiting is not None:
             self._note("<-", reply, "to", waiting[1].request)
             self.client.heard(reply)
-            self.client.tell(waiting[0], "replied", waiting[1], reply)
+            machine, send = waiting
+            teller = _Teller(self.client, machine)
+            if isinstance(send.about, Part):
+                Answer(teller, send, send.request.ledger, send.about)(reply)
+            else:
+                teller.answered(send, reply)
 
     def _note(self, arrow: str, *words: str | Request | Reply) -> None:
         if self.world.tracing:
@@ -145,5 +165,5 @@ def describe(message: Request | Reply) -> str:
     return f"{flags}{_KIND[message.kind]} {message.first}..{message.last}"
 
 
-_STATUS = ["OK", "FENCED", "UNAUTHORIZED", "READ_ONLY", "UNKNOWN", "REFUSED", "OVERLOADED"]
+_STATUS = ["OK", "FENCED", "UNAUTHORIZED", "READ_ONLY", "UNKNOWN", "REFUSED", "OVERLOADED", "LIMBO", "INVALID"]
 _KIND = ["", "ADD", "READ", "LAST", "SET_LAC", "WAIT_LAC", "STATUS"]

@@ -1,0 +1,121 @@
+"""What the state machines of this package ask for, in order: what is to be durable is so before the next is done."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pyreplog.errors import ReplogError
+from pyreplog.ha.mark import Mark
+from pyreplog.ha.members import Members
+from pyreplog.ha.protocol import Message, Refuse
+from pyreplog.ha.terms import History, Term
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Send a message on a connection."""
+
+    connection: Hashable
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    """Send these last words on a connection and close it; what it still brings counts for nothing."""
+
+    connection: Hashable
+    refusal: Refuse
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The commit point moved: let go of those who wait for it, show it, tell the replicas when it suits."""
+
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class ModeChanged:
+    """The master waits for nobody from now on, or does so again."""
+
+    asynchronous: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """There is a higher term: this node is no master any more. Whoever waits gets a DeposedError."""
+
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMembers:
+    """Make them durable."""
+
+    members: Members
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTerms:
+    """Make promise and history durable, together (`TermsFile.follow`)."""
+
+    term: Term
+    history: History
+
+
+@dataclass(frozen=True, slots=True)
+class StorePromise:
+    """Make it durable (`TermsFile.promise`); from before that on, nothing from masters of lower terms is taken."""
+
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Cut the log to a mark, durably; what is cut is kept aside."""
+
+    to: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """Make a log that is empty and begins at a mark, a copy of the one with this uuid and size of segments."""
+
+    uuid: bytes
+    segment_bytes: int
+    start: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Take the stream from the log's end on. Report `joined(received, synced)` when all before this is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """Readers may read up to there, as far as the log reaches."""
+
+    committed: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Send a message to the master."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Close the connection to the master. permanent: do not try again, somebody has to do something first."""
+
+    error: ReplogError
+    permanent: bool
+
+
+Effect: TypeAlias = (
+    Tell | HangUp | Committed | ModeChanged | Fenced | StoreMembers | StoreTerms | StorePromise | Cut | Make | Joined
+    | Show | Say | Leave
+)  # fmt: skip

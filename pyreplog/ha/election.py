@@ -1,0 +1,214 @@
+"""Elections: how a node becomes master, and how the others answer.
+
+A candidate's term is above all that it has heard of and bears its name. It is elected by |M| - k promises, its own
+included, of each quorum that is in force, if nobody among them holds more: a higher last term or, of the same, a longer
+log (Raft, §5.4.1). Every acknowledged record is held by one of them, with its term, so the winner holds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from pyreplog.errors import HigherTermError, PromotionRefusedError, ReplicationError
+from pyreplog.ha.effects import StorePromise
+from pyreplog.ha.group import AckMode
+from pyreplog.ha.mark import Mark
+from pyreplog.ha.members import Members
+from pyreplog.ha.protocol import NO_UUID, Code, Decline, Prepare, Promise
+from pyreplog.ha.terms import History, Term, Terms
+
+
+class Ask(NamedTuple):
+    """Send a PREPARE to a member. Report `promised`, `declined`, or nothing when it cannot be reached."""
+
+    member: str
+    prepare: Prepare
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """Make durable, in this order, before anything is served: `members`, then terms with `TermsFile.begin(term, start)`
+    (a crash between them must not leave a master with members that earlier ones wrote); then the log is no replica's
+    any more; then a first record of the new term, a marker, is appended.
+
+    possible_loss: what may have been lost by force; "" nothing.
+    """
+
+    term: Term
+    start: Mark
+    members: Members
+    possible_loss: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """It was not elected. Its promise, if it came so far, stands."""
+
+    error: ReplicationError
+
+
+Effect: TypeAlias = StorePromise | Ask | Won | Lost
+
+
+class Election:
+    """Candidacy of `name`. Methods return effects, to be carried out in their order.
+
+    uuid: of its log. terms: as in its file. members: as in its file; of None nobody can be elected but by force.
+    above: a term that is known to exist elsewhere. force: be master with whatever answers there are at the deadline.
+
+    First it asks who would promise, so that a candidate that cannot win deposes nobody (Raft's PreVote, §9.6); then it
+    promises itself and asks for promises. Between that promise and the end nothing is received any more.
+    Not for several threads at once.
+    """
+
+    def __init__(
+        self, name: str, uuid: bytes, terms: Terms, members: Members | None, *, ack: AckMode, above: Term, force: bool
+    ) -> None:
+        self.name, self.members = name, members
+        self.term = max(terms.promised, terms.history.last, above).after(name)
+        self._uuid, self._history, self._ack, self._force = uuid, terms.history, ack, force
+        self._trial = not force
+        self._end: Mark | None = None
+        self._promises: dict[str, Promise] = {}
+        self._declined: dict[str, str] = {}
+        self._asked: set[str] = set()
+        self.is_over = False
+
+    def start(self, end: Mark) -> list[Effect]:
+        """end: of its log as it is now."""
+        if self._force:
+            return [StorePromise(self.term)]
+        if self.members is None:
+            return self._lose(PromotionRefusedError(f"{self.name} knows of no members"))
+        if not self._history.up_to(end).starts:
+            return self._lose(PromotionRefusedError(f"{self.name} holds nothing of the group's log"))
+        self._end = end
+        return self._look()
+
+    def stored(self, end: Mark, history: History, members: Members | None) -> list[Effect]:
+        """The own promise is durable, and then all of the log was synced; it ends there. history, members: as in their
+        files now; a master may have changed them until then."""
+        self._end, self._history = end, history
+        self._learn(members)
+        return self._look()
+
+    def promised(self, member: str, promise: Promise) -> list[Effect]:
+        """Once or more often, in any order."""
+        if self.is_over or promise.term != self.term or promise.trial != self._trial:
+            return []
+        self._promises[member] = promise
+        self._learn(promise.members)
+        return self._look()
+
+    def declined(self, member: str, decline: Decline) -> list[Effect]:
+        """One that is no member any more hears of it this way."""
+        if self.is_over:
+            return []
+        self._learn(decline.members)
+        if decline.code == Code.HIGHER_TERM and decline.promised > self.term:
+            return self._lose(HigherTermError(f"{member}: {decline.text}", decline.promised))
+        self._declined[member] = decline.text
+        return self._look()
+
+    def outdone(self, term: Term) -> list[Effect]:
+        """Before this node promises a higher term itself."""
+        if self.is_over or term <= self.term:
+            return []
+        return self._lose(HigherTermError(f"term {term} was promised while {self.term} was asked for", term))
+
+    def deadline(self) -> list[Effect]:
+        """Whoever has not answered does not count."""
+        if self.is_over:
+            return []
+        if self._end is not None and self._force:
+            return self._win(self._end, self._doubt())
+        return self._lose(PromotionRefusedError(f"term {self.term}: {self._doubt() or 'the log was not synced'}"))
+
+    # ---- deciding -------------------------------------------------------------------------------------------
+
+    def _learn(self, members: Members | None) -> None:
+        """Quorums are those of the newest members that anybody knows. Whoever declined before may have known less."""
+        if members is not None and (self.members is None or members.stamp > self.members.stamp):
+            self.members = members
+            self._asked.intersection_update(self._promises)
+            self._declined.clear()
+
+    def _look(self) -> list[Effect]:
+        if self._end is None or self.members is None:
+            return []
+        asks: list[Effect] = [
+            Ask(member, Prepare(self.term, self._uuid, self.members.stamp, self._trial))
+            for member in sorted(self.members.everyone - self._asked - {self.name})
+        ]
+        self._asked |= self.members.everyone
+        if self.name in self.members.everyone and not self._missing():
+            further = self._further(self._end)
+            if not further:
+                return [*asks, *(self._go_ahead() if self._trial else self._win(self._end, ""))]
+            if not self._force:
+                return [*asks, *self._lose(PromotionRefusedError(f"term {self.term}: {further}"))]
+        return asks
+
+    def _go_ahead(self) -> list[Effect]:
+        """Enough would promise: now they are to."""
+        self._trial, self._end = False, None
+        self._promises.clear()
+        self._asked.clear()
+        return [StorePromise(self.term)]
+
+    def _missing(self) -> int:
+        assert self.members is not None
+        return self.members.missing(frozenset({self.name, *self._promises}))
+
+    def _further(self, end: Mark) -> str:
+        """Who holds more than the candidate; "" nobody."""
+        mine = _reach(self._history, end)
+        for member, promise in sorted(self._promises.items()):
+            theirs = _reach(promise.history, promise.synced if self._ack == "synced" else promise.received)
+            if theirs > mine:
+                held = f"{member} holds term {theirs[0]} up to {theirs[1].position}"
+                return f"{held}, {self.name} term {mine[0]} up to {mine[1].position}: promote {member}"
+        return ""
+
+    def _doubt(self) -> str:
+        """Why acknowledged records may be missing; "" they cannot be."""
+        if self.members is None:
+            return f"{self.name} knows of no members"
+        if self.name not in self.members.everyone:
+            return f"{self.name} is no member"
+        if missing := self._missing():
+            declined = "".join(f"; {member}: {text}" for member, text in sorted(self._declined.items()))
+            return f"{missing} more promises are needed of {', '.join(sorted(self.members.everyone))}{declined}"
+        return "" if self._end is None else self._further(self._end)
+
+    def _win(self, end: Mark, doubt: str) -> list[Effect]:
+        self.is_over = True
+        members = self.members
+        if members is None or self.name not in members.everyone:
+            members = Members.first([self.name], 0)
+        return [Won(self.term, end, members.led_by(self.term), doubt)]
+
+    def _lose(self, error: ReplicationError) -> list[Effect]:
+        self.is_over = True
+        return [Lost(error)]
+
+
+def _reach(history: History, end: Mark) -> tuple[Term, Mark]:
+    """How far a log is: by the term of its last record, then by its length."""
+    return history.up_to(end).last, end
+
+
+def refuse_candidate(prepare: Prepare, uuid: bytes, terms: Terms, members: Members | None) -> Decline | None:
+    """How a node answers a PREPARE; None: it promises. Unless that is a trial: `Following.promised` or `Group.fence`,
+    `Election.outdone`, the promise durable; then Promise with the ends that the log has then. To ask twice does no
+    harm."""
+    if NO_UUID not in (prepare.uuid, uuid) and prepare.uuid != uuid:
+        return Decline(Code.FOREIGN, terms.promised, f"the log here is {uuid.hex()}, not {prepare.uuid.hex()}", members)
+    if prepare.term < terms.promised:
+        text = f"term {prepare.term} is refused: {terms.promised} was promised"
+        return Decline(Code.HIGHER_TERM, terms.promised, text, members)
+    if members is not None and members.stamp >= prepare.stamp and prepare.term.master not in members.everyone:
+        text = f"{prepare.term.master} is none of {', '.join(sorted(members.everyone))}"
+        return Decline(Code.NOT_A_MEMBER, terms.promised, text, members)
+    return None

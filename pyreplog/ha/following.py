@@ -1,0 +1,174 @@
+"""A replica, as a state machine: joins a master, cuts what it must, takes the stream, reports.
+
+The order of what is durable when a master accepts matters: first the promise, then the cut, then the history. A deposed
+master that is cut before it has promised would go on in its old term when it starts again, with other records in it. A
+replica that takes the history before it is cut could leave bytes of an earlier term under the name of a later one, and
+an election would believe them. Nothing is reported before all three: what is counted is promised.
+"""
+
+from __future__ import annotations
+
+from pyreplog.errors import HigherTermError, JoinRefusedError
+from pyreplog.ha.effects import Cut, Effect, Joined, Leave, Make, Say, Show, StoreMembers, StoreTerms
+from pyreplog.ha.joining import NEW_COPY
+from pyreplog.ha.mark import ORIGIN, Mark
+from pyreplog.ha.protocol import (
+    NO_UUID,
+    PERMANENT,
+    Accept,
+    Code,
+    Commit,
+    Join,
+    MembersAre,
+    Message,
+    Progress,
+    Refuse,
+    Stored,
+)
+from pyreplog.ha.terms import Term, Terms
+
+
+class Following:
+    """The replica `name`. Methods return effects, to be carried out in their order; if one fails (disk), the connection
+    is closed and `disconnected` told.
+
+    uuid: of its log, NO_UUID while it has none, or one that holds nothing. terms: promise and history as in its file.
+    committed: commit point as far as it is known. observer: follows, and is no member. Not for several threads at once.
+    """
+
+    def __init__(
+        self, name: str, uuid: bytes, segment_bytes: int, terms: Terms, *, committed: Mark, observer: bool = False
+    ) -> None:
+        self.name, self.observer, self.terms, self.committed = name, observer, terms, committed
+        self.uuid, self.segment_bytes = uuid, segment_bytes
+        self.accepted: Accept | None = None
+        """The master's last word on how to go on; None: there is none."""
+        self.log_start = 0
+        """Position where the master's log begins, as far as it is known."""
+        self.is_streaming = False
+        """Whether log bytes are taken."""
+        self._start = self._end = ORIGIN
+        self._reported: Progress | None = None
+
+    def connected(self, start: Mark, received: Mark, synced: Mark) -> list[Effect]:
+        """There is a connection to what should be the master. start, received, synced: of its own log."""
+        self.disconnected()
+        self._start, self._end = start, received
+        if self.uuid == NO_UUID:
+            received = synced = ORIGIN
+        history = self.terms.history.up_to(received)
+        segment_bytes = 0 if self.uuid == NO_UUID else self.segment_bytes
+        promised = self.terms.promised
+        return [Say(Join(self.uuid, segment_bytes, self.name, self.observer, received, synced, promised, history))]
+
+    def disconnected(self) -> None:
+        """Try again, after a while."""
+        self.accepted, self.is_streaming, self._reported = None, False, None
+
+    def heard(self, message: Message) -> list[Effect]:
+        """From the master, on the present connection."""
+        if isinstance(message, Commit) and self.is_streaming:
+            return self._show(message)
+        if isinstance(message, MembersAre) and self.is_streaming:
+            return [StoreMembers(message.members), Say(Stored(message.members.stamp.version))]
+        if isinstance(message, Accept) and self.accepted is None:
+            return self._accept(message)
+        if isinstance(message, Refuse):
+            return self._refused(message)
+        return self._leave(Code.ABSURD, f"expected what a master says now, found {type(message).__name__}")
+
+    @property
+    def _least(self) -> Term:
+        """No master of a lower term is followed. What an observer promised binds it when it is a member again: it may
+        have wanted to be master, and nobody elects one anew for an observer's sake."""
+        return self.terms.history.last if self.observer else self.terms.promised
+
+    # ---- joining --------------------------------------------------------------------------------------------
+
+    def _accept(self, accept: Accept) -> list[Effect]:
+        if accept.term < self._least:
+            return self._stale(accept)
+        if accept.history.last != accept.term:
+            return self._leave(
+                Code.ABSURD, f"the master of term {accept.term} has a history up to {accept.history.last}"
+            )
+        effects: list[Effect] = []
+        term = max(accept.term, self.terms.promised)
+        if self.uuid == NO_UUID:
+            effects.append(Make(accept.uuid, accept.segment_bytes, accept.resume))
+        elif wrong := self._wrong(accept):
+            return self._leave(Code.ABSURD, wrong)
+        elif accept.resume < self._start:
+            text = f"cut back to {accept.resume.position}, its own log begins at {self._start.position}"
+            return self._leave(Code.BEHIND, f"{text}: {NEW_COPY}")
+        elif accept.resume < self._end:
+            effects += [StoreTerms(term, self.terms.history), Cut(accept.resume)]
+        self.accepted, self.log_start = accept, accept.start.position
+        if self.committed > accept.resume:  # only where somebody was promoted by force, or a master went on alone
+            self.committed = accept.resume
+        return [*effects, StoreTerms(term, accept.history), Joined()]
+
+    def _wrong(self, accept: Accept) -> str:
+        """What the master must not say about where to go on; "" nothing. Its end is not known here: beyond its last
+        term's start it can only tell to keep what there is of that term."""
+        if (accept.uuid, accept.segment_bytes) != (self.uuid, self.segment_bytes):
+            return f"the master accepts, with log {accept.uuid.hex()} in segments of {accept.segment_bytes} bytes"
+        mine = self.terms.history.up_to(self._end)
+        common = mine.common_point(self._end, accept.history, max(self._end, accept.resume))
+        is_empty = not mine.starts and accept.resume == accept.start == self._end
+        if is_empty or common == accept.resume:
+            return ""
+        return f"the master says to go on at {accept.resume}, the histories part at {common}"
+
+    def joined(self, received: Mark, synced: Mark) -> list[Effect]:
+        """All that ACCEPT asked for is done. The stream begins, the first report counts from here."""
+        accept = self.accepted
+        if accept is None:
+            return []
+        self.uuid, self.segment_bytes = accept.uuid, accept.segment_bytes
+        self.terms = Terms(max(accept.term, self.terms.promised), accept.history)
+        self.is_streaming = True
+        return self.progressed(received, synced)
+
+    # ---- streaming ------------------------------------------------------------------------------------------
+
+    def progressed(self, received: Mark, synced: Mark) -> list[Effect]:
+        """The log has, and has synced, so much. To be told after each batch that was received, and each sync."""
+        self._end = received
+        progress = Progress(received, synced)
+        if not self.is_streaming or progress == self._reported:
+            return []
+        self._reported = progress
+        return [Say(progress)]
+
+    def _show(self, commit: Commit) -> list[Effect]:
+        """The commit point never goes back, and says nothing of what is not here yet."""
+        self.log_start = commit.start
+        if commit.committed <= self.committed:
+            return []
+        self.committed = commit.committed
+        return [Show(self.committed)]
+
+    # ---- leaving --------------------------------------------------------------------------------------------
+
+    def promised(self, terms: Terms) -> list[Effect]:
+        """Before a promise to a candidate is stored: nothing more is taken from a master of a lower term."""
+        self.terms = terms
+        if self.accepted is None or self.accepted.term >= self._least:
+            return []
+        return self._stale(self.accepted)
+
+    def _stale(self, accept: Accept) -> list[Effect]:
+        self.disconnected()
+        promised = self._least
+        message = f"term {accept.term} is refused: {promised} was promised; look for the newer master"
+        refusal = Refuse(Code.HIGHER_TERM, message)
+        return [Say(refusal), Leave(HigherTermError(message, promised), permanent=False)]
+
+    def _refused(self, refusal: Refuse) -> list[Effect]:
+        self.disconnected()
+        return [Leave(JoinRefusedError(refusal.code, refusal.text), permanent=refusal.code in PERMANENT)]
+
+    def _leave(self, code: Code, text: str) -> list[Effect]:
+        self.disconnected()
+        return [Say(Refuse(code, text)), Leave(JoinRefusedError(code, text), permanent=True)]

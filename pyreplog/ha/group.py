@@ -1,0 +1,403 @@
+"""The master of a replica group, as a state machine: who follows, what is committed, whether it is master still.
+
+Rules and their sources: progress is a member's, not a connection's, and judged before it counts (RocketMQ counts
+connections and believes everything, facts §1.6); the commit point is the k-th largest mark of the others, bounded by
+the master's own, and moves only with records of its own term (Raft, §5.4.2); joint consensus while members change
+(Raft, §6); after too long a wait the master goes on alone, and comes back by itself (MySQL semi-sync, rpl_semi_sync).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from pyreplog._native.quorum import kth_largest
+from pyreplog.config import Settings
+from pyreplog.errors import ConfigError, HigherTermError, InvalidArgumentError, NotEnoughReplicasError
+from pyreplog.ha.effects import Committed, Effect, Fenced, HangUp, ModeChanged, StoreMembers, Tell
+from pyreplog.ha.fallback import Fallback
+from pyreplog.ha.joining import NEW_COPY, Source, foreign, judge
+from pyreplog.ha.mark import ORIGIN, Mark
+from pyreplog.ha.members import Members, Quorum
+from pyreplog.ha.protocol import NO_UUID, Code, Commit, Decline, Join, MembersAre, Prepare, Progress, Refuse
+from pyreplog.ha.standing import Limits, Standing, StandingStats
+from pyreplog.ha.terms import Term
+
+AckMode = Literal["received", "synced"]
+ACK_MODES: tuple[AckMode, ...] = ("received", "synced")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupConfig(Settings):
+    """Settings of a master. How many replicas are waited for, `sync_replicas`, is in `Members`: elections need it.
+
+    ack: what a replica must have done with a record before it is acknowledged: "received", it is in its log (of the
+    master, too, only this is asked); "synced", both have it on disk.
+    min_in_sync: appends are refused while fewer replicas (members other than the master) are connected and caught up.
+    in_sync_bytes, in_sync_ms: who is caught up: so many bytes behind at most, and level with the master so recently.
+    fallback_after_ms: after waiting so long in vain the master waits for nobody until enough replicas have caught up;
+    None: never.
+    retention_hold_bytes: as much of the log, at most, is kept for replicas that are behind; for one that left, as long
+    as `remember_ms`.
+    """
+
+    ack: AckMode = "synced"
+    min_in_sync: int = 0
+    in_sync_bytes: int = 64 << 20
+    in_sync_ms: int = 15_000
+    fallback_after_ms: int | None = None
+    retention_hold_bytes: int = 1 << 40
+    remember_ms: int = 600_000
+
+    def __post_init__(self) -> None:
+        if self.ack not in ACK_MODES:
+            raise ConfigError(f"ack: expected one of {', '.join(ACK_MODES)}, found {self.ack!r}")
+        self._check_int("min_in_sync", 0, 255)
+        self._check_int("fallback_after_ms", 0, 1 << 40, optional=True)
+        for name in ("in_sync_bytes", "in_sync_ms", "retention_hold_bytes", "remember_ms"):
+            self._check_int(name, 0, 1 << 62)
+
+
+class GroupStats(NamedTuple):
+    """A master's group, for people. fallbacks: how often it went on alone; alone_commits: how often the commit point
+    moved meanwhile; refused: joins, reports: from replicas, absurd ones not counted."""
+
+    term: Term
+    fenced: Term | None
+    members: Members
+    committed: Mark
+    asynchronous: bool
+    fallbacks: int
+    alone_commits: int
+    refused: int
+    reports: int
+    replicas: tuple[StandingStats, ...]
+
+
+class Group:
+    """The master `name` of one term. Methods return effects, to be carried out in their order.
+
+    source: the log as it is now; its term is this one, its history ends with it. synced: end of what is on disk.
+    members: as of this node's file. committed: commit point as far as it is known. Not for several threads at once.
+    """
+
+    def __init__(
+        self, name: str, source: Source, synced: Mark, members: Members, config: GroupConfig, *, committed: Mark
+    ) -> None:
+        self.name, self.config, self.members = name, config, members
+        self.term, self.committed = source.term, committed
+        self.fenced: Term | None = None
+        self._uuid, self._segment_bytes, self._history = source.uuid, source.segment_bytes, source.history
+        self._start, self._end, self._synced = source.start, source.end, synced
+        self._term_start = source.term_start
+        self._standings: dict[str, Standing] = {}
+        self._connected: dict[Hashable, Standing] = {}
+        self._stored = {name}  # who has the present members on disk
+        self._changing_from = source.end  # all that former members alone may have acknowledged, to whichever process
+        self._limits = Limits(config.in_sync_bytes, config.in_sync_ms * 1000)
+        limit_ms = config.fallback_after_ms
+        self._fallback = Fallback(None if limit_ms is None else limit_ms * 1000)
+        self._refused = self._reports = 0
+
+    # ---- where it stands ------------------------------------------------------------------------------------
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether it went on alone, waiting for nobody."""
+        return self._fallback.is_alone
+
+    @property
+    def own(self) -> Mark:
+        """Of what the master itself has, as much as it acknowledges."""
+        return self._synced if self.config.ack == "synced" else self._end
+
+    @property
+    def replicated(self) -> Mark | None:
+        """The highest mark that the master and enough replicas have; None: no record of this term."""
+        mark = min(self.own, *(self._reached_by(quorum) for quorum in self.members.quorums))
+        return mark if mark.position > self._term_start.position else None
+
+    def _reached_by(self, quorum: Quorum) -> Mark:
+        """What k of its members beside the master have; k + 1, where a change is about to bring the master in."""
+        marks = [self._counted(name) for name in quorum.names]
+        position = kth_largest([mark.position for mark in marks], quorum.k + 1)
+        return next(mark for mark in marks if mark.position == position)
+
+    def _counted(self, name: str) -> Mark:
+        """What a member is known to have."""
+        if name == self.name:
+            return self.own
+        standing = self._standings.get(name)
+        is_known = standing is not None and standing.counts and not standing.observer
+        return self._mark(standing) if standing is not None and is_known else ORIGIN
+
+    def _mark(self, standing: Standing) -> Mark:
+        return standing.synced if self.config.ack == "synced" else standing.received
+
+    @property
+    def commit(self) -> Commit:
+        """What replicas are told now and then."""
+        return Commit(self.committed, self._start.position)
+
+    def in_sync(self, now_us: int) -> list[str]:
+        """Names of the other members that are connected and caught up."""
+        return [
+            name
+            for name, standing in self._standings.items()
+            if name in self.members.everyone
+            and not standing.observer
+            and standing.is_in_sync(self._mark(standing), self._end, now_us, self._limits)
+        ]
+
+    def admit(self, now_us: int) -> None:
+        """Called before anything is appended. HigherTermError; NotEnoughReplicasError."""
+        if self.fenced is not None:
+            raise HigherTermError(f"term {self.term} is over: {self.fenced} was promised", self.fenced)
+        least = self.config.min_in_sync
+        if least and len(found := self.in_sync(now_us)) < least:
+            raise NotEnoughReplicasError(
+                f"min_in_sync: expected {least} replicas connected and caught up, found {', '.join(found) or 'none'}"
+            )
+
+    def floor(self, now_us: int) -> int | None:
+        """Position from which on the log is kept for replicas; None: for none."""
+        remembered = now_us - self.config.remember_ms * 1000
+        needed = [
+            standing.received.position
+            for standing in self._standings.values()
+            if standing.connection is not None
+            or (standing.left_us >= remembered and not standing.observer and standing.name in self.members.everyone)
+        ]
+        return max(min(needed), self._end.position - self.config.retention_hold_bytes) if needed else None
+
+    def stats(self, now_us: int) -> GroupStats:
+        replicas = tuple(
+            standing.stats(self._mark(standing), self._end, now_us, self._limits)
+            for standing in self._standings.values()
+        )
+        return GroupStats(
+            self.term, self.fenced, self.members, self.committed, self.asynchronous, self._fallback.count,
+            self._fallback.commits, self._refused, self._reports, replicas,
+        )  # fmt: skip
+
+    # ---- the log --------------------------------------------------------------------------------------------
+
+    def appended(self, end: Mark, synced: Mark, now_us: int) -> list[Effect]:
+        """The log ends there now. To be told before anything up to there is sent; once per batch is enough."""
+        self._end, self._synced = end, synced
+        return self._advance(now_us)
+
+    def trimmed(self, start: Mark) -> None:
+        """The log begins there now."""
+        self._start = start
+
+    # ---- replicas -------------------------------------------------------------------------------------------
+
+    def join(self, connection: Hashable, join: Join, now_us: int) -> list[Effect]:
+        """A replica wants to follow: it is accepted or refused."""
+        if self.fenced is not None:
+            return [HangUp(connection, self._over(self.fenced))]
+        if connection in self._connected:
+            return self._drop(connection, Refuse(Code.ABSURD, "it has joined on this connection already"), now_us)
+        if (refusal := self._unwelcome(join)) is not None:
+            is_newer = refusal.code == Code.HIGHER_TERM and self._is_member(join)
+            fencing = self.fence(join.promised, now_us) if is_newer else []
+            return [*fencing, *self._refuse(connection, refusal)]
+        answer = judge(join, self._source())
+        if isinstance(answer, Refuse):
+            return self._refuse(connection, answer)
+        return [
+            *self._admit(connection, join, answer.resume, now_us),
+            Tell(connection, answer),
+            *self._tell(connection),
+        ]
+
+    def _is_member(self, join: Join) -> bool:
+        return not join.observer and join.member in self.members.everyone
+
+    def _unwelcome(self, join: Join) -> Refuse | None:
+        """Why it cannot follow, whatever its log looks like."""
+        name, standing = join.member, self._standings.get(join.member)
+        if name == self.name or not (join.observer or self._is_member(join)):
+            names = ", ".join(self.members.quorum.names)
+            return Refuse(Code.NOT_A_MEMBER, f"{name} is no replica of {self.name}; members are {names}: add it")
+        if join.uuid not in (NO_UUID, self._uuid):  # what it promised to others is not about this log
+            return foreign(join.uuid, self._uuid)
+        known = join.history.last if join.observer else join.promised
+        if known > self.term:
+            return self._over(known)
+        if standing is not None and not join.observer and join.synced < standing.proven:
+            had = f"{name} had synced {standing.proven.position}, now {join.synced.position}"
+            return Refuse(Code.LOST, f"{had}: {NEW_COPY}")
+        return None
+
+    def _admit(self, connection: Hashable, join: Join, resume: Mark, now_us: int) -> list[Effect]:
+        """Its earlier connection, if any, ends."""
+        standing = self._standings.setdefault(join.member, Standing(join.member, now_us))
+        effects: list[Effect] = []
+        if standing.connection is not None:
+            del self._connected[standing.connection]
+            effects.append(HangUp(standing.connection, Refuse(Code.REPLACED, f"{join.member} has connected again")))
+        self._connected[connection] = standing
+        standing.joined(connection, join.observer, resume, min(join.synced, resume), self._end, now_us)
+        return effects
+
+    def _source(self) -> Source:
+        return Source(self._uuid, self._segment_bytes, self.term, self._history, self._start, self._end)
+
+    def _tell(self, connection: Hashable) -> list[Effect]:
+        return [Tell(connection, MembersAre(self.members))]
+
+    def _over(self, higher: Term) -> Refuse:
+        return Refuse(Code.HIGHER_TERM, f"term {self.term} is over, {higher} was promised: look for the newer master")
+
+    def _refuse(self, connection: Hashable, refusal: Refuse) -> list[Effect]:
+        self._refused += 1
+        return [HangUp(connection, refusal)]
+
+    def _drop(self, connection: Hashable, refusal: Refuse, now_us: int) -> list[Effect]:
+        self.disconnected(connection, now_us)
+        return self._refuse(connection, refusal)
+
+    def disconnected(self, connection: Hashable, now_us: int) -> None:
+        """What its replica has reported still counts: it is there."""
+        standing = self._connected.pop(connection, None)
+        if standing is not None:
+            standing.left(now_us)
+            if standing.observer:
+                del self._standings[standing.name]
+
+    def progress(self, connection: Hashable, progress: Progress, sent: int, now_us: int) -> list[Effect]:
+        """A replica reports. sent: position up to which the log was sent on this connection."""
+        standing = self._connected.get(connection)
+        if standing is None or self.fenced is not None:
+            return []
+        absurdity = standing.absurdity(progress, sent, self._end)
+        if absurdity:
+            return self._drop(connection, Refuse(Code.ABSURD, f"{standing.name}: {absurdity}"), now_us)
+        self._reports += 1
+        mark = progress.synced if self.config.ack == "synced" else progress.received
+        standing.reported(progress, mark, self._end, now_us)
+        if not self.asynchronous and self.members.former is None and mark <= self.committed:
+            return []
+        return self._advance(now_us)
+
+    # ---- the commit point -----------------------------------------------------------------------------------
+
+    def _advance(self, now_us: int) -> list[Effect]:
+        if self.fenced is not None:
+            return []
+        effects: list[Effect] = []
+        reached = self.replicated
+        if self.asynchronous and self._have_caught_up():
+            self._fallback.end()
+            effects.append(ModeChanged(False))
+        if self.asynchronous and self._synced.position > self._term_start.position:
+            self._fallback.commits += self._synced > self.committed
+            reached = self._synced
+        if reached is not None and reached > self.committed:
+            self.committed = reached
+            effects.append(Committed(reached))
+        self._fallback.wait(self.own, self.committed, now_us)
+        return [*effects, *self._complete_change()]
+
+    def _have_caught_up(self) -> bool:
+        """Whether enough replicas are level with the master, or were since it went on alone."""
+        level = {
+            name
+            for name, standing in self._standings.items()
+            if standing.counts
+            and not standing.observer
+            and (self._mark(standing) >= self._end or standing.caught_up_us > self._fallback.since_us)
+        }
+        level.add(self.name)
+        return all(len(level.intersection(quorum.names)) > quorum.k for quorum in self.members.quorums)
+
+    def tick(self, now_us: int) -> list[Effect]:
+        """Time has passed. To be called a few times within `fallback_after_ms`."""
+        if self.fenced is not None or not self._fallback.is_due(now_us):
+            return []
+        self._fallback.begin(now_us)
+        return [ModeChanged(True), *self._advance(now_us)]
+
+    def absent(self) -> list[str]:
+        """Members that do not follow. To be sent `probe` every now and then, so that a master that everybody left hears
+        why."""
+        here = {standing.name for standing in self._connected.values() if not standing.observer}
+        return sorted(self.members.everyone - here - {self.name})
+
+    @property
+    def probe(self) -> Prepare:
+        """What a candidate of this term would ask: whoever promised a higher one says so."""
+        return Prepare(self.term, self._uuid, self.members.stamp)
+
+    def declined(self, decline: Decline, now_us: int) -> list[Effect]:
+        """A member's answer to `probe`."""
+        return self.fence(decline.promised, now_us) if decline.code == Code.HIGHER_TERM else []
+
+    def fence(self, term: Term, now_us: int) -> list[Effect]:
+        """A higher term was met, or is about to be promised: nothing is acknowledged from now on."""
+        if self.fenced is not None or term <= self.term:
+            return []
+        self.fenced = term
+        hang_ups = [HangUp(connection, self._over(term)) for connection in self._connected]
+        for connection in list(self._connected):
+            self.disconnected(connection, now_us)
+        return [Fenced(term), *hang_ups]
+
+    # ---- members --------------------------------------------------------------------------------------------
+
+    def change_members(self, names: Iterable[str], sync_replicas: int, *, force: bool = False) -> list[Effect]:
+        """Begin a change; `members.former` is None again when it is complete. force: at once, though members that
+        cannot be asked may elect somebody who lacks acknowledged records.
+
+        HigherTermError; ChangeUnderWayError; InvalidArgumentError.
+        """
+        if self.fenced is not None:
+            raise HigherTermError(f"term {self.term} is over: {self.fenced} was promised", self.fenced)
+        wanted = Quorum.of(names, sync_replicas)
+        if self.name not in wanted.names:
+            raise InvalidArgumentError(f"{self.name} is the master and stays a member: promote another one first")
+        begun = self.members.forced(wanted) if force else self.members.change(wanted)
+        self._changing_from = self._end
+        return [*self._adopt(begun), *self._complete_change()]
+
+    def not_stored(self, members: Members) -> None:
+        """The disk did not take the last change: these are on it, and in force. All replicas have to join again."""
+        self.members, self._stored = members, {self.name}
+
+    def _adopt(self, members: Members) -> list[Effect]:
+        gone = self.members.everyone - members.everyone
+        self.members, self._stored = members, {self.name}
+        effects: list[Effect] = [StoreMembers(members)]
+        for connection, standing in list(self._connected.items()):
+            effects += self._tell(connection)
+            if standing.name in gone and not standing.observer:
+                del self._connected[connection]
+                effects.append(HangUp(connection, Refuse(Code.NOT_A_MEMBER, f"{standing.name} was removed")))
+        for name in gone:
+            if name in self._standings and not self._standings[name].observer:
+                del self._standings[name]
+        return effects
+
+    def members_stored(self, connection: Hashable, version: int) -> list[Effect]:
+        """A replica has the members of that version on disk."""
+        standing = self._connected.get(connection)
+        if standing is None or self.fenced is not None or version != self.members.stamp.version:
+            return []
+        self._stored.add(standing.name)
+        return self._complete_change()
+
+    def _complete_change(self) -> list[Effect]:
+        """When every election hears of the new members, and they have all that there was before."""
+        if (
+            self.members.former is None
+            or self.asynchronous
+            or not self.members.is_known_to_old(frozenset(self._stored))
+        ):
+            return []
+        reached = self.replicated
+        if reached is None or reached < self._changing_from:
+            return []
+        return self._adopt(self.members.completed())

@@ -1,0 +1,91 @@
+"""Whether a replica fits the log that it wants to follow, and where its copy goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyreplog.errors import InvalidArgumentError
+from pyreplog.ha.mark import ORIGIN, Mark
+from pyreplog.ha.protocol import NO_UUID, VERSION, Accept, Code, Join, Refuse
+from pyreplog.ha.terms import History, Term
+
+
+@dataclass(frozen=True)
+class Source:
+    """The log that is streamed, as it is now. start, end: of what it holds."""
+
+    uuid: bytes
+    segment_bytes: int
+    term: Term
+    history: History
+    start: Mark
+    end: Mark
+
+    @property
+    def term_start(self) -> Mark:
+        """Where its term began. InvalidArgumentError: its history does not end with it."""
+        start = self.history.start_of(self.term)
+        if start is None or self.history.last != self.term:
+            raise InvalidArgumentError(f"expected a history that ends with term {self.term}, found {self.history.last}")
+        return start
+
+    def accept(self, resume: Mark) -> Accept:
+        return Accept(self.uuid, self.segment_bytes, self.term, self.history, self.start, resume)
+
+
+NEW_COPY = "remove this member, empty its directory, add it under another name: it takes a new copy"
+"""Under its old name it would break the promises that it has forgotten: a deposed master still counts that name."""
+
+
+def judge(join: Join, source: Source) -> Accept | Refuse:
+    """Where the replica goes on, or why it cannot and what to do. Terms promised are not looked at."""
+    refusal = _misfit(join, source)
+    if refusal is not None:
+        return refusal
+    if join.uuid == NO_UUID or (not join.history.starts and join.received == source.start):
+        return source.accept(source.start)
+    if join.received.position < source.start.position:
+        return _behind(join.received, source)
+    if join.history.last == source.history.last and join.received.position > source.end.position:
+        return Refuse(
+            Code.AHEAD,
+            f"the replica ends at {join.received.position}, its master, of the same term {source.history.last}, "
+            f"at {source.end.position}: the master lost records; promote the replica",
+        )
+    common = join.history.common_point(join.received, source.history, source.end)
+    if common is None:
+        return Refuse(Code.DIVERGED, f"the two logs have no term in common: {NEW_COPY}")
+    if common.position < source.start.position:
+        return _behind(common, source)
+    return source.accept(common)
+
+
+def foreign(uuid: bytes, expected: bytes) -> Refuse:
+    return Refuse(
+        Code.FOREIGN, f"the replica's log is {uuid.hex()}, the master's {expected.hex()}: use another directory"
+    )
+
+
+def _misfit(join: Join, source: Source) -> Refuse | None:
+    if join.version != VERSION:
+        return Refuse(
+            Code.VERSION, f"the replica speaks version {join.version}, its master {VERSION}: upgrade the older"
+        )
+    if join.synced > join.received or join.history != join.history.up_to(join.received):
+        return Refuse(Code.ABSURD, f"a log that ends at {join.received} is synced to {join.synced}, of {join.history}")
+    if join.uuid == NO_UUID:
+        is_empty = join.received == ORIGIN and not join.history.starts
+        return None if is_empty else Refuse(Code.ABSURD, f"without a log, the replica claims to end at {join.received}")
+    if join.uuid != source.uuid:
+        return foreign(join.uuid, source.uuid)
+    if join.segment_bytes != source.segment_bytes:
+        return Refuse(
+            Code.FOREIGN,
+            f"the replica's segments have {join.segment_bytes} bytes, the master's {source.segment_bytes}: {NEW_COPY}",
+        )
+    return None
+
+
+def _behind(end: Mark, source: Source) -> Refuse:
+    text = f"what follows {end.position} is gone, the master's log begins at {source.start.position}: {NEW_COPY}"
+    return Refuse(Code.BEHIND, text)

@@ -1,0 +1,181 @@
+"""Members of a replica group: who is counted. File `members` of a log directory.
+
+Of |M| members a record is acknowledged when the master and k others have it; an election needs |M| - k promises. So
+every election hears of every acknowledged record. A change of members is joint consensus (Raft, §6): until it is
+complete, both the former and the new members have to acknowledge, and to elect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from pyreplog._native.quorum import MAX_ENSEMBLE
+from pyreplog.errors import ChangeUnderWayError, CorruptionError, InvalidArgumentError, InvalidMessageError
+from pyreplog.ha.fields import NAME_BYTES_MAX, FieldReader, FieldWriter
+from pyreplog.ha.terms import NO_TERM, Term, read_term, seal, unseal, write_term
+from pyreplog.log.files import Files
+
+MEMBERS = "members"
+MAGIC = b"RPMEMB01"
+MEMBERS_MAX = MAX_ENSEMBLE
+"""Replicas that are to be no members, observers, there may be any number of."""
+
+
+class Stamp(NamedTuple):
+    """Which of two member lists is newer. A master whose members nobody else knew cannot outdo later masters."""
+
+    term: Term
+    version: int
+
+
+class Quorum(NamedTuple):
+    """Names of members, ascending, and k: how many besides the master have to have a record."""
+
+    names: tuple[str, ...]
+    k: int
+
+    @property
+    def promises(self) -> int:
+        """How many must promise a new term."""
+        return len(self.names) - self.k
+
+    @classmethod
+    def of(cls, names: Iterable[str], k: int) -> Quorum:
+        """InvalidArgumentError: there is no such group."""
+        listed = list(names)
+        found = cls(tuple(sorted(set(listed))), k)
+        if not 1 <= len(listed) == len(found.names) <= MEMBERS_MAX:
+            raise InvalidArgumentError(f"expected 1 to {MEMBERS_MAX} members, all different, found {listed}")
+        for name in listed:
+            if not 1 <= len(name.encode()) <= NAME_BYTES_MAX:
+                raise InvalidArgumentError(f"a member's name has 1 to {NAME_BYTES_MAX} bytes, found {name!r}")
+        if not 0 <= k < len(listed):
+            raise InvalidArgumentError(
+                f"sync_replicas: expected 0 to {len(listed) - 1} of {len(listed)} members, found {k}"
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class Members:
+    """As of one stamp. former: the quorum before the change that is under way."""
+
+    stamp: Stamp
+    quorum: Quorum
+    former: Quorum | None = None
+
+    @classmethod
+    def first(cls, names: Iterable[str], sync_replicas: int) -> Members:
+        """Of a new group. InvalidArgumentError."""
+        return cls(Stamp(NO_TERM, 1), Quorum.of(names, sync_replicas))
+
+    @property
+    def quorums(self) -> tuple[Quorum, ...]:
+        """What has to agree, each by itself."""
+        return (self.quorum,) if self.former is None else (self.former, self.quorum)
+
+    @property
+    def everyone(self) -> frozenset[str]:
+        return frozenset(name for quorum in self.quorums for name in quorum.names)
+
+    @property
+    def sync_replicas(self) -> int:
+        return max(quorum.k for quorum in self.quorums)
+
+    def missing(self, promised: frozenset[str]) -> int:
+        """How many promises an election lacks; 0: it has enough."""
+        return max(max(0, quorum.promises - len(promised.intersection(quorum.names))) for quorum in self.quorums)
+
+    def change(self, wanted: Quorum) -> Members:
+        """Begin a change. ChangeUnderWayError."""
+        if self.former is not None:
+            raise ChangeUnderWayError(f"a change from {self.former} to {self.quorum} is under way")
+        return Members(self._next(), wanted, self.quorum)
+
+    def forced(self, wanted: Quorum) -> Members:
+        """Change at once, whoever knows of it."""
+        return Members(self._next(), wanted)
+
+    def completed(self) -> Members:
+        return Members(self._next(), self.quorum)
+
+    def is_known_to_old(self, stored: frozenset[str]) -> bool:
+        """Whether so many of the former members have stored this that every election among them hears of it."""
+        return self.former is None or len(stored.intersection(self.former.names)) > self.former.k
+
+    def led_by(self, term: Term) -> Members:
+        """What a new master hands on: newer than all that earlier masters wrote. A change that would remove the new
+        master is turned round: both quorums have to agree either way."""
+        stamp = Stamp(term, self.stamp.version + 1)
+        if self.former is not None and term.master not in self.quorum.names:
+            return Members(stamp, self.former, self.quorum)
+        return replace(self, stamp=stamp)
+
+    def _next(self) -> Stamp:
+        return Stamp(self.stamp.term, self.stamp.version + 1)
+
+    def encode(self) -> bytes:
+        """The file."""
+        fields = FieldWriter("<")
+        write_members(fields, self)
+        return seal(MAGIC, fields.take())
+
+    @classmethod
+    def decode(cls, path: Path, data: bytes) -> Members:
+        """CorruptionError; FormatVersionError."""
+        fields = unseal(path, MAGIC, data)
+        try:
+            found = read_members(fields)
+            fields.end()
+        except InvalidMessageError as error:
+            raise CorruptionError(path, 0, "intact members", str(error)) from error
+        return found
+
+
+def write_members(fields: FieldWriter, members: Members) -> None:
+    write_term(fields, members.stamp.term)
+    fields.numbers("QB", members.stamp.version, members.former is not None)
+    for names, k in reversed(members.quorums):
+        fields.numbers("BB", k, len(names))
+        for name in names:
+            fields.name(name)
+
+
+def read_members(fields: FieldReader) -> Members:
+    term = read_term(fields)
+    (version,) = fields.numbers("Q")
+    is_changing = fields.flag()
+    quorum = _read_quorum(fields)
+    return Members(Stamp(term, version), quorum, _read_quorum(fields) if is_changing else None)
+
+
+def _read_quorum(fields: FieldReader) -> Quorum:
+    k, count = fields.numbers("BB")
+    names = [fields.name() for _ in range(count)]
+    try:
+        found = Quorum.of(names, k)
+    except InvalidArgumentError as error:
+        raise fields.error("members", str(error)) from error
+    if list(found.names) != names:
+        raise fields.error("names in order", ", ".join(names))
+    return found
+
+
+class MembersFile:
+    """Keeps the members that a node knows of. Not for several threads at once.
+
+    Errors of opening it: CorruptionError, FormatVersionError; of `store`: OSError, nothing changed then.
+    """
+
+    def __init__(self, directory: Path, files: Files) -> None:
+        self._path, self._files = directory / MEMBERS, files
+        self.members = Members.decode(self._path, self._path.read_bytes()) if self._path.exists() else None
+
+    def store(self, members: Members) -> None:
+        """Durable when it returns. A master's members replace any others, even newer ones: nobody elected those."""
+        if members != self.members:
+            self._files.replace_small(self._path, members.encode())
+            self.members = members

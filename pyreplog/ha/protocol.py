@@ -1,0 +1,381 @@
+"""What the nodes of a replica group say to each other, in control bodies (FORMAT.md, "Replication").
+
+State machines exchange these objects; only drivers encode them. Nothing is believed before it is bounded, and bytes
+that are no message raise InvalidMessageError.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from pyreplog.errors import InvalidMessageError
+from pyreplog.ha.fields import FieldReader, FieldWriter
+from pyreplog.ha.mark import Mark
+from pyreplog.ha.members import Members, Stamp, read_members, write_members
+from pyreplog.ha.terms import History, Term, read_history, read_term, write_history, write_term
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+VERSION = 1
+_PROGRESS = struct.Struct(">Bqqqq")
+NO_UUID = bytes(16)
+
+
+class Kind(IntEnum):
+    """First byte of a control body."""
+
+    JOIN = 1
+    PROGRESS = 2
+    STORED = 3
+    ACCEPT = 4
+    REFUSE = 5
+    COMMIT = 6
+    MEMBERS = 7
+    PREPARE = 8
+    PROMISE = 9
+    DECLINE = 10
+    ASK_STATUS = 11
+    STATUS = 12
+    COMMAND = 13
+
+
+class Code(IntEnum):
+    """Why a replica, a master or a candidate is refused."""
+
+    VERSION = 1  # of the protocol
+    FOREIGN = 2  # another log
+    NOT_A_MEMBER = 3
+    BEHIND = 4  # the master's log begins later than the replica's ends
+    AHEAD = 5  # the replica has more of the same term than its master
+    DIVERGED = 6  # nothing proves that the two logs have anything in common
+    LOST = 7  # the replica lacks what it had synced
+    ABSURD = 8  # progress that cannot be
+    HIGHER_TERM = 9
+    REPLACED = 10  # the same member connected again
+    NOT_MASTER = 11
+
+
+PERMANENT = frozenset({Code.VERSION, Code.FOREIGN, Code.BEHIND, Code.AHEAD, Code.DIVERGED, Code.LOST, Code.ABSURD})
+"""Trying again later does not help: somebody has to do something."""
+
+
+class Join(NamedTuple):
+    """Replica -> master, first of all. uuid: of the log; NO_UUID: there is none yet. received, synced: ends of what it
+    has. history: up to received."""
+
+    uuid: bytes
+    segment_bytes: int
+    member: str
+    observer: bool
+    received: Mark
+    synced: Mark
+    promised: Term
+    history: History
+    version: int = VERSION
+
+
+class Progress(NamedTuple):
+    """Replica -> master: ends of what it has; after it has stored the promise and history of ACCEPT."""
+
+    received: Mark
+    synced: Mark
+
+
+class Stored(NamedTuple):
+    """Replica -> master: the members of that version are durable here."""
+
+    version: int
+
+
+class Accept(NamedTuple):
+    """Master -> replica. start: of the master's log. resume: cut to it if beyond; the stream begins there."""
+
+    uuid: bytes
+    segment_bytes: int
+    term: Term
+    history: History
+    start: Mark
+    resume: Mark
+
+
+class Refuse(NamedTuple):
+    """Either way, last word on a connection. text: what to do."""
+
+    code: int
+    text: str
+
+
+class Commit(NamedTuple):
+    """Master -> replica. start: position where the master's log begins."""
+
+    committed: Mark
+    start: int
+
+
+class MembersAre(NamedTuple):
+    """Master -> replica; answered by Stored."""
+
+    members: Members
+
+
+class Prepare(NamedTuple):
+    """Candidate -> node: follow nobody below this term, of which the candidate would be master. uuid: of its log.
+    stamp: of the members that it knows. trial: only say whether you would."""
+
+    term: Term
+    uuid: bytes
+    stamp: Stamp
+    trial: bool = False
+
+
+class Promise(NamedTuple):
+    """Answer: durable, but for a trial's. received, synced: ends of what it has, and will not get more of below `term`.
+    history: up to received."""
+
+    term: Term
+    history: History
+    received: Mark
+    synced: Mark
+    members: Members | None
+    trial: bool = False
+
+
+class Decline(NamedTuple):
+    """The other answer. promised: the highest term it knows of."""
+
+    code: int
+    promised: Term
+    text: str
+    members: Members | None
+
+
+class AskStatus(NamedTuple):
+    """Anybody -> node."""
+
+
+class Status(NamedTuple):
+    """Answer, JSON."""
+
+    json: bytes
+
+
+class Command(NamedTuple):
+    """Whoever runs the node -> node: do something (JSON, see `commands`); answered by Status."""
+
+    json: bytes
+
+
+Message: TypeAlias = (
+    Join | Progress | Stored | Accept | Refuse | Commit | MembersAre | Prepare | Promise | Decline | AskStatus | Status
+    | Command
+)  # fmt: skip
+
+
+def encode(message: Message) -> bytes:
+    """Its control body."""
+    if type(message) is Progress:  # one for each batch, or each append
+        return _PROGRESS.pack(Kind.PROGRESS.value, *message.received, *message.synced)
+    fields = FieldWriter(">")
+    kind, write = _WRITERS[type(message)]
+    fields.numbers("B", kind)
+    write(fields, message)
+    return fields.take()
+
+
+def decode(body: ReadableBuffer) -> Message:
+    """InvalidMessageError: it is none."""
+    if len(data := memoryview(body)) == _PROGRESS.size and data[0] == Kind.PROGRESS.value:
+        return _progress(*_PROGRESS.unpack(data))
+    fields = FieldReader(">", body, "control body")
+    (kind,) = fields.numbers("B")
+    read = _READERS.get(kind)
+    if read is None:
+        raise InvalidMessageError(f"control body: expected a kind from 1 to {max(Kind)}, found {kind}")
+    message = read(fields)
+    fields.end()
+    return message
+
+
+# ---- one pair for each kind -----------------------------------------------------------------------------------------
+
+
+def _write_join(fields: FieldWriter, join: Join) -> None:
+    fields.numbers("H16sIB", join.version, join.uuid, join.segment_bytes, join.observer)
+    fields.name(join.member)
+    fields.mark(join.received)
+    fields.mark(join.synced)
+    write_term(fields, join.promised)
+    write_history(fields, join.history)
+
+
+def _read_join(fields: FieldReader) -> Join:
+    """Fields that a later version appends are its own affair: this one is refused by its version."""
+    version, uuid, segment_bytes = fields.numbers("H16sI")
+    observer, member = fields.flag(), fields.name()
+    received, synced = fields.mark(), fields.mark()
+    promised = read_term(fields)
+    join = Join(uuid, segment_bytes, member, observer, received, synced, promised, read_history(fields), version)
+    if version > VERSION:
+        fields.rest()
+    return join
+
+
+def _progress(_: int, received: int, received_entry: int, synced: int, synced_entry: int) -> Progress:
+    if min(received, received_entry, synced, synced_entry) < 0:
+        raise InvalidMessageError(f"control body: expected marks from 0 on, found {received} and {synced}")
+    return Progress(Mark(received, received_entry), Mark(synced, synced_entry))
+
+
+def _write_progress(fields: FieldWriter, progress: Progress) -> None:
+    fields.mark(progress.received)
+    fields.mark(progress.synced)
+
+
+def _read_progress(fields: FieldReader) -> Progress:
+    return Progress(fields.mark(), fields.mark())
+
+
+def _write_stored(fields: FieldWriter, stored: Stored) -> None:
+    fields.numbers("Q", stored.version)
+
+
+def _read_stored(fields: FieldReader) -> Stored:
+    return Stored(*fields.numbers("Q"))
+
+
+def _write_accept(fields: FieldWriter, accept: Accept) -> None:
+    fields.numbers("16sI", accept.uuid, accept.segment_bytes)
+    write_term(fields, accept.term)
+    fields.mark(accept.start)
+    fields.mark(accept.resume)
+    write_history(fields, accept.history)
+
+
+def _read_accept(fields: FieldReader) -> Accept:
+    uuid, segment_bytes = fields.numbers("16sI")
+    term, start, resume = read_term(fields), fields.mark(), fields.mark()
+    return Accept(uuid, segment_bytes, term, read_history(fields), start, resume)
+
+
+def _write_refuse(fields: FieldWriter, refuse: Refuse) -> None:
+    fields.numbers("B", refuse.code)
+    fields.text(refuse.text)
+
+
+def _read_refuse(fields: FieldReader) -> Refuse:
+    return Refuse(_read_code(fields), fields.text())
+
+
+def _read_code(fields: FieldReader) -> int:
+    return fields.count("B", max(Code))
+
+
+def _write_commit(fields: FieldWriter, commit: Commit) -> None:
+    fields.mark(commit.committed)
+    fields.numbers("q", commit.start)
+
+
+def _read_commit(fields: FieldReader) -> Commit:
+    commit = Commit(fields.mark(), *fields.numbers("q"))
+    if commit.start < 0:
+        raise fields.error("a position from 0 on", str(commit.start))
+    return commit
+
+
+def _write_members_are(fields: FieldWriter, told: MembersAre) -> None:
+    write_members(fields, told.members)
+
+
+def _read_members_are(fields: FieldReader) -> MembersAre:
+    return MembersAre(read_members(fields))
+
+
+def _write_prepare(fields: FieldWriter, prepare: Prepare) -> None:
+    write_term(fields, prepare.term)
+    fields.numbers("16s", prepare.uuid)
+    write_term(fields, prepare.stamp.term)
+    fields.numbers("QB", prepare.stamp.version, prepare.trial)
+
+
+def _read_prepare(fields: FieldReader) -> Prepare:
+    term, (uuid,), stamp_term = read_term(fields), fields.numbers("16s"), read_term(fields)
+    return Prepare(term, uuid, Stamp(stamp_term, *fields.numbers("Q")), fields.flag())
+
+
+def _write_promise(fields: FieldWriter, promise: Promise) -> None:
+    write_term(fields, promise.term)
+    fields.numbers("B", promise.trial)
+    fields.mark(promise.received)
+    fields.mark(promise.synced)
+    _write_known(fields, promise.members)
+    write_history(fields, promise.history)
+
+
+def _read_promise(fields: FieldReader) -> Promise:
+    term, trial, received, synced = read_term(fields), fields.flag(), fields.mark(), fields.mark()
+    members = _read_known(fields)
+    return Promise(term, read_history(fields), received, synced, members, trial)
+
+
+def _write_decline(fields: FieldWriter, decline: Decline) -> None:
+    fields.numbers("B", decline.code)
+    write_term(fields, decline.promised)
+    fields.text(decline.text)
+    _write_known(fields, decline.members)
+
+
+def _read_decline(fields: FieldReader) -> Decline:
+    return Decline(_read_code(fields), read_term(fields), fields.text(), _read_known(fields))
+
+
+def _write_known(fields: FieldWriter, members: Members | None) -> None:
+    fields.numbers("B", members is not None)
+    if members is not None:
+        write_members(fields, members)
+
+
+def _read_known(fields: FieldReader) -> Members | None:
+    return read_members(fields) if fields.flag() else None
+
+
+def _write_status(fields: FieldWriter, status: Status) -> None:
+    fields.raw(status.json)
+
+
+def _read_status(fields: FieldReader) -> Status:
+    return Status(fields.rest())
+
+
+def _write_command(fields: FieldWriter, command: Command) -> None:
+    fields.raw(command.json)
+
+
+def _read_command(fields: FieldReader) -> Command:
+    return Command(fields.rest())
+
+
+def _write_nothing(fields: FieldWriter, message: AskStatus) -> None:
+    """The kind says it all."""
+
+
+_KINDS: tuple[tuple[Kind, type, Callable[[FieldWriter, Any], None], Callable[[FieldReader], Message]], ...] = (
+    (Kind.JOIN, Join, _write_join, _read_join),
+    (Kind.PROGRESS, Progress, _write_progress, _read_progress),
+    (Kind.STORED, Stored, _write_stored, _read_stored),
+    (Kind.ACCEPT, Accept, _write_accept, _read_accept),
+    (Kind.REFUSE, Refuse, _write_refuse, _read_refuse),
+    (Kind.COMMIT, Commit, _write_commit, _read_commit),
+    (Kind.MEMBERS, MembersAre, _write_members_are, _read_members_are),
+    (Kind.PREPARE, Prepare, _write_prepare, _read_prepare),
+    (Kind.PROMISE, Promise, _write_promise, _read_promise),
+    (Kind.DECLINE, Decline, _write_decline, _read_decline),
+    (Kind.ASK_STATUS, AskStatus, _write_nothing, lambda fields: AskStatus()),
+    (Kind.STATUS, Status, _write_status, _read_status),
+    (Kind.COMMAND, Command, _write_command, _read_command),
+)
+_WRITERS = {message: (kind, write) for kind, message, write, _ in _KINDS}
+_READERS = {kind.value: read for kind, _, _, read in _KINDS}

@@ -1,0 +1,89 @@
+"""A master's group, told in entry numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, TypeVar
+
+from pyreplog.ha.effects import Committed, Effect, HangUp, Tell
+from pyreplog.ha.group import Group, GroupConfig
+from pyreplog.ha.joining import Source
+from pyreplog.ha.mark import ORIGIN, Mark
+from pyreplog.ha.members import Members
+from pyreplog.ha.protocol import Accept, Join, Progress
+from pyreplog.ha.terms import History, Term, TermStart
+
+UUID = b"u" * 16
+SEGMENT_BYTES = 1 << 16
+T1, T2, T3 = Term(1, "a"), Term(2, "m"), Term(3, "c")
+HISTORY = History((TermStart(T1, Mark(0, 0)), TermStart(T2, Mark(1000, 10))))
+MS = 1000
+
+E = TypeVar("E")
+
+
+def mark(entry: int) -> Mark:
+    return Mark(100 * entry, entry)
+
+
+def only(kind: type[E], effects: list[Effect]) -> list[E]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+class Lab:
+    """Master m of term 2, which began at entry 10; replicas a, b, c, d. Its log ends at 20, synced."""
+
+    def __init__(self, members: str = "mabcd", k: int = 1, end: int = 20, **config: Any) -> None:
+        self.now_us = 1_000_000
+        source = Source(UUID, SEGMENT_BYTES, T2, HISTORY, ORIGIN, mark(end))
+        self.end = end
+        self.group = Group(
+            "m", source, mark(end), Members.first(members, k), GroupConfig(**config), committed=mark(5)
+        )  # fmt: skip
+        self.sent: dict[Hashable, int] = {}
+
+    def wait(self, ms: float) -> None:
+        self.now_us += int(ms * MS)
+
+    def append(self, end: int, synced: int | None = None) -> list[Effect]:
+        self.end = end
+        return self.group.appended(mark(end), mark(end if synced is None else synced), self.now_us)
+
+    def join(self, name: str, received: int = 10, connection: Hashable | None = None, **fields: Any) -> list[Effect]:
+        """As a replica that has a part of the master's log."""
+        fields = {"observer": False, "synced": mark(received), "promised": T2, **fields}
+        join = Join(
+            fields.pop("uuid", UUID), fields.pop("segment_bytes", SEGMENT_BYTES), name, received=mark(received),
+            history=fields.pop("history", HISTORY.up_to(mark(received))), **fields,
+        )  # fmt: skip
+        return self.group.join(name if connection is None else connection, join, self.now_us)
+
+    def follow(self, name: str, received: int = 10, connection: Hashable | None = None, **fields: Any) -> None:
+        """Join, and send the first report."""
+        connection = name if connection is None else connection
+        effects = self.join(name, received, connection, **fields)
+        accepted = [effect.message for effect in only(Tell, effects) if isinstance(effect.message, Accept)]
+        assert len(accepted) == 1, effects
+        self.report(connection, accepted[0].resume.entry)
+
+    def report(
+        self, connection: Hashable, received: int, synced: int | None = None, sent: int | None = None
+    ) -> list[Effect]:
+        progress = Progress(mark(received), mark(received if synced is None else synced))
+        return self.group.progress(
+            connection, progress, mark(self.end if sent is None else sent).position, self.now_us
+        )  # fmt: skip
+
+    def refusal(self, effects: list[Effect]) -> int:
+        """Its code; nothing else was said."""
+        (hang_up,) = only(HangUp, effects)
+        assert not only(Tell, effects)
+        return hang_up.refusal.code
+
+    @property
+    def committed(self) -> int:
+        return self.group.committed.entry
+
+
+def commits(effects: list[Effect]) -> list[int]:
+    return [effect.mark.entry for effect in only(Committed, effects)]

@@ -1,0 +1,321 @@
+"""Elections: who wins, who is asked, what is promised, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pyreplog.errors import HigherTermError, PromotionRefusedError
+from pyreplog.ha.effects import StorePromise
+from pyreplog.ha.election import Ask, Effect, Election, Lost, Won, refuse_candidate
+from pyreplog.ha.mark import Mark
+from pyreplog.ha.members import Members, Quorum, Stamp
+from pyreplog.ha.protocol import NO_UUID, Code, Decline, Prepare, Promise
+from pyreplog.ha.terms import NO_TERM, History, Term, Terms, TermStart
+
+from .groups import HISTORY, T2, T3, UUID, mark, only
+
+MINE = Term(3, "a")
+FIVE = Members.first("abcde", 2)
+"""An election needs 3 promises."""
+
+
+def election(members: Members | None = FIVE, *, end: int = 20, **options: Any) -> tuple[Election, list[Effect]]:
+    """Of a, whose log ends there; begun."""
+    options = {"ack": "synced", "above": NO_TERM, "force": False, "history": HISTORY, **options}
+    made = Election("a", UUID, Terms(T2, options.pop("history")), members, **options)
+    return made, made.start(mark(end))
+
+
+def promise(
+    received: int = 20, synced: int | None = None, *, trial: bool = False, term: Term = MINE, **fields: Any
+) -> Promise:
+    history = fields.get("history", HISTORY).up_to(mark(received))
+    return Promise(
+        term, history, mark(received), mark(received if synced is None else synced), fields.get("members"), trial
+    )
+
+
+def asked(effects: list[Effect], *, trial: bool) -> str:
+    asks = only(Ask, effects)
+    assert all(ask.prepare[:2] == (MINE, UUID) and ask.prepare.trial is trial for ask in asks)
+    return "".join(ask.member for ask in asks)
+
+
+def binding(members: Members | None = FIVE, *, end: int = 20, **options: Any) -> Election:
+    """One whose trial went well: the own promise is stored, the others are asked."""
+    made, _ = election(members, end=end, **options)
+    effects: list[Effect] = []
+    for member in "bc":
+        effects = made.promised(member, promise(1, trial=True))
+    assert effects[-1] == StorePromise(Term(3, "a"))
+    made.stored(mark(end), HISTORY, None)
+    return made
+
+
+def lost(effects: list[Effect]) -> Exception:
+    (end,) = only(Lost, effects)
+    return end.error
+
+
+# ---- winning ---------------------------------------------------------------------------------------------------
+
+
+def test_a_trial_then_the_own_promise_then_those_of_the_others() -> None:
+    made, effects = election()
+    assert asked(effects, trial=True) == "bcde" and len(effects) == 4
+    assert made.promised("b", promise(trial=True)) == []
+    assert made.promised("c", promise(trial=True)) == [StorePromise(Term(3, "a"))]
+    assert made.promised("d", promise(trial=True)) == [], "what was only tried does not count"
+    effects = made.stored(mark(20), HISTORY, None)
+    assert asked(effects, trial=False) == "bcde"
+    assert made.promised("b", promise()) == []
+    won = made.promised("c", promise())
+    assert won == [Won(Term(3, "a"), mark(20), FIVE.led_by(Term(3, "a")), "")]
+    assert made.is_over and made.promised("d", promise()) == [] == made.deadline()
+
+
+def test_one_promise_too_few() -> None:
+    made = binding()
+    made.promised("b", promise())
+    made.promised("b", promise())
+    made.promised("x", promise())
+    error = lost(made.deadline())
+    assert isinstance(error, PromotionRefusedError) and "1 more promises" in str(error)
+
+
+def test_a_promise_of_another_term_does_not_count() -> None:
+    made = binding()
+    assert made.promised("b", promise(term=Term(2, "a"))) == made.promised("c", promise(term=T3)) == []
+    assert made.promised("b", promise()) == []
+    assert only(Won, made.promised("c", promise()))
+
+
+def test_a_group_of_one_elects_itself() -> None:
+    alone = Members.first("a", 0)
+    made, effects = election(alone)
+    assert effects == [StorePromise(Term(3, "a"))]
+    assert made.stored(mark(21), HISTORY, None) == [Won(Term(3, "a"), mark(21), alone.led_by(Term(3, "a")), "")]
+
+
+def test_its_term_is_above_all_it_heard_of() -> None:
+    assert election(above=Term(8, "z"))[0].term == Term(9, "a")
+    assert election(history=HISTORY.begin(Term(5, "e"), mark(15)))[0].term == Term(6, "a")
+
+
+# ---- the furthest one ------------------------------------------------------------------------------------------
+
+OLDER = History((TermStart(Term(1, "a"), Mark(0, 0)),))
+
+
+@pytest.mark.parametrize(
+    ("other", "wins"),
+    [
+        pytest.param(promise(20), True, id="as far"),
+        pytest.param(promise(21), False, id="further"),
+        pytest.param(promise(25, synced=20), True, id="further, not synced"),
+        pytest.param(promise(90, history=OLDER), True, id="longer, of an older term"),
+        pytest.param(promise(12, history=HISTORY.begin(T3, mark(11))), False, id="shorter, of a newer term"),
+        pytest.param(
+            promise(12, synced=11, history=HISTORY.begin(T3, mark(11))), True, id="of a newer term, not synced"
+        ),
+    ],
+)
+def test_who_holds_more_is_not_passed_over(other: Promise, wins: bool) -> None:
+    made = binding()
+    made.promised("b", promise(1))
+    effects = made.promised("c", other)
+    assert bool(only(Won, effects)) is wins
+    if not wins:
+        assert isinstance(lost(effects), PromotionRefusedError) and "promote c" in str(lost(effects))
+
+
+def test_what_was_acknowledged_as_received_counts_as_received() -> None:
+    made = binding(ack="received")
+    made.promised("b", promise(1))
+    assert "promote c" in str(lost(made.promised("c", promise(21, synced=5))))
+
+
+def test_a_term_of_which_it_holds_nothing_does_not_count() -> None:
+    """The candidate knows where term 2 began and has not come so far: who has more of term 1 holds more."""
+    made = binding(end=9)
+    made.promised("b", promise(1))
+    assert "promote c" in str(lost(made.promised("c", promise(10))))
+
+
+def test_a_trial_that_is_refused_deposes_nobody() -> None:
+    """Raft's PreVote: a lagging candidate must not end a master that works."""
+    made, effects = election()
+    made.promised("b", promise(trial=True))
+    effects = made.promised("c", promise(30, trial=True))
+    assert "promote c" in str(lost(effects)) and not only(StorePromise, effects)
+
+
+def test_the_end_of_the_log_is_that_after_the_own_promise() -> None:
+    """What arrived during the trial counts; what would arrive after the promise is not taken."""
+    made, _ = election(end=10)
+    made.promised("b", promise(1, trial=True))
+    made.promised("c", promise(1, trial=True))
+    made.stored(mark(14), HISTORY, None)
+    made.promised("b", promise(12))
+    (won,) = only(Won, made.promised("c", promise(14)))
+    assert won.start == mark(14)
+
+
+# ---- not winning -----------------------------------------------------------------------------------------------
+
+
+def test_a_higher_term_ends_it() -> None:
+    made, _ = election()
+    error = lost(made.declined("b", Decline(Code.HIGHER_TERM, T3, "no", None)))
+    assert isinstance(error, HigherTermError) and error.term == T3
+    made = binding()
+    assert isinstance(lost(made.outdone(T3)), HigherTermError)
+    assert made.outdone(Term(4, "d")) == [], "it is over"
+    assert binding().outdone(Term(3, "a")) == []
+
+
+def test_other_refusals_are_told_in_the_end() -> None:
+    made, _ = election()
+    assert made.declined("b", Decline(Code.FOREIGN, T2, "another log", None)) == []
+    assert "b: another log" in str(lost(made.deadline()))
+
+
+def test_a_lower_term_declined_is_no_higher_one() -> None:
+    made, _ = election()
+    assert made.declined("b", Decline(Code.HIGHER_TERM, T2, "late", None)) == []
+
+
+@pytest.mark.parametrize(
+    ("members", "history", "why"),
+    [(None, HISTORY, "no members"), (FIVE, History(), "holds nothing")],
+)
+def test_who_cannot_be_elected(members: Members | None, history: History, why: str) -> None:
+    made, effects = election(members, history=history)
+    assert why in str(lost(effects)) and made.is_over
+
+
+# ---- by force --------------------------------------------------------------------------------------------------
+
+
+def test_by_force_with_what_answers_there_are() -> None:
+    made, effects = election(force=True)
+    assert effects == [StorePromise(Term(3, "a"))]
+    assert isinstance(lost(election(force=True)[0].deadline()), PromotionRefusedError), "the log must be synced first"
+    made.stored(mark(20), HISTORY, None)
+    made.promised("b", promise())
+    (won,) = only(Won, made.deadline())
+    assert "1 more promises" in won.possible_loss
+
+
+def test_by_force_past_somebody_further() -> None:
+    made, _ = election(force=True)
+    made.stored(mark(20), HISTORY, None)
+    made.promised("b", promise())
+    assert made.promised("c", promise(25)) == []
+    (won,) = only(Won, made.deadline())
+    assert "c holds" in won.possible_loss
+
+
+def test_force_that_is_not_needed_loses_nothing() -> None:
+    made, _ = election(force=True)
+    made.stored(mark(20), HISTORY, None)
+    made.promised("b", promise())
+    (won,) = only(Won, made.promised("c", promise()))
+    assert won.possible_loss == ""
+
+
+def test_by_force_without_members() -> None:
+    for members in (None, Members.first("bc", 1)):
+        made, _ = election(members, force=True)
+        made.stored(mark(20), HISTORY, None)
+        (won,) = only(Won, made.deadline())
+        assert won.members.quorum == Quorum(("a",), 0) and "member" in won.possible_loss
+
+
+# ---- members ---------------------------------------------------------------------------------------------------
+
+
+def test_quorums_are_those_of_the_newest_members_heard_of() -> None:
+    """A change that the candidate missed: some of those it asks know of it."""
+    known = Members.first("abc", 1)
+    newer = known.change(Quorum.of("abde", 1))
+    made, effects = election(known)
+    assert asked(effects, trial=True) == "bc"
+    effects = made.promised("b", promise(1, trial=True, members=newer))
+    assert asked(effects, trial=True) == "cde" and not only(StorePromise, effects), "2 of a, b, c; and 3 of a, b, d, e"
+    effects = made.promised("d", promise(1, trial=True))
+    assert effects == [StorePromise(Term(3, "a"))]
+    assert asked(made.stored(mark(20), HISTORY, None), trial=False) == "bcde"
+    made.promised("c", promise(1))
+    made.promised("d", promise(1))
+    (won,) = only(Won, made.promised("b", promise(1)))
+    assert won.members == Members(Stamp(Term(3, "a"), 3), newer.quorum, newer.former)
+
+
+def test_records_of_another_term_that_came_during_the_trial_count() -> None:
+    made, _ = election(end=10)
+    made.promised("b", promise(1, trial=True))
+    made.promised("c", promise(1, trial=True))
+    made.stored(mark(13), HISTORY.begin(Term(2, "x"), mark(12)), None)
+    made.promised("b", promise(1))
+    assert only(Won, made.promised("c", promise(90)))
+
+
+def test_members_that_change_during_the_trial_count() -> None:
+    """Found by simulation: a candidate that had told its master that it knows of a change was elected without it."""
+    known = Members.first("abc", 1)
+    made, _ = election(known)
+    made.promised("b", promise(1, trial=True))
+    assert made.stored(mark(20), HISTORY, known.change(Quorum.of("abcde", 0)))[-1].member == "e"
+    assert made.promised("b", promise(1)) == [], "all five have to promise"
+
+
+def test_who_does_not_know_that_it_is_a_member_asks() -> None:
+    """Found by simulation: only the master knew that it had brought a in, and lost what a has: nobody could be elected."""
+    made, effects = election(Members.first("b", 0))
+    assert asked(effects, trial=True) == "b"
+    newer = Members.first("b", 0).change(Quorum.of("ab", 0))
+    assert made.promised("b", promise(19, trial=True, members=newer)) == [StorePromise(MINE)]
+    made, _ = election(Members.first("bc", 0))
+    assert made.declined("c", Decline(Code.NOT_A_MEMBER, T2, "a is none of b, c", Members.first("bc", 0))) == []
+    newer = Members.first("bc", 0).change(Quorum.of("abc", 0))
+    assert asked(made.promised("b", promise(19, trial=True, members=newer)), trial=True) == "c", "it is asked again"
+    made, _ = election(Members.first("b", 0))
+    assert made.promised("b", promise(1, trial=True)) == []
+    assert "a is no member" in str(lost(made.deadline()))
+
+
+def test_a_member_that_was_removed_hears_of_it() -> None:
+    made, _ = election(Members.first("abc", 1))
+    without = Members.first("abc", 1).change(Quorum.of("bc", 1)).completed()
+    made.declined("b", Decline(Code.NOT_A_MEMBER, T2, "a is none of b, c", without))
+    assert made.promised("c", promise(1, trial=True)) == []
+    assert "a is no member" in str(lost(made.deadline()))
+
+
+# ---- how a node answers ----------------------------------------------------------------------------------------
+
+
+def answer(
+    term: Term = T3, uuid: bytes = UUID, members: Members | None = FIVE, mine: bytes = UUID, stamp: Stamp = FIVE.stamp
+) -> int:
+    decline = refuse_candidate(Prepare(term, uuid, stamp), mine, Terms(T2, HISTORY), members)
+    assert decline is None or (decline.promised, decline.members) == (T2, members)
+    return 0 if decline is None else decline.code
+
+
+def test_a_node_promises_higher_terms_only() -> None:
+    assert answer(Term(3, "c")) == 0
+    assert answer(T2, members=None) == 0, "once more the same"
+    assert answer(Term(2, "a")) == Code.HIGHER_TERM, "never two candidates in one term"
+    assert answer(Term(1, "e")) == Code.HIGHER_TERM
+
+
+def test_a_node_refuses_strangers() -> None:
+    assert answer(Term(9, "z")) == Code.NOT_A_MEMBER
+    assert answer(Term(9, "z"), members=None) == 0
+    assert answer(Term(9, "z"), stamp=Stamp(NO_TERM, 2)) == 0, "z may have been added; found by simulation"
+    assert answer(uuid=b"x" * 16) == Code.FOREIGN
+    assert answer(uuid=NO_UUID) == 0 == answer(mine=NO_UUID)

@@ -1,0 +1,181 @@
+"""What must hold, by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyreplog.ha.effects import Leave
+from pyreplog.ha.election import Won
+from pyreplog.ha.group import Group
+from pyreplog.ha.mark import Mark
+from pyreplog.ha.members import Members
+from pyreplog.ha.terms import Term, Terms
+
+from ..invariants import BrokenInvariantError
+from .messages import Data
+
+if TYPE_CHECKING:
+    from .nodes import Node
+    from .schedule import Schedule
+
+
+def demand(holds: bool, name: str, what: str, *values: object) -> None:
+    if not holds:
+        raise BrokenInvariantError(name, what.format(*values) if values else what)
+
+
+class Invariants:
+    """Looks at all nodes at once, which nobody else can.
+
+    agreed: records that some master acknowledged, as being on the disks (ack "synced") or in the logs of k replicas.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self.agreed: list[str] = []
+        self.may_have_lost = False
+        """Somebody was promoted by force, or records that were acknowledged as received went with a power cut."""
+        self.went_alone = False
+        self.elections = self.acknowledged = self.cuts = self.changes = self.lost_by_force = 0
+        self._agreed_in: dict[Term, int] = {}  # how many of them each master has acknowledged
+        self._terms: dict[Term, str] = {}
+        self._commits: dict[tuple[str, int], int] = {}  # of each process
+
+    # ---- acknowledging --------------------------------------------------------------------------------------
+
+    def committed(self, node: Node, group: Group, at: Mark) -> None:
+        records = node.disk.records
+        before = self._commits.get((node.name, node.life), 0)
+        demand(before <= at.entry, "CommitPointMonotone", f"{node.name}'s went from {before} to {at.entry}")
+        self._commits[node.name, node.life] = at.entry
+        demand(
+            at.entry <= len(records), "CommitPointMonotone", f"{node.name} ends at {len(records)}, commits {at.entry}"
+        )
+        self.went_alone = self.went_alone or group.asynchronous
+        self.seen(node)
+        if group.asynchronous or self.may_have_lost:
+            return
+        upto = records[: at.entry]
+        for names, k in group.members.quorums:
+            have = [name for name in names if self._has(name, upto)]
+            demand(len(have) > k, "AcknowledgedIsReplicated", f"{at.entry} records are on {have} of {names}, k is {k}")
+        demand(
+            self._has(node.name, upto), "AcknowledgedIsReplicated", f"{at.entry} records are not synced on {node.name}"
+        )
+        same = min(len(upto), len(self.agreed))
+        demand(
+            upto[:same] == self.agreed[:same], "TwoMastersNeverBothCollectK", f"{node.name} acknowledges other records"
+        )
+        if len(upto) > same:
+            self.agreed = upto
+        self._agreed_in[group.term] = max(len(upto), self._agreed_in.get(group.term, 0))
+        self.acknowledged += 1
+
+    def _has(self, name: str, records: list[str]) -> bool:
+        disk = self._schedule.by_name[name].disk
+        count = disk.synced if self._schedule.plan.ack == "synced" else len(disk.records)
+        return count >= len(records) and disk.records[: len(records)] == records
+
+    # ---- terms ----------------------------------------------------------------------------------------------
+
+    def elected(self, node: Node, won: Won) -> None:
+        self.elections += 1
+        demand(won.term not in self._terms, "OneMasterPerTerm", f"term {won.term} has begun before")
+        self._terms[won.term] = node.name
+        self._schedule.world.note(node.name, "is elected,", won.possible_loss or "nothing lost")
+        if won.possible_loss:
+            self.may_have_lost = True
+            self.lost_by_force += 1
+        elif not self.may_have_lost:
+            # Not what a later master acknowledged: this one was elected by promises that came late, and collects nothing.
+            agreed = self.agreed[: max((n for term, n in self._agreed_in.items() if term < won.term), default=0)]
+            records = node.disk.records[: len(agreed)]
+            lost = agreed[len(records) :] or [r for r, s in zip(agreed, records, strict=True) if r != s]
+            demand(not lost, "NoAcknowledgedRecordLost", f"{node.name} is elected without {lost}")
+            demand(
+                node.disk.synced == len(node.disk.records), "NoAcknowledgedRecordLost", "the winner's log is not synced"
+            )
+
+    def terms_change(self, node: Node, terms: Terms) -> None:
+        before = node.disk.terms.promised
+        demand(
+            before <= terms.promised, "PromiseNeverBroken", f"{node.name} goes from term {before} to {terms.promised}"
+        )
+
+    def members_change(self, node: Node, members: Members) -> None:
+        before = node.disk.members
+        kept = self.may_have_lost or before is None or before.stamp <= members.stamp
+        demand(kept, "MembersNeverGoBack", f"{node.name} goes from {before} to {members}")
+        self.changes += members.former is not None and members != before
+
+    def started(self, node: Node) -> None:
+        kept = node.disk.terms.promised
+        demand(node.told <= kept, "PromiseNeverBroken", f"{node.name} promised {node.told}, and remembers {kept}")
+
+    def lands(self, node: Node, data: Data) -> None:
+        accepted, promised = node.following.accepted, node.disk.terms.promised
+        assert accepted is not None
+        kept = accepted.term == promised or node.following.observer
+        demand(kept, "PromiseNeverBroken", "{} takes records of {}, it promised {}", node.name, accepted.term, promised)
+        count = len(node.disk.records)
+        demand(data.first == count, "StreamIsContiguous", "{} has {} records, is sent {}", node.name, count, data.first)
+
+    def reports(self, node: Node) -> None:
+        accepted, terms = node.following.accepted, node.disk.terms
+        assert accepted is not None
+        kept = accepted.term == terms.promised or node.following.observer
+        demand(kept, "PromiseNeverBroken", "{} reports to {}, it promised {}", node.name, accepted.term, terms.promised)
+        demand(terms.history.last == accepted.term, "HistoryBeforeRecords", "{} has {}", node.name, terms.history)
+
+    # ---- replicas -------------------------------------------------------------------------------------------
+
+    def cut(self, node: Node, to: Mark) -> None:
+        self.cuts += 1
+        process = node.name, node.life
+        allowed = self.may_have_lost or self.went_alone or to.entry >= self._commits.get(process, 0)
+        demand(
+            allowed, "CommitPointMonotone", f"{node.name} is cut to {to.entry}, it commits {self._commits.get(process)}"
+        )
+        self._commits[process] = min(self._commits.get(process, 0), to.entry)
+        if self.may_have_lost or node.following.observer:
+            return
+        same = min(len(self.agreed), len(node.disk.records))
+        held = next((i for i in range(same) if node.disk.records[i] != self.agreed[i]), same)
+        demand(
+            to.entry >= held, "NoAcknowledgedRecordLost", f"{node.name} is cut to {to.entry}, {held} are acknowledged"
+        )
+
+    def left(self, node: Node, leave: Leave) -> None:
+        demand(not leave.permanent, "EveryReplicaFits", f"{node.name} is turned away for good: {leave.error}")
+
+    def seen(self, node: Node) -> None:
+        """What its readers see, at the default. A master that goes on alone shows what nobody else has."""
+        visible = node.visible
+        if self.may_have_lost or self.went_alone:
+            return
+        group = node.group
+        if group is not None and not group.asynchronous and visible > len(self.agreed):
+            return  # it is being acknowledged right now
+        demand(
+            node.disk.records[:visible] == self.agreed[:visible], "NoUncommittedReadAtDefault",
+            "{} shows {} records, acknowledged are {}", node.name, visible, self.agreed[-1:],
+        )  # fmt: skip
+
+    # ---- in the end -----------------------------------------------------------------------------------------
+
+    def converged(self, nodes: list[Node], master: Node) -> None:
+        demand(
+            self.may_have_lost or self.agreed == master.disk.records[: len(self.agreed)],
+            "NoAcknowledgedRecordLost", "the last master lacks some",
+        )  # fmt: skip
+        for node in nodes:
+            own, wanted = node.disk.records, master.disk.records
+            parting = next((i for i, pair in enumerate(zip(own, wanted)) if pair[0] != pair[1]), len(own))  # noqa: B905
+            ends = f"{node.name} has {len(own)} records, {master.name} {len(wanted)}; {parting} are the same"
+            demand(own == wanted, "ByteIdentityAfterQuiet", ends)
+            mine, theirs = (n.disk.terms.history.up_to(n.disk.end) for n in (node, master))
+            demand(mine == theirs, "HistoriesConverge", f"{node.name} has {mine}, {master.name} {theirs}")
+            demand(
+                node.disk.members == master.disk.members, "HistoriesConverge",
+                f"{node.name} knows {node.disk.members}, {master.name} {master.disk.members}",
+            )  # fmt: skip

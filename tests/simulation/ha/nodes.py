@@ -1,0 +1,499 @@
+"""Nodes: each runs the shipped master, replica and election over its disk, and crashes between any two of their effects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyreplog.errors import HigherTermError, JoinRefusedError, NotEnoughReplicasError, ReplogError
+from pyreplog.ha import effects as do
+from pyreplog.ha.effects import StoreMembers
+from pyreplog.ha.election import Ask, Election, Lost, Won, refuse_candidate
+from pyreplog.ha.following import Following
+from pyreplog.ha.group import Group
+from pyreplog.ha.joining import Source
+from pyreplog.ha.mark import ORIGIN, Mark
+from pyreplog.ha.protocol import (
+    NO_UUID,
+    Accept,
+    Code,
+    Decline,
+    Join,
+    Prepare,
+    Progress,
+    Promise,
+    Refuse,
+    Stored,
+)
+from pyreplog.ha.terms import NO_TERM, Term, Terms
+
+from .disk import Disk, mark
+from .messages import Data
+
+if TYPE_CHECKING:
+    from .network import Wire
+    from .schedule import Schedule
+
+UUID = b"the log of a run"
+SEGMENT_BYTES = 1 << 16
+TICK_S = 0.01
+REDIAL_S = 0.01
+
+
+class CrashedError(Exception):
+    """The process is gone; nothing more of what it was doing happens."""
+
+
+class Node:
+    """One member, or observer. `machine` says what it is: Group (master), Following, Election."""
+
+    def __init__(self, schedule: Schedule, name: str) -> None:
+        self.schedule, self.world, self.plan, self.name = schedule, schedule.world, schedule.plan, name
+        self.disk = Disk()
+        self.life = 0
+        self.is_up = False
+        self.stopped_until = 0.0
+        self.above = NO_TERM
+        self.was_cut_off = False  # its last process ended in a power cut
+        self.told: Term = NO_TERM  # the highest promise that ever left this node
+
+    def __repr__(self) -> str:
+        return self.name
+
+    # ---- its process ----------------------------------------------------------------------------------------
+
+    @property
+    def now_us(self) -> int:
+        return int(self.world.now * 1e6)
+
+    def start(self) -> None:
+        if self.is_up:
+            return
+        self.is_up = True
+        self.disk.reboot()
+        self.group: Group | None = None
+        self.election: Election | None = None
+        self.wire: Wire | None = None  # to its master
+        self.wires: list[Wire] = []  # from its replicas
+        self._syncing = self._was_refused = False
+        self.following = self._follower(ORIGIN)
+        self.world.note(self.name, "starts with", len(self.disk.records), "records")
+        self.schedule.invariants.started(self)
+        if self.was_cut_off and not self.plan.sends_synced:
+            self._store_terms(self.disk.terms.resigned())
+        self._later(0.0, self._resume)
+        self._sync_later()
+
+    def _resume(self) -> None:
+        """As what it was."""
+        if self.group is not None or self.election is not None:
+            return
+        if self.disk.terms.leads and self.disk.members is not None:
+            self._lead(ORIGIN)
+        else:
+            self._redial()
+
+    def _later(self, seconds: float, call: Any, *args: Any) -> None:
+        """Of this process; while it is stopped, nothing happens."""
+        self.world.after(seconds, self._wake, self.life, call, args)
+
+    def _wake(self, life: int, call: Any, args: Any) -> None:
+        if life != self.life or not self.is_up:
+            return
+        if self.stopped_until > self.world.now:
+            self.world.at(self.stopped_until, self._wake, life, call, args)
+        else:
+            self.run(call, *args)
+
+    def run(self, call: Any, *args: Any) -> None:
+        """One turn of its process."""
+        try:
+            call(*args)
+        except CrashedError:
+            self.world.note(self.name, "crashed in the middle")
+
+    def crash(self, *, power: bool = False) -> None:
+        if not self.is_up:
+            return
+        self.is_up = False
+        self.life += 1
+        self.was_cut_off = power
+        for wire in self.schedule.network.wires:
+            if self in wire.ends:
+                wire.cut()
+        if power:
+            lost = len(self.disk.records) - self.disk.synced
+            self.disk.cut_power(self.world.random.randint(0, lost))
+        self.world.note(self.name, "crashes," if not power else "loses power,", len(self.disk.records), "records left")
+
+    def _step(self) -> None:
+        """Between two effects."""
+        if not self.world.is_calm and self.world.chance(self.plan.crashes_between):
+            self.crash(power=self.plan.power_cuts and self.world.chance(0.5))
+            self._restart_later()
+            raise CrashedError
+
+    def _restart_later(self) -> None:
+        self.world.after(self.world.random.random() * 0.1, self.start)
+
+    def _tick(self, group: Group) -> None:
+        if self.group is not group:
+            return
+        self.perform(group.tick(self.now_us))
+        self._tell_commit()
+        if self.world.chance(0.2):
+            for member in group.absent():
+                self.schedule.network.post(self, self.schedule.by_name[member], group.probe)
+        self._later(TICK_S, self._tick, group)
+
+    # ---- effects --------------------------------------------------------------------------------------------
+
+    def perform(self, effects: Any) -> None:
+        for effect in effects:
+            if isinstance(effect, do.StoreTerms | do.StorePromise | do.StoreMembers | do.Cut):
+                self._step()
+            getattr(self, f"_do_{type(effect).__name__}")(effect)
+
+    def _do_Tell(self, effect: do.Tell) -> None:
+        wire: Any = effect.connection
+        wire.send(self, effect.message)
+        if isinstance(effect.message, Accept):
+            wire.sent, wire.told = effect.message.resume.entry, -1
+            self._later(0.0, self._pump)
+
+    def _do_HangUp(self, effect: do.HangUp) -> None:
+        wire: Any = effect.connection
+        wire.send(self, effect.refusal)
+        wire.close(self)
+        self._forget(wire)
+
+    def _do_Committed(self, effect: do.Committed) -> None:
+        assert self.group is not None
+        self.schedule.invariants.committed(self, self.group, effect.mark)
+        if self.world.chance(0.7):
+            self._tell_commit()
+
+    def _do_ModeChanged(self, effect: do.ModeChanged) -> None:
+        self.world.note(self.name, "goes on alone" if effect.asynchronous else "waits for replicas again")
+
+    def _do_Fenced(self, effect: do.Fenced) -> None:
+        assert self.group is not None
+        self.world.note(self.name, f"is deposed: {effect.term}")
+        self.following = self._follower(self.group.committed)
+        self.group = None
+        self.above = max(self.above, effect.term)
+        self._later(0.0, self._redial)
+
+    def _do_StoreMembers(self, effect: do.StoreMembers) -> None:
+        self.schedule.invariants.members_change(self, effect.members)
+        self.disk.members, self._was_refused = effect.members, False
+        self.world.note(self.name, "stores", effect.members)
+
+    def _do_StoreTerms(self, effect: do.StoreTerms) -> None:
+        self._store_terms(Terms(effect.term, effect.history))
+
+    def _do_StorePromise(self, effect: do.StorePromise) -> None:
+        assert self.election is not None
+        self._hang_up()
+        self.following.disconnected()
+        self._store_terms(Terms(effect.term, self.disk.terms.history))
+        self.disk.sync()
+        self.perform(self.election.stored(self.disk.end, self.disk.terms.history, self.disk.members))
+
+    def _store_terms(self, terms: Terms) -> None:
+        self.schedule.invariants.terms_change(self, terms)
+        self.disk.terms = terms
+
+    def _do_Cut(self, effect: do.Cut) -> None:
+        self.world.note(self.name, "cuts its log to", effect.to.entry)
+        self.schedule.invariants.cut(self, effect.to)
+        self.disk.cut(effect.to)
+
+    def _do_Make(self, effect: do.Make) -> None:
+        assert effect.start == ORIGIN
+        self.disk.records.clear()
+        self.disk.synced = 0
+
+    def _do_Joined(self, effect: do.Joined) -> None:
+        self.perform(self.following.joined(self.disk.end, self.disk.synced_end))
+
+    def _do_Show(self, effect: do.Show) -> None:
+        self.schedule.invariants.seen(self)
+
+    def _do_Say(self, effect: do.Say) -> None:
+        if isinstance(effect.message, Progress):
+            self.schedule.invariants.reports(self)
+        if self.wire is not None:
+            self.wire.send(self, effect.message)
+
+    def _do_Leave(self, effect: do.Leave) -> None:
+        self.schedule.invariants.left(self, effect)
+        self._was_refused = isinstance(effect.error, JoinRefusedError) and effect.error.code == Code.NOT_A_MEMBER
+        if isinstance(effect.error, HigherTermError):
+            self.above = max(self.above, Term(*effect.error.term))
+        self._hang_up()
+        self._redial()
+
+    def _do_Ask(self, effect: Ask) -> None:
+        self.schedule.network.post(self, self.schedule.by_name[effect.member], effect.prepare)
+
+    # ---- as a replica ---------------------------------------------------------------------------------------
+
+    def _follower(self, committed: Mark) -> Following:
+        return Following(
+            self.name, UUID if self.disk.records else NO_UUID, SEGMENT_BYTES, self.disk.terms,
+            committed=min(committed, self.disk.end), observer=self._is_observer,
+        )  # fmt: skip
+
+    @property
+    def _is_observer(self) -> bool:
+        """Whom a master does not know as a member follows as an observer, and hears who is."""
+        return self._was_refused or self.disk.members is None or self.name not in self.disk.members.everyone
+
+    def _redial(self) -> None:
+        self._later(self.world.random.random() * REDIAL_S, self._dial)
+
+    def _dial(self) -> None:
+        """Whoever calls itself master is tried, and sometimes others."""
+        if self.wire is not None or self.group is not None or self.election is not None:
+            return
+        target = self.schedule.master_for(self)
+        if target is None or not target.is_up:
+            self._redial()
+            return
+        self.following = self._follower(self.following.committed)
+        self.wire = self.schedule.network.connect(self, target)
+        self.perform(self.following.connected(ORIGIN, self.disk.end, self.disk.synced_end))
+
+    def _hang_up(self) -> None:
+        if self.wire is not None:
+            self.wire.close(self)
+        self.wire = None
+
+    def lost(self, wire: Wire) -> None:
+        """A connection ended."""
+        if wire is self.wire:
+            self.wire = None
+            self.following.disconnected()
+            self._redial()
+        elif self.group is not None:
+            self.group.disconnected(wire, self.now_us)
+        self._forget(wire)
+
+    def _forget(self, wire: Wire) -> None:
+        if wire in self.wires:
+            self.wires.remove(wire)
+
+    def receive(self, wire: Wire, message: Any) -> None:
+        self.run(self._receive, wire, message)
+
+    def _receive(self, wire: Wire, message: Any) -> None:
+        if wire is not self.wire:
+            self._serve(wire, message)
+        elif isinstance(message, Data):
+            self._land(message)
+        else:
+            self.perform(self.following.heard(message))
+            self._learn_role()
+
+    def _land(self, data: Data) -> None:
+        if not self.following.is_streaming:
+            return
+        self.schedule.invariants.lands(self, data)
+        self.disk.records += data.records
+        self.perform(self.following.progressed(self.disk.end, self.disk.synced_end))
+        self.schedule.invariants.seen(self)
+        self._sync_later()
+
+    def _learn_role(self) -> None:
+        """Who hears that it is a member now, or none any more, joins anew as that."""
+        if self.wire is None or not self.following.is_streaming or self._is_observer == self.following.observer:
+            return
+        self._hang_up()
+        self.following.disconnected()
+        self._redial()
+
+    def _sync_later(self) -> None:
+        if not self._syncing:
+            self._syncing = True
+            self._later(self.world.random.random() * self.plan.sync_s, self._sync, len(self.disk.records))
+
+    def _sync(self, count: int) -> None:
+        """What is appended meanwhile is not synced."""
+        self._syncing = False
+        self.disk.synced = max(self.disk.synced, min(count, len(self.disk.records)))
+        if self.group is not None:
+            self._appended()
+        elif self.wire is not None:
+            self.perform(self.following.progressed(self.disk.end, self.disk.synced_end))
+        if self.disk.synced < len(self.disk.records):
+            self._sync_later()
+
+    # ---- as a master ----------------------------------------------------------------------------------------
+
+    def _lead(self, committed: Mark) -> None:
+        disk = self.disk
+        assert disk.members is not None
+        if disk.terms.history.start_of(disk.terms.promised) == disk.end:  # nothing of this term yet: a marker
+            disk.records.append(self.schedule.next_record(disk.terms.promised))
+        source = Source(UUID, SEGMENT_BYTES, disk.terms.promised, disk.terms.history, ORIGIN, disk.end)
+        self.group = Group(
+            self.name, source, disk.synced_end, disk.members, self.plan.group_config(), committed=committed
+        )
+        self.world.note(self.name, "leads term", self.group.term)
+        self._later(TICK_S, self._tick, self.group)
+        self._appended()
+        self._sync_later()
+
+    def append(self, count: int) -> None:
+        """What its clients ask for."""
+        if self.group is None or not self.is_up or self.stopped_until > self.world.now:
+            return
+        try:
+            self.group.admit(self.now_us)
+        except NotEnoughReplicasError as error:
+            self.world.note(self.name, "refuses:", error)
+            return
+        for _ in range(count):
+            self.disk.records.append(self.schedule.next_record(self.group.term))
+        self.world.note(self.name, "appends", *self.disk.records[-count:])
+        self.run(self._appended)
+        if self.is_up:
+            self._sync_later()
+
+    def _appended(self) -> None:
+        assert self.group is not None
+        self.perform(self.group.appended(self.disk.end, self.disk.synced_end, self.now_us))
+        self._pump()
+
+    def _pump(self) -> None:
+        limit = self.disk.synced if self.plan.sends_synced else len(self.disk.records)
+        for wire in self.wires:
+            while 0 <= wire.sent < limit:
+                stop = min(limit, wire.sent + self.plan.batch)
+                wire.send(self, Data(wire.sent, tuple(self.disk.records[wire.sent : stop])))
+                wire.sent = stop
+
+    def _tell_commit(self) -> None:
+        if self.group is None:
+            return
+        commit = self.group.commit
+        for wire in self.wires:
+            if wire.sent >= 0 and wire.told < commit.committed.entry:
+                wire.told = commit.committed.entry
+                wire.send(self, commit)
+
+    def _serve(self, wire: Wire, message: Any) -> None:
+        if self.group is None:
+            wire.send(self, Refuse(Code.NOT_MASTER, f"{self.name} is no master"))
+            wire.close(self)
+        elif isinstance(message, Join):
+            self.wires.append(wire)
+            self.perform(self.group.join(wire, message, self.now_us))
+        elif isinstance(message, Progress):
+            self.perform(self.group.progress(wire, message, mark(wire.sent).position, self.now_us))
+        elif isinstance(message, Stored):
+            self.perform(self.group.members_stored(wire, message.version))
+        else:
+            assert isinstance(message, Refuse)
+            if message.code == Code.HIGHER_TERM:
+                self.world.note(self.name, "hears:", message.text)
+
+    def change_members(self, names: list[str], k: int) -> None:
+        if self.group is None or not self.is_up:
+            return
+        try:
+            effects = self.group.change_members(names, k)
+        except ReplogError as error:
+            self.world.note(self.name, "does not change members:", error)
+            return
+        self.run(self.perform, effects)
+
+    # ---- elections ------------------------------------------------------------------------------------------
+
+    def promote(self, *, force: bool = False) -> None:
+        if not self.is_up or self.group is not None or self.election is not None or self.stopped_until > self.world.now:
+            return
+        self.run(self._promote, force)
+
+    def _promote(self, force: bool) -> None:
+        disk = self.disk
+        self.election = Election(
+            self.name, UUID if disk.records else NO_UUID, disk.terms, disk.members, ack=self.plan.ack,
+            above=self.above, force=force,
+        )  # fmt: skip
+        self.world.note(self.name, "wants to lead term", self.election.term, "by force" if force else "")
+        election = self.election
+        self.perform(election.start(disk.end))
+        self._later(0.02 + self.world.random.random() * 0.03, self._deadline, election)
+
+    def _deadline(self, election: Election) -> None:
+        if self.election is election:
+            self.perform(election.deadline())
+
+    def letter(self, sender: Node, message: Any) -> None:
+        if isinstance(message, Prepare):
+            self.run(self._asked, sender, message)
+        elif self.election is not None and isinstance(message, Promise):
+            self.run(lambda: self.perform(self.election.promised(sender.name, message)))
+        elif isinstance(message, Decline):
+            self.run(self._declined, sender, message)
+
+    def _declined(self, sender: Node, decline: Decline) -> None:
+        if self.election is not None:
+            self.perform(self.election.declined(sender.name, decline))
+        elif self.group is not None:
+            self.perform(self.group.declined(decline, self.now_us))
+
+    def _asked(self, sender: Node, prepare: Prepare) -> None:
+        uuid = UUID if self.disk.records else NO_UUID
+        decline = refuse_candidate(prepare, uuid, self.disk.terms, self.disk.members)
+        if decline is not None:
+            self.schedule.network.post(self, sender, decline)
+            return
+        if not prepare.trial:
+            self._promise(prepare)
+        end = self.disk.end
+        history = self.disk.terms.history.up_to(end)
+        promise = Promise(prepare.term, history, end, self.disk.synced_end, self.disk.members, prepare.trial)
+        self.schedule.network.post(self, sender, promise)
+
+    def _promise(self, prepare: Prepare) -> None:
+        terms = Terms(prepare.term, self.disk.terms.history)
+        if self.group is not None:
+            self.perform(self.group.fence(prepare.term, self.now_us))
+        if self.election is not None:
+            self.perform(self.election.outdone(prepare.term))
+        self.perform(self.following.promised(terms))
+        self._step()
+        self._store_terms(terms)
+        self._step()
+        self.told = max(self.told, prepare.term)
+
+    def _do_Won(self, won: Won) -> None:
+        self.election = None
+        disk = self.disk
+        if disk.terms.promised != won.term:
+            self._redial()
+            return
+        self.schedule.invariants.elected(self, won)
+        self._step()
+        self._do_StoreMembers(StoreMembers(won.members))
+        self._step()
+        self._store_terms(disk.terms.begun(won.term, won.start))
+        self._step()
+        self._lead(min(self.following.committed, won.start))
+
+    def _do_Lost(self, lost: Lost) -> None:
+        self.world.note(self.name, "is not elected:", lost.error)
+        self.election = None
+        if isinstance(lost.error, HigherTermError):
+            self.above = max(self.above, Term(*lost.error.term))
+        self._redial()
+
+    # ---- readers --------------------------------------------------------------------------------------------
+
+    @property
+    def visible(self) -> int:
+        """Records that its readers may read."""
+        committed = self.following.committed if self.group is None else self.group.committed
+        return min(committed.entry, len(self.disk.records))

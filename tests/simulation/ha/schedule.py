@@ -1,0 +1,187 @@
+"""One run: a replica group's life, drawn from a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from pyreplog.ha.group import AckMode, GroupConfig
+from pyreplog.ha.mark import ORIGIN
+from pyreplog.ha.members import Members
+from pyreplog.ha.terms import Term, Terms
+
+from ..world import World
+from .faults import Faults
+from .invariants import Invariants, demand
+from .network import Network
+from .nodes import Node
+
+NAMES = "abcdefg"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is drawn before a run begins."""
+
+    members: int
+    spares: int  # nodes that are observers until somebody makes them members
+    k: int
+    ack: AckMode
+    sends_synced: bool  # of a synced log nothing else is streamed
+    fallback_after_ms: int | None
+    min_in_sync: int
+    batch: int
+    pause_s: float
+    lag_s: float
+    sync_s: float
+    busy_s: float
+    faults: int
+    storm: bool  # elections and changes of members, one upon the other
+    loss: float  # of requests and answers of elections
+    crashes_between: float  # any two effects
+    power_cuts: bool
+    forces: bool
+    encoded: bool  # messages go through their bytes
+
+    @classmethod
+    def draw(cls, random: Random) -> Plan:
+        members = random.choice((1, 2, 2, 3, 3, 3, 4, 5))
+        storm = random.random() < 0.4
+        ack: AckMode = "synced" if random.random() < 0.75 else "received"
+        return cls(
+            members=members,
+            spares=random.choice((0, 0, 1, 2)),
+            k=min(random.choice((0, 1, 1, 1, 2, 2, 3)), members - 1),
+            ack=ack,
+            sends_synced=ack == "synced" and random.random() < 0.5,
+            fallback_after_ms=random.choice((None, None, None, 20, 50)),
+            min_in_sync=random.choice((0, 0, 0, 0, 1)),
+            batch=1 if storm else random.choice((1, 2, 5)),
+            pause_s=random.choice((0.02, 0.05) if storm else (0.005, 0.01, 0.03)),
+            lag_s=random.choice((0.0005, 0.003, 0.01)),
+            sync_s=random.choice((0.002, 0.01, 0.05)),
+            busy_s=0.3,
+            faults=random.choice((15, 25, 40) if storm else (0, 2, 4, 6, 8, 12)),
+            storm=storm,
+            loss=random.choice((0.0, 0.1, 0.3)),
+            crashes_between=random.choice((0.0, 0.0, 0.02, 0.1)),
+            power_cuts=ack == "synced" and random.random() < 0.8,
+            forces=random.random() < 0.1,
+            encoded=random.random() < 0.1,
+        )
+
+    def group_config(self) -> GroupConfig:
+        return GroupConfig(
+            ack=self.ack, min_in_sync=self.min_in_sync, fallback_after_ms=self.fallback_after_ms, in_sync_ms=100
+        )
+
+
+class Schedule:
+    """Runs it. Whatever breaks raises BrokenInvariantError, or what the shipped code raised."""
+
+    def __init__(self, seed: int, *, tracing: bool = False) -> None:
+        self.world = World(seed, tracing=tracing)
+        self.plan = plan = Plan.draw(self.world.random)
+        self.world.note(plan)
+        self.network = Network(self)
+        self.invariants = Invariants(self)
+        self._records = 0
+        self.nodes = [Node(self, NAMES[place]) for place in range(plan.members + plan.spares)]
+        self.by_name = {node.name: node for node in self.nodes}
+        self._found()
+
+    def _found(self) -> None:
+        """The first of them leads term 1 from the beginning of its log on; the others are empty."""
+        first = Term(1, self.nodes[0].name)
+        self.nodes[0].disk.terms = Terms().begun(first, ORIGIN)
+        self.nodes[0].disk.records.append(self.next_record(first))
+        self.nodes[0].disk.sync()
+        members = Members.first([node.name for node in self.nodes[: self.plan.members]], self.plan.k)
+        for node in self.nodes[: self.plan.members]:
+            node.disk.members = members
+
+    def next_record(self, term: Term) -> str:
+        self._records += 1
+        return f"{term.number}{term.master}{self._records}"
+
+    def master_for(self, node: Node) -> Node | None:
+        """Whom a replica takes for its master; it may be wrong."""
+        masters = [other for other in self.nodes if other is not node and other.is_up and other.group is not None]
+        if not masters:
+            return None
+        if self.world.is_calm:
+            return max(masters, key=lambda other: other.group.term if other.group else ())
+        if self.world.chance(0.05):
+            return self.world.random.choice([other for other in self.nodes if other is not node])
+        return self.world.random.choice(masters)
+
+    def run(self) -> None:
+        world, plan = self.world, self.plan
+        for node in self.nodes:
+            node.start()
+        Faults(self).plan()
+        self._append()
+        world.run(until=plan.busy_s)
+        self._settle()
+
+    def _append(self) -> None:
+        for node in self.nodes:
+            if node.is_up and node.group is not None:
+                node.append(self.world.random.choice((1, 1, 2, 5)))
+        if not self.world.is_calm:
+            self.world.after(self.world.random.expovariate(1 / self.plan.pause_s), self._append)
+
+    def _settle(self) -> None:
+        """Faults stop; somebody gets elected, everybody follows, all that is appended is acknowledged."""
+        world = self.world
+        world.note("faults end")
+        world.is_calm = True
+        for node in self.nodes:
+            node.stopped_until = 0.0
+            node.start()
+        world.run(until=world.now + 0.6)  # what is still on its way arrives
+        for _ in range(60):
+            self._demote()
+            if self._is_led():
+                break
+            self._elect()
+            world.run(until=world.now + 0.1)
+        masters = [node for node in self.nodes if node.group is not None]
+        demand(len(masters) == 1, "Liveness", f"masters are {masters}")
+        master = masters[0]
+        for _ in range(3):
+            master.append(3)
+            world.run(until=world.now + 0.3)
+        self._check(master)
+
+    def _is_led(self) -> bool:
+        masters = [node for node in self.nodes if node.group is not None]
+        return len(masters) == 1 and not masters[0].group.absent() and masters[0].group.members.former is None
+
+    def _elect(self) -> None:
+        """An operator tries one after the other; by force, where records are gone anyway or members are unknown."""
+        if any(node.group is not None or node.election is not None for node in self.nodes):
+            return
+        self.world.random.choice(self.nodes).promote()
+
+    def _demote(self) -> None:
+        """After a promotion by force there may be masters that do not know each other, and terms that nobody leads: an
+        operator ends what is below the highest."""
+        highest = max(node.disk.terms.promised for node in self.nodes)
+        for node in self.nodes:
+            if self.invariants.may_have_lost and node.group is not None:
+                node.perform(node.group.fence(highest, node.now_us))
+
+    def _check(self, master: Node) -> None:
+        group = master.group
+        assert group is not None
+        demand(
+            group.committed == master.disk.end,
+            "Liveness",
+            f"{master.name} commits {group.committed} of {master.disk.end}",
+        )
+        demand(not group.asynchronous, "FallbackIsLeft", f"{master.name} still goes on alone")
+        demand(group.members.former is None, "Liveness", f"a change is under way: {group.members}")
+        self.invariants.converged(self.nodes, master)
+        for node in self.nodes:
+            demand(node.visible == len(master.disk.records), "Liveness", f"{node.name} shows {node.visible}")
