@@ -30,6 +30,7 @@ cdef class Appender(Reader):
     cdef PyThread_type_lock gate  # held by the thread that is inside
     # stages of a synced log: one is filled while the other is written and synced
     cdef bint staged
+    cdef bint gated               # readers stop at a commit point, not at the end
     cdef uint8_t *stage[2]
     cdef int64_t stage_size[2]
     cdef int filling

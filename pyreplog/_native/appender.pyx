@@ -14,16 +14,17 @@ from cpython.pythread cimport (
 )
 from libc.stdint cimport INT64_MIN
 from libc.stdlib cimport free, malloc
+from libc.string cimport memset
 
 from pyreplog._native cimport record as rec
 from pyreplog._native.layout cimport (
     KEY_MAX, KIND_DATA, LAG_NONE, SEGMENT_HEADER, SHORT_HEADER,
 )
-from pyreplog._native.parts cimport Batch, Columns, check_time, fill_part, get_buffer
+from pyreplog._native.parts cimport Batch, Columns, check_time, fill_part, get_buffer, refuse_part
 from pyreplog._native.attributes import encode_attributes
 from pyreplog._native.sparse cimport SparseIndex, is_plain
 from pyreplog._native.tail cimport fence, load32, order, store, wake_sleepers
-from pyreplog.errors import RecordTooLargeError, UnnumberedError
+from pyreplog.errors import UnnumberedError
 
 cdef extern from "Python.h":
     PyObject *PyList_GET_ITEM(object list, Py_ssize_t i)  # borrowed
@@ -108,9 +109,10 @@ cdef class Appender(Reader):
 
     # ---- state set by the subclass -----------------------------------------------------------------------------
 
-    def _configure(self, *, bint staged, clock):
-        """staged: append into a stage for group commits instead of the map. clock: None for the system's."""
-        self.staged, self.clock = staged, clock
+    def _configure(self, *, bint staged, clock, bint gated=False):
+        """staged: append into a stage for group commits instead of the map. clock: None for the system's. gated: the
+        end that readers see is moved by `landing.show_up_to` alone."""
+        self.staged, self.clock, self.gated = staged, clock, gated
 
     def _set_open(self, bint is_open):
         self.open = is_open
@@ -135,8 +137,10 @@ cdef class Appender(Reader):
         segment.advance(offset, False)
 
     def _seal(self):
-        """Write the blank that ends the active segment, and tell the segment where its records end."""
+        """Write the blank that ends the active segment, zeros behind it, and tell the segment where its records end."""
         cdef Segment segment = self.active
+        if not self.staged:
+            memset(segment.map + self.pos + SHORT_HEADER, 0, segment.size - self.pos - SHORT_HEADER)
         cdef int64_t delta = self.next_entry - segment.first_entry if segment.first_entry >= 0 else 0
         rec.encode_blank(<uint8_t *>(self.dest + <uintptr_t>self.pos), <uint32_t>(segment.size - self.pos), segment.stamp,
                          <uint32_t>delta, self.synced_lag(), self.now())
@@ -177,9 +181,10 @@ cdef class Appender(Reader):
     # ---- publication -------------------------------------------------------------------------------------------
 
     cdef inline void show(self, int64_t position, int64_t entry) noexcept nogil:
-        """Let readers see all before `position`, and wake those who sleep."""
-        store(&self.tail.page.visible_entry, entry)
-        store(&self.tail.page.visible, position)
+        """Let readers see all before `position`, unless they go by a commit point, and wake those who sleep."""
+        if not self.gated:
+            store(&self.tail.page.visible_entry, entry)
+            store(&self.tail.page.visible, position)
         if self.tail.fenced:
             fence()
         order()
@@ -484,17 +489,10 @@ cdef class Appender(Reader):
         gate.synced, self.taken = position, 0
 
     def _take_blank(self):
-        """After _seal of a staged segment: the blank's header bytes, to be written at the segment's end."""
-        return bytes((<const uint8_t *>(self.dest + <uintptr_t>self.pos))[:SHORT_HEADER])
+        """After _seal of a staged segment: the blank's header, and zeros over what an earlier life left behind it."""
+        header = bytes((<const uint8_t *>(self.dest + <uintptr_t>self.pos))[:SHORT_HEADER])
+        return header.ljust(self.active.used_end(self.pos) - self.pos, b"\0")
 
     @property
     def _staged_bytes(self):
         return self.pos - self.stage_start + self.taken if self.staged else 0
-
-
-cdef int refuse_part(const Part *part, int64_t room) except -1:
-    if part.key_length > KEY_MAX:
-        raise RecordTooLargeError(f"key: at most {KEY_MAX} bytes, found {part.key_length}")
-    raise RecordTooLargeError(
-        f"value: at most {room - rec.part_length(part, SHORT_HEADER) + part.value_length} bytes fit into a segment, "
-        f"found {part.value_length}")

@@ -11,11 +11,14 @@ cdef class RecordBatch:
     cdef int64_t first_entry      # entry number of delta 0, -1: not numbered
     cdef uint32_t *offsets
     cdef uint32_t *sizes          # of the values; behind the offsets in one allocation
+    cdef Py_ssize_t block_bytes   # of that, where it is one of blocks.pxd; 0: of malloc
     cdef Py_ssize_t count
     cdef bint consecutive         # entry numbers follow each other
+    cdef bint scattered           # the records do not lie in their order, or there is something else between them
     cdef readonly int64_t next_position
     cdef dict columns
     cdef Record record_at(self, Py_ssize_t i)
+    cdef Record record_from(self, const uint8_t *p)
     cdef object column(self, int which)
 
 

@@ -7,10 +7,13 @@ cimport cython
 from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyBUF_SIMPLE, PyBUF_WRITABLE
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.number cimport PyNumber_AsSsize_t
+from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from pyreplog._native.blocks cimport Block, give_block, make_block
 from pyreplog._native.layout cimport FORM_KEY, FORM_LONG, LongHeader, RecordHead, ShortHeader
 from pyreplog._native.record cimport (
     event_time_of, key_of, make_record, span, stride_of, value_length_of, value_of,
@@ -20,7 +23,7 @@ from pyreplog.errors import WrongTypeError
 
 
 cdef extern from "Python.h":
-    Py_ssize_t Py_REFCNT(object o)
+    Py_ssize_t Py_REFCNT(PyObject *o)  # of an `object`, Cython would count its own reference
 
 
 cdef enum Column:
@@ -29,24 +32,29 @@ cdef enum Column:
 
 
 cdef void gather(RecordBatch batch, int column, int64_t *out) noexcept nogil:
-    """Fill one int64 column; those that need no look at a record first."""
-    cdef Py_ssize_t i
+    """Fill one int64 column; those that need no look at a record first. (A store into `out` might change the batch, for
+    all the compiler knows: what is needed of it is kept in locals.)"""
+    cdef Py_ssize_t i, count = batch.count
+    cdef int64_t base = batch.base
+    cdef const uint32_t *offsets = batch.offsets
+    cdef const uint32_t *sizes = batch.sizes
+    cdef const uint8_t *map = batch.map
     if column == COLUMN_POSITION:
-        for i in range(batch.count):
-            out[i] = batch.base + batch.offsets[i]
+        for i in range(count):
+            out[i] = base + offsets[i]
     elif column == COLUMN_SIZE:
-        for i in range(batch.count):
-            out[i] = batch.sizes[i]
-    elif column == COLUMN_ENTRY and batch.consecutive and batch.count:
-        out[0] = batch.first_entry + (<const ShortHeader *>(batch.map + batch.offsets[0])).entry_delta
-        for i in range(1, batch.count):
-            out[i] = out[0] + i
+        for i in range(count):
+            out[i] = sizes[i]
+    elif column == COLUMN_ENTRY and batch.consecutive and count:
+        base = batch.first_entry + (<const ShortHeader *>(map + offsets[0])).entry_delta
+        for i in range(count):
+            out[i] = base + i
     elif column == COLUMN_TIME:
-        for i in range(batch.count):
-            out[i] = (<const RecordHead *>(batch.map + batch.offsets[i])).time
+        for i in range(count):
+            out[i] = (<const RecordHead *>(map + offsets[i])).time
     else:
-        for i in range(batch.count):
-            out[i] = field_of(batch, batch.map + batch.offsets[i], column)
+        for i in range(count):
+            out[i] = field_of(batch, map + offsets[i], column)
 
 
 cdef int64_t field_of(RecordBatch batch, const uint8_t *p, int column) noexcept nogil:
@@ -114,15 +122,22 @@ cdef class RecordBatch:
         raise TypeError("batches are made by a log's scans")
 
     def __dealloc__(self):
-        free(self.offsets)
+        if self.block_bytes:
+            give_block(<uint8_t *>self.offsets, self.block_bytes)
+        else:
+            free(self.offsets)
 
     def __len__(self):
         return self.count
 
     cdef Record record_at(self, Py_ssize_t i):
-        return make_record(self.owner, self.map + self.offsets[i], self.first_entry, self.base + self.offsets[i])
+        return self.record_from(self.map + self.offsets[i])
 
-    def __getitem__(self, Py_ssize_t i):
+    cdef Record record_from(self, const uint8_t *p):
+        return make_record(self.owner, p, self.first_entry, self.base + (p - self.map))
+
+    def __getitem__(self, index):
+        cdef Py_ssize_t i = PyNumber_AsSsize_t(index, IndexError)
         if i < 0:
             i += self.count
         if not 0 <= i < self.count:
@@ -136,17 +151,13 @@ cdef class RecordBatch:
         raise TypeError("a RecordBatch views a mapped segment and cannot be pickled; take its columns or values")
 
     cdef object column(self, int which):
-        cdef Py_buffer buffer
+        cdef Block block
         made = self.columns.get(which)
         if made is None:
             import numpy
-            made = numpy.empty(self.count, numpy.int64)
-            if self.count:
-                PyObject_GetBuffer(made, &buffer, PyBUF_WRITABLE)
-                gather(self, which, <int64_t *>buffer.buf)
-                PyBuffer_Release(&buffer)
-            made.flags.writeable = False
-            self.columns[which] = made
+            block = make_block(self.count * sizeof(int64_t))
+            gather(self, which, <int64_t *>block.data)
+            made = self.columns[which] = numpy.frombuffer(block, numpy.int64)
         return made
 
     @property
@@ -197,10 +208,12 @@ cdef class RecordBatch:
     @property
     def buffer(self):
         """The bytes from the first record to behind the last, not copied; nothing else lies between them in a batch
-        that was parsed from a buffer."""
+        that was parsed from a buffer. Of one that was put together from several (`entries.merge_entries`), a copy."""
         cdef const uint8_t *p
         if not self.count:
             return memoryview(b"")
+        if self.scattered:
+            return memoryview(b"".join(record.raw for record in self))
         p = self.map + self.offsets[self.count - 1]
         return span(self.owner, self.map + self.offsets[0],
                     p - self.map - self.offsets[0] + stride_of((<const RecordHead *>p).length))
@@ -210,6 +223,7 @@ cdef class RecordBatch:
         cdef Py_buffer buffer
         cdef const int64_t *wanted
         cdef uint32_t *offsets
+        cdef RecordBatch made
         cdef Py_ssize_t i, count = len(indices)
         import numpy
         array = numpy.asarray(indices)
@@ -229,8 +243,10 @@ cdef class RecordBatch:
                 offsets[count + i] = self.sizes[wanted[i]]
         finally:
             PyBuffer_Release(&buffer)
-        return make_batch(self.owner, self.map, self.base, self.first_entry, offsets, offsets + count, count, False,
+        made = make_batch(self.owner, self.map, self.base, self.first_entry, offsets, offsets + count, count, False,
                           self.next_position)
+        made.scattered = self.scattered
+        return made
 
     def values(self):
         """The values as a list of bytes (copies)."""
@@ -285,31 +301,35 @@ cdef class RecordIterator:
     most loops look at one record at a time."""
 
     cdef RecordBatch batch
-    cdef Py_ssize_t at
+    cdef const uint8_t *map
+    cdef const uint32_t *at
+    cdef const uint32_t *end
     cdef Record even, odd         # given out last, in turns
+    cdef bint is_even
 
     def __init__(self, RecordBatch batch not None):
         self.batch = batch
+        self.map, self.at, self.end = batch.map, batch.offsets, batch.offsets + batch.count
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        cdef RecordBatch batch = self.batch
         cdef const uint8_t *p
-        if self.at >= batch.count:
+        if self.at == self.end:
             self.even = self.odd = None
             raise StopIteration
-        p = batch.map + batch.offsets[self.at]
+        p = self.map + self.at[0]
         self.at += 1
-        if self.at & 1:
-            if self.odd is not None and Py_REFCNT(self.odd) == 1:
-                self.odd.p = p
+        self.is_even = not self.is_even
+        if self.is_even:
+            if Py_REFCNT(<PyObject *>self.even) == 1:  # of None there are more
+                self.even.p = p
             else:
-                self.odd = batch.record_at(self.at - 1)
-            return self.odd
-        if self.even is not None and Py_REFCNT(self.even) == 1:
-            self.even.p = p
+                self.even = self.batch.record_from(p)
+            return self.even
+        if Py_REFCNT(<PyObject *>self.odd) == 1:
+            self.odd.p = p
         else:
-            self.even = batch.record_at(self.at - 1)
-        return self.even
+            self.odd = self.batch.record_from(p)
+        return self.odd

@@ -11,7 +11,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from pyreplog._native cimport record as rec
-from pyreplog._native.batch cimport make_batch
+from pyreplog._native.batch cimport RecordBatch, make_batch
+from pyreplog._native.blocks cimport Block, give_block, make_block, take_block
 from pyreplog._native.layout cimport (
     ATTRIBUTES_MAX, FORM_ATTRIBUTES, FORM_KEY, FORM_LONG, KEY_MAX, KIND_CONTROL, LONG_HEADER, LongHeader,
     RecordHead, SEGMENT_MAX,
@@ -36,6 +37,7 @@ cdef class Entries:
     """
 
     cdef uint8_t *bytes
+    cdef Py_ssize_t size          # of that block
     cdef uint32_t *starts         # offset of each record, and where the last one ends
     cdef readonly int64_t ledger
     cdef readonly int64_t first
@@ -47,7 +49,7 @@ cdef class Entries:
         raise TypeError("entries are made by encode_entries")
 
     def __dealloc__(self):
-        free(self.bytes)
+        give_block(self.bytes, self.size)
         free(self.starts)
 
     def __len__(self):
@@ -121,7 +123,7 @@ def encode_entries(values, keys=None, event_times=None, *, int64_t ledger, int64
         if total > <int64_t>0xffffffff:
             raise RecordTooLargeError(f"at most {0xffffffff} bytes of records in one call")
     made.starts[batch.count] = <uint32_t>total
-    made.bytes = <uint8_t *>malloc(max(total, 1))
+    made.bytes = take_block(max(total, 1), &made.size)
     if made.bytes == NULL:
         raise MemoryError
     made.ledger, made.first, made.count = ledger, first, batch.count
@@ -291,6 +293,20 @@ cdef class _Buffers:
             total += self.views[i].len
         return total
 
+    cdef const uint8_t *lowest(self) noexcept nogil:
+        """Where the first of them begins, if offsets of 32 bits from there reach all; else NULL."""
+        cdef Py_ssize_t i
+        cdef const uint8_t *low = NULL
+        cdef const uint8_t *end = NULL
+        cdef const uint8_t *p
+        for i in range(self.count):
+            if self.views[i].len == 0:
+                continue
+            p = <const uint8_t *>self.views[i].buf
+            low = p if low == NULL or p < low else low
+            end = p + self.views[i].len if p + self.views[i].len > end else end
+        return low if end - low <= <int64_t>0xffffffff else NULL
+
     cdef const LongHeader *take(self) noexcept nogil:
         """The record with the lowest entry of those that come next, of equal ones the first buffer's; NULL: no more."""
         cdef Py_ssize_t i, best = -1
@@ -311,29 +327,38 @@ cdef class _Buffers:
 
 
 def merge_entries(list parts not None, *, int64_t last):
-    """A RecordBatch of the entries up to `last` in several buffers, ascending; they are copied into one.
+    """A RecordBatch of the entries up to `last` in several buffers, ascending. It holds the buffers, which nobody may
+    change, if they lie within 4 GiB of each other; else the records are copied.
 
     parts: encoded records, each buffer ascending and found intact (`parse_entries`). Of an entry that is in several, the
     first buffer's counts. The GIL is released.
     """
     cdef _Buffers buffers = _Buffers(parts)
     cdef int64_t total = buffers.size(), at = 0, count = 0, stride, previous = -1
-    cdef bytes out = PyBytes_FromStringAndSize(NULL, total)
-    cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(out)
-    cdef uint32_t *offsets = <uint32_t *>malloc(2 * (total // LONG_HEADER + 1) * sizeof(uint32_t))
+    cdef uint8_t *p = <uint8_t *>buffers.lowest()
+    cdef bint copied = p == NULL
+    cdef Block copy = None
+    cdef RecordBatch made
     cdef const LongHeader *header
+    cdef uint32_t *offsets = <uint32_t *>malloc(2 * (total // LONG_HEADER + 1) * sizeof(uint32_t))
     if offsets == NULL:
         raise MemoryError
+    if copied:
+        copy = make_block(total)
+        p = copy.data
     with nogil:
         header = buffers.take()
         while header != NULL and header.entry <= last:
             stride = rec.stride_of(header.head.length)
             if header.entry != previous and at + stride <= total:
-                memcpy(p + at, header, stride)
-                offsets[count] = <uint32_t>at
+                if copied:
+                    memcpy(p + at, header, stride)
+                offsets[count] = <uint32_t>(at if copied else <const uint8_t *>header - p)
                 count += 1
                 at += stride
                 previous = header.entry
             header = buffers.take()
         offsets = fit_columns(offsets, count, p)
-    return make_batch(out, p, 0, -1, offsets, offsets + count, count, False, at)
+    made = make_batch(memoryview(copy) if copied else buffers, p, 0, -1, offsets, offsets + count, count, False, at)
+    made.scattered = not copied and len(parts) > 1
+    return made

@@ -125,7 +125,7 @@ cdef inline bint index(const uint8_t *data, Py_ssize_t length, Py_ssize_t count,
 
 cdef class _Chunk:
     cdef uint8_t *data
-    cdef Py_ssize_t capacity
+    cdef Py_ssize_t capacity, size  # that are used; of the memory
     cdef Py_ssize_t exports
 
 
@@ -156,6 +156,10 @@ cdef class FrameParser:
     cdef int64_t position           # in the stream, of chunk[start]
     cdef int64_t offset, size       # of the incomplete frame; size -1: none, or its header is not complete
     cdef tuple failure              # arguments of the FrameError that ended the stream
+
+    # For other modules, which put bytes into the chunk themselves.
+    cdef Py_ssize_t make_room(self, Py_ssize_t hint) except -1
+    cdef FrameBatch take(self, Py_ssize_t count)
 
     cdef FrameBatch advance(self)
     cdef Py_ssize_t needed(self) noexcept

@@ -12,11 +12,11 @@ views may go to any thread and outlive the parser. The GIL is kept: walking a bu
 cimport cython
 from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.number cimport PyNumber_Index
 from libc.string cimport memmove
 
+from pyreplog._native.blocks cimport give_block, take_block
 from pyreplog.errors import FrameError, InvalidArgumentError, OutOfRangeError
 
 HEADER_SIZE = FRAME_HEADER
@@ -102,13 +102,13 @@ cdef class _Chunk:
     """Memory that counts its readers: while there is one, what was parsed is neither overwritten nor moved."""
 
     def __cinit__(self, Py_ssize_t capacity):
-        self.data = <uint8_t *>PyMem_RawMalloc(capacity)
+        self.data = take_block(capacity, &self.size)
         if self.data == NULL:
             raise MemoryError(f"no memory for a receive buffer of {capacity} bytes")
         self.capacity = capacity
 
     def __dealloc__(self):
-        PyMem_RawFree(self.data)
+        give_block(self.data, self.size)
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         PyBuffer_FillInfo(view, self, self.data, self.capacity, 1, flags)
@@ -154,6 +154,24 @@ cdef class FrameBatch:
             raise OutOfRangeError(f"body: expected a number below {self.count}, found {i}")
         cdef int64_t start = self.column(2)[i]
         return self.view[start:start + self.column(1)[i]]
+
+    def note(self, dict sizes not None, Py_ssize_t extra, /):
+        """Note the bytes of each body, and `extra` for each, by its frame's offset: (their sum, None).
+
+        Heartbeats and control bodies are passed over. An offset that is negative or known already ends it, and is
+        returned in place of None.
+        """
+        cdef Py_ssize_t i, total = 0
+        cdef const int64_t *offsets = self.column(0)
+        cdef const int64_t *lengths = self.column(1)
+        for i in range(self.count):
+            if not lengths[i] or offsets[i] == CONTROL_OFFSET:
+                continue
+            if offsets[i] < 0 or offsets[i] in sizes:
+                return total, offsets[i]
+            sizes[offsets[i]] = lengths[i] + extra
+            total += lengths[i] + extra
+        return total, None
 
     @property
     def buffer(self):
@@ -235,15 +253,7 @@ cdef class FrameParser:
 
         hint: bytes the caller would like room for; the view may be smaller or larger.
         """
-        self.refuse_after_failure()
-        cdef Py_ssize_t tail = self.end - self.start
-        cdef Py_ssize_t room = self.chunk.capacity - self.end
-        cdef Py_ssize_t want = min(max(hint, self.buffer_size // 4), self.buffer_size // 2)
-        if (tail == 0 and self.chunk.exports == 0            # a fresh start costs nothing
-                or self.start + self.needed() > self.chunk.capacity
-                or room < want and tail < want):             # a short copy is cheaper than a short read
-            self.relocate(self.fit())
-        self.window = self.chunk.capacity - self.end
+        self.window = self.make_room(hint)
         return PyMemoryView_FromObject(_Window(self.chunk, self.end))
 
     def received(self, Py_ssize_t count, /):
@@ -254,9 +264,7 @@ cdef class FrameParser:
         self.refuse_after_failure()
         if not 0 <= count <= self.window:
             raise InvalidArgumentError(f"received: expected 0 to {self.window} bytes, found {count}")
-        self.window = 0
-        self.end += count
-        return self.advance()
+        return self.take(count)
 
     def feed(self, data, /):
         """FrameBatch of the frames completed by `data` (bytes-like, copied). Raises FrameError after a bad frame."""
@@ -308,6 +316,24 @@ cdef class FrameParser:
         self.position += FRAME_HEADER + self.size
         self.start, self.size, self.window = self.end, -1, 0
         return taken
+
+    cdef Py_ssize_t make_room(self, Py_ssize_t hint) except -1:
+        """Bytes that may be put behind `end` in the chunk; at least one."""
+        self.refuse_after_failure()
+        cdef Py_ssize_t tail = self.end - self.start
+        cdef Py_ssize_t room = self.chunk.capacity - self.end
+        cdef Py_ssize_t want = min(max(hint, self.buffer_size // 4), self.buffer_size // 2)
+        if (tail == 0 and self.chunk.exports == 0            # a fresh start costs nothing
+                or self.start + self.needed() > self.chunk.capacity
+                or room < want and tail < want):             # a short copy is cheaper than a short read
+            self.relocate(self.fit())
+        return self.chunk.capacity - self.end
+
+    cdef FrameBatch take(self, Py_ssize_t count):
+        """The frames that `count` more bytes complete; they lie behind `end`."""
+        self.window = 0
+        self.end += count
+        return self.advance()
 
     cdef FrameBatch advance(self):
         cdef FrameBatch batch = FrameBatch.__new__(FrameBatch)

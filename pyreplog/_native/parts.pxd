@@ -9,6 +9,7 @@ cdef int get_buffer(object source, Py_buffer *buffer, str what) except -1
 cdef object check_time(time)
 cdef void fill_part(Part *part, Py_buffer *value, Py_buffer *key, bytes attributes) noexcept
 cdef int fill_control(Part *part, control) except -1
+cdef int refuse_part(const Part *part, int64_t room) except -1
 
 
 cdef class Parts:

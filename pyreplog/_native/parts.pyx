@@ -12,8 +12,9 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, uint16_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from pyreplog._native.layout cimport KIND_CONTROL, KIND_DATA, TAG_EVENT_TIME
-from pyreplog.errors import InvalidArgumentError, WrongTypeError
+from pyreplog._native.layout cimport KEY_MAX, KIND_CONTROL, KIND_DATA, SHORT_HEADER, TAG_EVENT_TIME
+from pyreplog._native.record cimport part_length
+from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
 
 cdef int64_t EVENT_ATTRIBUTE = 11
 
@@ -287,3 +288,11 @@ cdef tuple packed_arrow(object column, str what):
     _, offsets, data = column.buffers()
     raw = numpy.frombuffer(offsets, widths[kind])[column.offset : column.offset + len(column) + 1]
     return raw.astype(numpy.int64), data if data is not None else b""
+
+
+cdef int refuse_part(const Part *part, int64_t room) except -1:
+    if part.key_length > KEY_MAX:
+        raise RecordTooLargeError(f"key: at most {KEY_MAX} bytes, found {part.key_length}")
+    raise RecordTooLargeError(
+        f"value: at most {room - part_length(part, SHORT_HEADER) + part.value_length} bytes fit into a segment, "
+        f"found {part.value_length}")

@@ -1,33 +1,187 @@
-"""Bytes into descriptors it is handed, the GIL released once per call. Opens, names and locks nothing."""
+"""Bytes into and out of descriptors it is handed. Opens, names, locks and authenticates nothing.
+
+The GIL is released around what takes long: a disk's sync, a wait, the copy of many bytes. It is kept around small sends
+and receives: they take a few microseconds, and among busy threads the way back to the GIL takes longer.
+"""
 
 import os
 
+cimport cython
 from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyBUF_SIMPLE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.errno cimport EAGAIN, EBADF, EINTR, errno
 from libc.stdint cimport int64_t, uint8_t
+
+from pyreplog._native.frame cimport FrameBatch, FrameParser
+
+cdef Py_ssize_t KEEP_GIL_BELOW = 16 << 10
 
 
 cdef extern from * nogil:
     """
     #include "pwrite.h"
+    #include <limits.h>
+    #include <sys/epoll.h>
+    #include <sys/socket.h>
+    #include <sys/uio.h>
+    #include <time.h>
     /* 0, or errno. */
     static int replog_datasync(int fd) { return fdatasync(fd) == 0 ? 0 : errno; }
+    static ssize_t replog_send(int fd, struct iovec *parts, size_t count) {
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+        return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+    static ssize_t replog_receive(int fd, uint8_t *data, size_t room) { return recv(fd, data, room, MSG_DONTWAIT); }
+    static int64_t replog_now_us(void) {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+    }
+    /* Whether something is ready; what was taken is told once more to whoever asks next (level-triggered). */
+    static int replog_spin(int fd, int64_t us) {
+        struct epoll_event event;
+        int64_t until = replog_now_us() + us;
+        int found;
+        do {
+            found = epoll_wait(fd, &event, 1, 0);
+        } while (found == 0 && replog_now_us() < until);
+        return found;
+    }
     """
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+    enum:
+        IOV_MAX
     int write_all "replog_pwrite"(int fd, const uint8_t *data, int64_t length, int64_t offset)
     int datasync "replog_datasync"(int fd)
+    Py_ssize_t send_parts "replog_send"(int fd, iovec *parts, size_t count)
+    Py_ssize_t receive_some "replog_receive"(int fd, uint8_t *data, size_t room)
+    int spin_on "replog_spin"(int fd, int64_t us)
+
+
+cdef object failed(int code):
+    return OSError(code, os.strerror(code))
+
+
+# ---- disks -----------------------------------------------------------------------------------------------------
 
 
 def write_sync(int fd, data, int64_t offset, /):
     """pwrite all of `data` at `offset` and fdatasync, with one release of the GIL: among many waiting threads each
     way back to the GIL is a long queue. Errors: OSError."""
     cdef Py_buffer buffer
-    cdef int failed
+    cdef int code
     PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
     try:
         with nogil:
-            failed = write_all(fd, <const uint8_t *>buffer.buf, buffer.len, offset)
-            if not failed:
-                failed = datasync(fd)
+            code = write_all(fd, <const uint8_t *>buffer.buf, buffer.len, offset)
+            if not code:
+                code = datasync(fd)
     finally:
         PyBuffer_Release(&buffer)
-    if failed:
-        raise OSError(failed, os.strerror(failed))
+    if code:
+        raise failed(code)
+
+
+# ---- sockets ---------------------------------------------------------------------------------------------------
+
+
+cdef int descriptor(object stream) except -1:
+    cdef int fd = stream.fileno()
+    if fd < 0:
+        raise failed(EBADF)
+    return fd
+
+
+@cython.final
+cdef class _Buffers:
+    """Buffers of other objects, held until this one goes."""
+
+    cdef Py_buffer *views
+    cdef iovec *parts
+    cdef Py_ssize_t count, size
+
+    def __cinit__(self, Py_ssize_t most):
+        self.views = <Py_buffer *>PyMem_Malloc(most * sizeof(Py_buffer))
+        self.parts = <iovec *>PyMem_Malloc(most * sizeof(iovec))
+        if self.views == NULL or self.parts == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            PyBuffer_Release(&self.views[i])
+        PyMem_Free(self.views)
+        PyMem_Free(self.parts)
+
+    cdef int hold(self, object data) except -1:
+        cdef Py_buffer *view = &self.views[self.count]
+        PyObject_GetBuffer(data, view, PyBUF_SIMPLE)
+        self.parts[self.count].iov_base, self.parts[self.count].iov_len = view.buf, view.len
+        self.count += 1
+        self.size += view.len
+        return 0
+
+
+def send(stream, buffers, /):
+    """Hand `buffers` (of any number the first IOV_MAX) to a socket, without waiting; how many bytes it took.
+
+    stream: has a `fileno`. Errors: BlockingIOError, it takes none now; OSError.
+    """
+    cdef int fd = descriptor(stream), code
+    cdef Py_ssize_t most = min(<Py_ssize_t>len(buffers), <Py_ssize_t>IOV_MAX), sent = -1
+    cdef _Buffers held = _Buffers(most)
+    for data in buffers:
+        if held.count == most:
+            break
+        held.hold(data)
+    code = EINTR
+    while sent < 0 and code == EINTR:
+        if held.size < KEEP_GIL_BELOW:
+            sent = send_parts(fd, held.parts, held.count)
+            code = errno
+        else:
+            with nogil:
+                sent = send_parts(fd, held.parts, held.count)
+                code = errno
+    if sent < 0:
+        raise failed(code)
+    return sent
+
+
+def receive(stream, FrameParser parser not None, /):
+    """Take what a socket has, without waiting, as far as the parser's buffer goes: (bytes, the frames they complete).
+
+    No bytes: the stream has ended. The batch's error is the parser's. stream: has a `fileno`. Errors: BlockingIOError,
+    nothing has come; OSError; FrameError, after a bad frame.
+    """
+    cdef int fd = descriptor(stream)
+    cdef Py_ssize_t room = parser.make_room(-1), first = min(room, KEEP_GIL_BELOW), got, more = 0
+    cdef uint8_t *data = parser.chunk.data + parser.end
+    cdef object chunk = parser.chunk
+    got = receive_some(fd, data, first)
+    while got < 0 and errno == EINTR:
+        got = receive_some(fd, data, first)
+    if got < 0:
+        raise failed(errno)
+    if got == first and room > first:
+        with nogil:
+            more = receive_some(fd, data + first, room - first)
+        if more > 0:  # an end, or an error, is met again
+            got += more
+    return got, parser.take(got)
+
+
+def spin(int epoll, int64_t us, /):
+    """Look at an epoll descriptor for at most `us` microseconds, without sleeping; whether something is ready.
+
+    Errors: OSError.
+    """
+    cdef int found, code
+    with nogil:
+        found = spin_on(epoll, us)
+        code = errno
+    if found < 0 and code != EINTR:
+        raise failed(code)
+    return found != 0

@@ -94,6 +94,9 @@ cdef class AckTracker:
     cdef int64_t next_of[ENSEMBLE_LIMIT]
     cdef Waiting waiting[ENSEMBLE_LIMIT]
     cdef uint8_t order[ENSEMBLE_LIMIT]      # indexes by what they await, as of the last computation
+    cdef public int64_t released            # the owner has let go of all below
+    cdef int64_t lives[ENSEMBLE_LIMIT]      # how often a place was given away
+    cdef uint64_t muted, heard_of           # a bit per index
 
     # For other modules, under the GIL or the caller's own lock.
     cdef int push(self, int64_t entry) noexcept nogil
@@ -103,9 +106,21 @@ cdef class AckTracker:
     cdef int64_t confirm_complete(self) noexcept nogil
     cdef int drop(self, uint64_t indexes, int64_t start) noexcept nogil
 
+    cdef bint news(self) noexcept nogil
+
     cdef int judge(self, int index, int64_t entry) noexcept nogil
     cdef int set_aside(self, Waiting *waiting, int64_t start, int64_t stop) noexcept nogil
     cdef void join(self, int index) noexcept nogil
     cdef void sort(self) noexcept nogil
     cdef bint moved(self, int status, int index, object acked) except -1
     cdef int index_of(self, object index) except -1
+
+
+cdef class Part:
+    cdef readonly AckTracker tracker
+    cdef readonly int place
+    cdef readonly int64_t first, last
+    cdef int64_t life
+
+    cdef bint counts(self) noexcept
+    cdef bint acknowledge(self) noexcept

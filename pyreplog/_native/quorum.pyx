@@ -170,6 +170,7 @@ cdef class AckTracker:
         self.ensemble_size, self.write_quorum, self.ack_quorum = q.ensemble, q.write, q.ack
         self.first = entry_of(first, "first")
         self.lap = self.confirmed = self.first - 1
+        self.released = self.first
         cdef int i
         for i in range(self.ensemble_size):
             self.next_of[i] = next_member(self.first, i, self.ensemble_size, self.write_quorum)
@@ -222,6 +223,20 @@ cdef class AckTracker:
             raise InvalidArgumentError(
                 f"withdraw: expected an entry from {self.first} on, and not above those awaited {found}, found {start}"
             )
+
+    def mute(self, index, /):
+        """What is on its way to bookie `index` counts no more, if it is acknowledged as a Part, nor does what follows:
+        until `withdraw` gives its place away."""
+        self.muted |= <uint64_t>1 << self.index_of(index)
+
+    def heard(self, index, /):
+        """Whether anything was acked by bookie `index` since it took its place."""
+        return bool(self.heard_of >> self.index_of(index) & 1)
+
+    @property
+    def has_news(self):
+        """Whether `confirm` would move, or an entry above `released` has got all its copies."""
+        return self.news()
 
     def confirm(self):
         """Moves `confirmed` up to `lac`, if that is higher; returns it.
@@ -309,6 +324,7 @@ cdef class AckTracker:
             return status
         if first > last:
             return ACK_ORDER
+        self.heard_of |= <uint64_t>1 << index
         stop = next_member(last + 1, index, self.ensemble_size, self.write_quorum)
         if stop <= self.next_of[index]:
             return ACK_KEPT
@@ -393,6 +409,9 @@ cdef class AckTracker:
                 at -= 1
             self.order[at] = index
 
+    cdef bint news(self) noexcept nogil:
+        return self.complete(self.ack_quorum) - 1 > self.confirmed or self.complete(self.write_quorum) > self.released
+
     cdef int64_t confirm_complete(self) noexcept nogil:
         self.confirmed = max(self.confirmed, self.complete(self.ack_quorum) - 1)
         return self.confirmed
@@ -409,4 +428,26 @@ cdef class AckTracker:
             if indexes >> i & 1:
                 self.next_of[i] = next_member(start, i, self.ensemble_size, self.write_quorum)
                 self.waiting[i].count = 0
+                self.lives[i] += 1
+        self.muted &= ~indexes
+        self.heard_of &= ~indexes
         return ACK_KEPT
+
+
+@cython.final
+cdef class Part:
+    """Entries of [first, last] on their way to the bookie that has a place in the ensemble now.
+
+    `Part(tracker, place, first, last)`. Its acknowledgement counts while the place is that bookie's, and not muted.
+    """
+
+    def __cinit__(self, AckTracker tracker not None, place, int64_t first, int64_t last, /):
+        self.tracker, self.place, self.first, self.last = tracker, tracker.index_of(place), first, last
+        self.life = tracker.lives[self.place]
+
+    cdef bint counts(self) noexcept:
+        return self.tracker.lives[self.place] == self.life and not self.tracker.muted >> self.place & 1
+
+    cdef bint acknowledge(self) noexcept:
+        """Note it, as `AckTracker.ack_range` does; False: it does not count."""
+        return self.counts() and self.tracker.take(self.place, self.first, self.last) >= 0

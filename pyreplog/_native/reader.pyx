@@ -127,6 +127,10 @@ cdef class Reader:
         """ClosedError or ForkedError when the handle is of no use."""
         raise NotImplementedError
 
+    def _wait_for(self, follower, deadline):
+        """Wait until there is something for a follower that nobody wakes; False when the time is over."""
+        raise NotImplementedError
+
     def _load_index(self, segment, entry):
         """Make `segment.index` cover `entry`, or change the table so that another segment is found for it."""
         raise NotImplementedError
@@ -251,26 +255,6 @@ cdef class Reader:
 
     def _values(self, item):
         raise NotImplementedError
-
-    def _follow(self, Segment segment not None, int64_t position, int64_t batch_bytes, uint32_t truncations,
-                int64_t timeout_us):
-        """The entries of `segment` from `position` on, waiting up to `timeout_us` for the first of them.
-
-        None when the time is over, or when it takes a closer look: the segment is at its end, or the log was truncated
-        since its count of truncations was `truncations`.
-        The whole way from the wake-up to the verified batch in one call. The caller holds the segment.
-        """
-        cdef int64_t visible, offset = position - segment.base, extent
-        if not self.live or not self.tail.writable:
-            return None
-        with nogil:
-            visible = self.tail.wait(position, timeout_us, True)
-        extent = min(visible - segment.base, segment.size)
-        if visible <= position or not SEGMENT_HEADER <= offset < extent:
-            return None
-        if load32(&self.tail.page.truncations) != truncations:
-            return None
-        return segment.scan(offset, extent, until=offset + batch_bytes)
 
     def _position_of(self, entry):
         """Position of an entry's record."""

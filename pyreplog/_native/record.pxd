@@ -142,10 +142,11 @@ cdef int64_t event_time_of(const uint8_t *p) noexcept nogil
 
 # Verify the records that begin in map[start, until), none reaching beyond `stop`; store their offsets and value sizes.
 # Returns how many; `next_offset` is set to the offset after the last of them, `fault` to why the walk ended there
-# (0: `limit` or `until` was reached). Numbered records of the short form must follow each other by number.
+# (0: `limit` or `until` was reached). Numbered records of the short form must follow each other by number, the first
+# of them `expected` (-1: any), which is set to the one that must come next.
 cdef int64_t scan_records(const uint8_t *map, int64_t start, int64_t until, int64_t stop, uint32_t stamp,
-                          uint32_t *offsets, uint32_t *sizes, int64_t limit, bint numbered_only, int64_t *next_offset,
-                          int64_t *fault) noexcept nogil
+                          uint32_t *offsets, uint32_t *sizes, int64_t limit, bint numbered_only, int64_t *expected,
+                          int64_t *next_offset, int64_t *fault) noexcept nogil
 
 
 cdef class Record:
@@ -154,6 +155,7 @@ cdef class Record:
     cdef int64_t origin           # position of address 0: what to add to an address for its position
     cdef int64_t first_entry      # entry number of delta 0
     cdef int64_t number(self) noexcept
+    cdef bytes copied_value(self)
 
 
 cdef object span(object owner, const uint8_t *p, Py_ssize_t length)

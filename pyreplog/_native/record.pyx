@@ -4,11 +4,11 @@ Encoding lies in record.pxd, inlined into its callers. Threads: batches and reco
 them. They hold their segment mapped for as long as they live.
 """
 
+import sys
+
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.buffer cimport Py_buffer, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer, PyBUF_WRITABLE
-from cpython.list cimport PyList_New, PyList_SET_ITEM
-from cpython.ref cimport Py_INCREF
+from cpython.buffer cimport Py_buffer, PyBuffer_FillInfo
 from libc.stdint cimport INT64_MIN, int32_t
 
 from pyreplog._native.attributes import decode_attributes
@@ -16,8 +16,10 @@ from pyreplog._native.layout cimport FORM_VERSION_MASK, KIND_BATCH, KIND_DATA, K
 
 NO_EVENT_TIME = INT64_MIN
 
+cdef str VALUE = sys.intern("value")
+
 cdef extern from "Python.h":
-    Py_ssize_t Py_REFCNT(object o)
+    object PyObject_GenericGetAttr(object o, object name)
 
 
 cdef inline bint parts_fit(const uint8_t *p, int64_t header) noexcept nogil:
@@ -74,45 +76,54 @@ cdef int64_t check_record(const uint8_t *p, int64_t space, uint32_t stamp) noexc
     return check_form(p, stride)
 
 
-cdef inline int64_t check_plain(const uint8_t *p, int64_t space, uint32_t stamp) noexcept nogil:
-    """check_record for most records; 0 when it takes a closer look."""
-    cdef const RecordHead *head = <const RecordHead *>p
-    cdef int64_t stride
-    if space < SHORT_HEADER or not is_plain_record(p):
-        return 0
-    stride = stride_of(head.length)
-    if head.length < SHORT_HEADER or stride > space or head.stamp != stamp:
-        return 0
-    return stride if crc32c(head.length, p + CRC_FROM, stride - CRC_FROM) == head.crc else 0
+cdef inline int64_t scan_plain(const uint8_t *map, int64_t *start, int64_t until, int64_t stop, uint32_t stamp,
+                               uint32_t *offsets, uint32_t *sizes, int64_t limit, int64_t *expected) noexcept nogil:
+    """The part of scan_records that most records take; ends at the first one that needs a closer look."""
+    cdef int64_t at = start[0], follows = expected[0], last_start = (stop & ~7) - SHORT_HEADER, count = 0, size
+    cdef uint64_t plain = <uint64_t>PLAIN << 32 | stamp
+    cdef const ShortHeader *p
+    until = min(until, last_start + 1)
+    while count < limit and at < until:
+        p = <const ShortHeader *>(map + at)
+        size = <int64_t>p.head.length - SHORT_HEADER
+        if (<const uint64_t *>&p.head.stamp)[0] != plain or <uint64_t>size > <uint64_t>(last_start - at):
+            break
+        if follows != p.entry_delta and follows >= 0:
+            break
+        if crc32c(p.head.length, <const uint8_t *>p + CRC_FROM, SHORT_HEADER - CRC_FROM + stride_of(size)) != p.head.crc:
+            break
+        follows = <int64_t>p.entry_delta + 1
+        offsets[count] = <uint32_t>at
+        sizes[count] = <uint32_t>size
+        count += 1
+        at += SHORT_HEADER + stride_of(size)
+    start[0], expected[0] = at, follows
+    return count
 
 
 cdef int64_t scan_records(const uint8_t *map, int64_t start, int64_t until, int64_t stop, uint32_t stamp,
-                          uint32_t *offsets, uint32_t *sizes, int64_t limit, bint numbered_only, int64_t *next_offset,
-                          int64_t *fault) noexcept nogil:
-    cdef int64_t at = start, stride, count = 0, follows = -1
+                          uint32_t *offsets, uint32_t *sizes, int64_t limit, bint numbered_only, int64_t *expected,
+                          int64_t *next_offset, int64_t *fault) noexcept nogil:
+    cdef int64_t at = start, stride, count = 0, follows
     cdef const uint8_t *p
     cdef bint numbered
     fault[0] = 0
-    while count < limit and at < until:
+    while True:
+        count += scan_plain(map, &at, until, stop, stamp, offsets + count, sizes + count, limit - count, expected)
+        if count >= limit or at >= until:
+            break
         p = map + at
-        stride = check_plain(p, stop - at, stamp)
-        if stride > 0 and (follows < 0 or follows == (<const ShortHeader *>p).entry_delta):
-            follows = <int64_t>(<const ShortHeader *>p).entry_delta + 1
-            offsets[count] = <uint32_t>at
-            sizes[count] = (<const RecordHead *>p).length - SHORT_HEADER
-            count += 1
-            at += stride
-            continue
         stride = check_record(p, stop - at, stamp)
         if stride < 0:
             fault[0] = stride
             break
         numbered = (<const RecordHead *>p).kind <= KIND_BATCH
         if not (<const RecordHead *>p).form & FORM_LONG:
+            follows = expected[0]
             if follows != (<const ShortHeader *>p).entry_delta and follows >= 0:
                 fault[0] = RECORD_ENTRY
                 break
-            follows = <int64_t>(<const ShortHeader *>p).entry_delta + numbered
+            expected[0] = <int64_t>(<const ShortHeader *>p).entry_delta + numbered
         if numbered or not numbered_only:
             offsets[count] = <uint32_t>at
             sizes[count] = <uint32_t>value_length_of(p)
@@ -176,6 +187,12 @@ cdef class Record:
     def __init__(self):
         raise TypeError("records are made by a log's reads and scans")
 
+    def __getattribute__(self, name):
+        """Most loops ask for the value alone: it is given without the search in the type, which takes as long again."""
+        if name is VALUE:
+            return self.copied_value()
+        return PyObject_GenericGetAttr(self, name)
+
     @property
     def entry(self):
         """Entry number; in a ledger, entry id."""
@@ -194,6 +211,9 @@ cdef class Record:
     @property
     def value(self):
         """The value, copied."""
+        return self.copied_value()
+
+    cdef bytes copied_value(self):
         return PyBytes_FromStringAndSize(<const char *>value_of(self.p), value_length_of(self.p))
 
     @property

@@ -24,7 +24,6 @@ cdef class SealedIndex:
     cdef int users                # calls that run without the GIL; the last one unmaps a closed file
     cdef object path
 
-    cdef int map_file(self, object path) except -1
     cdef int adopt(self, object path, bytes uuid, int64_t base, uint32_t stamp, int64_t end) except -1
     cdef int check_open(self) except -1
     cdef void unmap(self) noexcept

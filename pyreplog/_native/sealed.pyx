@@ -4,19 +4,17 @@ Only an intact index answers "not here" (None): whatever is in doubt raises Corr
 index again from the segment.
 """
 
-import os
-
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport errno
 from libc.stdint cimport uint16_t
 from libc.stdlib cimport calloc, free, malloc
-from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
+from posix.mman cimport munmap
 
 from pyreplog._native.index cimport (
     BLOCK, DATA_MAX, HEADER_CRC_FROM, INDEX_ABSENT, INDEX_DAMAGED, INDEX_NO_MEMORY, INDEX_OK, LEDGER_MAGIC,
     check_ids, columns, image_size, ledger_table, rounded, words_of,
 )
 from pyreplog._native.layout cimport ALIGN, FORMAT_VERSION, SEGMENT_HEADER, crc32c
+from pyreplog._native.mapfile cimport map_file
 from pyreplog.errors import ClosedError, CorruptionError
 
 
@@ -72,7 +70,8 @@ cdef class SealedIndex:
         of another segment, or does not fit the file's size.
         """
         cdef SealedIndex index = SealedIndex.__new__(SealedIndex)
-        index.map_file(path)
+        index.image = map_file(path, BLOCK, "a ledger index", &index.size)
+        index.header = <const IndexFileHeader *>index.image
         index.adopt(path, uuid, base, stamp, end)
         return index
 
@@ -144,22 +143,6 @@ cdef class SealedIndex:
         if not self.intact(BLOCK, BLOCK + size, &damage):
             raise self.error(&damage)
         return ledger_table(PyBytes_FromStringAndSize(<const char *>self.image + BLOCK, size))
-
-    cdef int map_file(self, object path) except -1:
-        cdef int descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        cdef void *mapped
-        try:
-            self.size = os.fstat(descriptor).st_size
-            if self.size < BLOCK:
-                raise CorruptionError(path, 0, f"a ledger index of at least {BLOCK} bytes", f"{self.size} bytes")
-            mapped = mmap(NULL, self.size, PROT_READ, MAP_SHARED, descriptor, 0)
-            if mapped == MAP_FAILED:
-                raise OSError(errno, os.strerror(errno), os.fspath(path))
-        finally:
-            os.close(descriptor)
-        self.image = <const uint8_t *>mapped
-        self.header = <const IndexFileHeader *>mapped
-        return 0
 
     cdef int adopt(self, object path, bytes uuid, int64_t base, uint32_t stamp, int64_t end) except -1:
         """Take the header for true, if it is."""

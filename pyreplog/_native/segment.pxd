@@ -23,6 +23,7 @@ cdef class Segment:
     cdef uint8_t *map
     cdef int fd
     cdef Py_ssize_t pins
+    cdef int64_t likely_count(self, int64_t offset, int64_t until) noexcept
 
 
 cdef class Pin:

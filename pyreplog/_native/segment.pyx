@@ -8,15 +8,15 @@ import os
 
 cimport cython
 from libc.stdint cimport uint64_t
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memcpy, memset
 
 from pyreplog._native.layout cimport (
     FORMAT_VERSION, KIND_BATCH, RecordHead, SEGMENT_HEADER, SEGMENT_MAGIC, SEGMENT_MAX, SEGMENT_MIN, SHORT_HEADER,
     SegmentHeader, ShortHeader, crc32c,
 )
 from pyreplog._native cimport record as rec
-from pyreplog._native.batch cimport make_batch
+from pyreplog._native.batch cimport RecordBatch, make_batch
+from pyreplog._native.blocks cimport give_block, take_block
 from pyreplog._native.status cimport corruption
 from pyreplog.errors import CorruptionError, DiskFullError, FormatVersionError, InvalidArgumentError, UnsupportedFilesystemError
 
@@ -94,6 +94,7 @@ def decode_header(path, bytes block not None):
 
 
 @cython.final
+@cython.freelist(64)
 @cython.no_gc  # a collector that clears it first would lose the pin; a segment never leads back to it
 cdef class Pin:
     """Keeps a segment from being unmapped, recycled or cut while it lives."""
@@ -108,6 +109,27 @@ cdef Pin pin(Segment segment):
     made.segment = segment
     segment.pins += 1
     return made
+
+
+# What a scan finds: offsets, and `room` further on the sizes of the values.
+cdef struct Rows:
+    uint32_t *offsets
+    Py_ssize_t size               # bytes of that block
+    int64_t room, count
+
+
+cdef int widen(Rows *rows, int64_t room) except -1:
+    """Make room for so many; those that are there stay."""
+    cdef Py_ssize_t size
+    cdef uint32_t *wider = <uint32_t *>take_block((2 * room + 1) * <Py_ssize_t>sizeof(uint32_t), &size)
+    if wider != NULL and rows.count:
+        memcpy(wider, rows.offsets, rows.count * sizeof(uint32_t))
+        memcpy(wider + room, rows.offsets + rows.room, rows.count * sizeof(uint32_t))
+    give_block(<uint8_t *>rows.offsets, rows.size)
+    rows.offsets, rows.room, rows.size = wider, room, size
+    if wider == NULL:
+        raise MemoryError
+    return 0
 
 
 @cython.final
@@ -246,8 +268,9 @@ cdef class Segment:
         (-1: all). all_kinds: control records and markers too. The batch ends before a bad record, and its
         next_position tells where to go on; CorruptionError when the bad record is the first. The GIL is released.
         """
-        cdef int64_t count, next_offset, fault, room
-        cdef uint32_t *offsets
+        cdef int64_t next_offset = offset, expected = -1, fault, most
+        cdef Rows rows
+        cdef RecordBatch made
         cdef bint consecutive = self.first_entry >= 0 and not all_kinds
         cdef Pin held
         if until < 0 or until > stop:
@@ -255,23 +278,36 @@ cdef class Segment:
         if not SEGMENT_HEADER <= offset <= until <= stop <= self.size:
             raise InvalidArgumentError(f"range {offset}..{stop} outside of the segment's {self.size} bytes")
         held = pin(self)
-        room = (until - offset) // SHORT_HEADER + 1
-        if 0 <= limit < room:
-            room = limit
-        offsets = <uint32_t *>malloc(2 * (room + 1) * sizeof(uint32_t))
-        if offsets == NULL:
-            raise MemoryError
-        with nogil:
-            count = rec.scan_records(self.map, offset, until, stop, self.stamp, offsets, offsets + room, room,
-                                     not all_kinds, &next_offset, &fault)
-            offsets = trim_columns(offsets, room, count)
+        most = (until - offset) // SHORT_HEADER + 1
+        if 0 <= limit < most:
+            most = limit
+        memset(&rows, 0, sizeof(Rows))
+        widen(&rows, min(most, self.likely_count(offset, until)))
+        while True:
+            with nogil:
+                rows.count += rec.scan_records(
+                    self.map, next_offset, until, stop, self.stamp, rows.offsets + rows.count,
+                    rows.offsets + rows.room + rows.count, rows.room - rows.count, not all_kinds, &expected, &next_offset,
+                    &fault)
+            if rows.count < rows.room or rows.room == most or next_offset >= until:
+                break
+            widen(&rows, min(most, 4 * rows.room))
         if fault and fault != rec.RECORD_BLANK and next_offset == offset:
-            free(offsets)
+            give_block(<uint8_t *>rows.offsets, rows.size)
             raise self.fault(next_offset, fault)
         if fault == rec.RECORD_BLANK:
             next_offset = self.size
-        return make_batch(held, self.map, self.base, self.first_entry, offsets, offsets + count, count, consecutive,
-                              self.base + next_offset)
+        made = make_batch(held, self.map, self.base, self.first_entry, rows.offsets, rows.offsets + rows.room, rows.count,
+                          consecutive, self.base + next_offset)
+        made.block_bytes = rows.size
+        return made
+
+    cdef int64_t likely_count(self, int64_t offset, int64_t until) noexcept:
+        """How many records lie there, if all are as long as the first."""
+        cdef int64_t stride = SHORT_HEADER
+        if offset < until:
+            stride = max(stride, rec.stride_of((<const RecordHead *>(self.map + offset)).length))
+        return (until - offset) // stride + 1
 
     def read(self, int64_t offset, int64_t stop):
         """The verified Record at `offset`. Errors: CorruptionError."""
@@ -321,14 +357,6 @@ cdef class Segment:
                 offset += status
                 status = 0
         return offset, status
-
-
-cdef uint32_t *trim_columns(uint32_t *offsets, int64_t room, int64_t count) noexcept nogil:
-    """Move the sizes up to the offsets and give back what is not needed of both."""
-    cdef uint32_t *trimmed
-    memmove(offsets + count, offsets + room, count * sizeof(uint32_t))
-    trimmed = <uint32_t *>realloc(offsets, 2 * (count + 1) * sizeof(uint32_t))
-    return trimmed if trimmed != NULL else offsets
 
 
 cdef int64_t find_record(const uint8_t *map, int64_t offset, int64_t stop, uint32_t stamp) noexcept nogil:

@@ -1,5 +1,5 @@
 # Sparse index of one segment: entry number and event time to offset. Layout: layout.h, FORMAT.md.
-from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
 
 from pyreplog._native.layout cimport IndexBlock, TimeRange
 
@@ -17,7 +17,7 @@ cdef class SparseIndex:
     cdef readonly int64_t end     # offset up to which records are noted
     cdef readonly int64_t entries # numbered entries noted
     cdef const uint8_t *image     # the mapped file; NULL: in memory
-    cdef Py_ssize_t length        # of the mapped file
+    cdef uint64_t length          # of the mapped file
 
     # Note a record that lies at `offset`; in order.
     cdef void note(self, int64_t offset, int64_t stride, bint numbered, int64_t event_time) noexcept nogil
@@ -28,7 +28,6 @@ cdef class SparseIndex:
     cdef void widen(self, int64_t offset, int64_t event_time) noexcept nogil
     cdef int64_t place_of(self, int64_t at) noexcept nogil
     cdef int64_t block_of(self, int64_t entry_delta) noexcept nogil
-    cdef int map_file(self, path) except -1
     cdef tuple adopt(self, object path, const uint8_t *p, Py_ssize_t length, bytes uuid, int64_t base,
                      int64_t first_entry, uint32_t stamp)
 

@@ -4,20 +4,18 @@ In memory while its segment is written, mapped from a checksummed file afterward
 It can always be made again from the segment. Threads: the writer's thread alone notes; lookups hold the GIL.
 """
 
-import os
-
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.errno cimport errno
 from libc.stdint cimport INT64_MAX, INT64_MIN
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
-from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
+from posix.mman cimport munmap
 
 from pyreplog._native.layout cimport (
     ALIGN, FORMAT_VERSION, INDEX_BLOCK, INDEX_MAGIC, IndexHeader, PLACE_MASK, SEGMENT_HEADER, TIME_BLOCK, UNIFORM,
     crc32c,
 )
+from pyreplog._native.mapfile cimport map_file
 from pyreplog.errors import CorruptionError, FormatVersionError
 
 
@@ -194,24 +192,9 @@ cdef class SparseIndex:
         another segment. The caller then rebuilds it from the segment.
         """
         cdef SparseIndex made = SparseIndex.__new__(SparseIndex, size)
-        made.map_file(path)
+        made.image = map_file(path, sizeof(IndexHeader), "an index", &made.length)
         times = made.adopt(path, made.image, made.length, uuid, base, first_entry, stamp)
         return made, *times
-
-    cdef int map_file(self, path) except -1:
-        cdef int fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        cdef void *mapped
-        try:
-            self.length = os.fstat(fd).st_size
-            if self.length == 0:
-                raise CorruptionError(path, 0, "an index header", "an empty file")
-            mapped = mmap(NULL, self.length, PROT_READ, MAP_SHARED, fd, 0)
-            if mapped == MAP_FAILED:
-                raise OSError(errno, os.strerror(errno), os.fspath(path))
-        finally:
-            os.close(fd)
-        self.image = <const uint8_t *>mapped
-        return 0
 
     cdef tuple adopt(self, path, const uint8_t *p, Py_ssize_t length, bytes uuid, int64_t base, int64_t first_entry,
                      uint32_t stamp):

@@ -178,6 +178,15 @@ cdef class Tail:
             end = self.wait(seen, timeout_us, True)
         return end
 
+    def wait_for_end(self, int64_t seen, int64_t timeout_us):
+        """As wait_for, for the end of the log in place of the visible one; whoever wakes may look early."""
+        cdef int64_t end
+        if not self.writable:
+            raise ValueError("a read-only tail page cannot be waited on")
+        with nogil:
+            end = self.wait(seen, timeout_us, False)
+        return end
+
     def wake(self):
         """Wake everybody who sleeps on the page (close, truncate)."""
         wake_sleepers(self.page)

@@ -10,7 +10,8 @@
 | `connection` | `Connection`: frames in, buffers out (`outbox`); `Handler`; alive or not (`pulse`) |
 | `inflight` | `ServerConnection`: requests, replies, and the bytes in between |
 | `server` | `Server`: listens, greets, limits, drains |
-| `client` | `Channel`: requests to one address (`requests`), reconnection (`backoff`) |
+| `dialer` | connecting; `Link`: a connection for a handler that is made again (`backoff`) when it is lost |
+| `client` | `Channel`: requests to one address (`requests`), reconnection |
 | `endpoint` | how servers and channels end |
 | `tls`, `sockets` | the streams below |
 

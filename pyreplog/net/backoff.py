@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+BACKOFF_FIRST_S = 0.02
+BACKOFF_MOST_S = 5.0
+
 
 class Backoff:
     """Doubling delays with full jitter (Brooker, "Exponential Backoff and Jitter", 2015): between a half and the whole.

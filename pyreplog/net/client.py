@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import random as _random
 import secrets
-import socket
 import ssl
-import threading
 from _thread import allocate_lock
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
-from pyreplog._native.frame import HEADER_SIZE, FrameBatch, encode_header
+from pyreplog._native.answers import settle
+from pyreplog._native.frame import FrameBatch
 from pyreplog.errors import (
     ClosedError,
     DisconnectedError,
@@ -23,25 +20,20 @@ from pyreplog.errors import (
     PeerTimeoutError,
     ReplogError,
 )
-from pyreplog.net.backoff import Backoff
+from pyreplog.net.backoff import BACKOFF_FIRST_S, BACKOFF_MOST_S, Backoff
 from pyreplog.net.connection import Connection
+from pyreplog.net.dialer import Dialer
 from pyreplog.net.endpoint import Endpoint
-from pyreplog.net.greeting import Greeting
-from pyreplog.net.handshake import ClientHandshake, Identity, Peer, Secret
-from pyreplog.net.hello import NONCE_BYTES
+from pyreplog.net.handshake import Identity, Peer, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.requests import OnReply, Requests
-from pyreplog.net.sockets import Address, Stream, family_of, look_up, prepare, size_of, weakly
-from pyreplog.net.tls import TlsStream
+from pyreplog.net.sockets import Address, Stream, size_of, weakly
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 logger = logging.getLogger(__name__)
-
-_BACKOFF_FIRST_S = 0.02
-_BACKOFF_MOST_S = 5.0
 
 
 class Channel(Endpoint):
@@ -74,17 +66,18 @@ class Channel(Endpoint):
         self.limits = limits or Limits()
         self.unknown_replies = 0  # to nobody: late, or never asked for
         self.error: ReplogError | None = None  # of the last attempt to connect; None: it succeeded, or is the first
-        self._expected, self._identity = expected or Identity(), identity or Identity()
-        self._secret, self._nonce = secret, nonce
-        self._wrap = None if tls is None else partial(TlsStream, tls, host=address[0])
-        self._backoff = Backoff(_BACKOFF_FIRST_S, _BACKOFF_MOST_S, random)
+        self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MOST_S, random)
+        self._dialer = Dialer(
+            reactor, weakly(self._dialed), identity=identity or Identity(), expected=expected or Identity(),
+            limits=self.limits, secret=secret, tls=tls, nonce=nonce,
+        )  # fmt: skip
         self._connection: Connection | None = None
-        self._greeting: Greeting | None = None
         self._lock = allocate_lock()  # of the requests and of their order on the wire
         self._requests = Requests()
         self._unsent: dict[int, tuple[tuple[ReadableBuffer, ...], int]] = {}  # wait for the first attempt
         self._unsent_bytes = 0
         self._next_id = 1
+        self._now_us = reactor.clock.monotonic_us
         super().__init__(f"channel to {address[0]}:{address[1]}", reactor)
         reactor.call_soon(weakly(self._connect))
 
@@ -128,7 +121,7 @@ class Channel(Endpoint):
         size = size_of(buffers)
         if not size:
             raise InvalidArgumentError("a request has a body: a frame without one is a heartbeat")
-        deadline_us = self._reactor.clock.monotonic_us() + int(timeout * 1e6)
+        deadline_us = self._now_us() + int(timeout * 1e6)
         with self._lock:
             if self._error is not None:
                 raise self._error
@@ -149,10 +142,13 @@ class Channel(Endpoint):
                 return _too_large(connection, size)
             if self._requests.add(correlation_id, on_reply, deadline_us):
                 self._arm(deadline_us)
-            if connection.send_frame(encode_header(correlation_id, size), buffers, size + HEADER_SIZE):
+            if connection.send_frame(correlation_id, buffers, size):
                 return None
             del self._requests.waiting[correlation_id]
-        elif self.error is None and self._unsent_bytes + size <= self.limits.queued_bytes:
+        elif self.error is None:
+            if self._unsent_bytes + size > self.limits.queued_bytes:
+                wait = f"{self._unsent_bytes} bytes wait for it, of {self.limits.queued_bytes} that may (queued_bytes)"
+                return NotConnectedError(f"no {self._what} yet: {wait}")
             if self._requests.add(correlation_id, on_reply, deadline_us):
                 self._arm(deadline_us)
             self._unsent[correlation_id] = buffers, size
@@ -211,7 +207,7 @@ class Channel(Endpoint):
             too_large: list[tuple[int, int]] = []
             for correlation_id, (buffers, size) in unsent.items():
                 if size <= connection.peer.max_body_bytes:
-                    connection.send_frame(encode_header(correlation_id, size), buffers, size + HEADER_SIZE)
+                    connection.send_frame(correlation_id, buffers, size)
                 else:
                     too_large.append((correlation_id, size))
         for correlation_id, size in too_large:
@@ -219,9 +215,14 @@ class Channel(Endpoint):
 
     def frames(self, _: Connection, batch: FrameBatch) -> None:
         self._backoff.reset()
-        settle = self._settle
-        for correlation_id, body in batch:
-            if body and not settle(correlation_id, body):
+        others, calls = settle(batch, self._requests.waiting)
+        for call in calls:
+            try:
+                call()
+            except Exception:
+                logger.exception("what an answer led to raised")
+        for correlation_id, body in others:
+            if not self._settle(correlation_id, body):
                 self.unknown_replies += 1
 
     def drained(self, connection: Connection) -> None:
@@ -241,52 +242,10 @@ class Channel(Endpoint):
     # ---- connecting -----------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        if self._error is not None or self._connection is not None or self._greeting is not None:
-            return
-        host, port = self.address
-        family = family_of(host)
-        if family is not None:
-            self._connect_to(family, (host, port))
-        else:
-            threading.Thread(target=self._look_up, name="pyreplog-lookup", daemon=True).start()
+        if self._error is None and self._connection is None and not self._dialer.dialing:
+            self._dialer.dial(self.address)
 
-    def _look_up(self) -> None:
-        """In a thread of its own: it may take long."""
-        try:
-            family, address = look_up(*self.address)
-            self._reactor.call_soon(lambda: self._connect_to(family, address))
-        except InvalidArgumentError as error:
-            failed = error
-            self._reactor.call_soon(lambda: self._failed(failed))
-
-    def _connect_to(self, family: socket.AddressFamily, address: Address) -> None:
-        if self._error is not None:
-            return
-        try:
-            sock = prepare(socket.socket(family, socket.SOCK_STREAM))
-        except OSError as error:  # no descriptors are left
-            self._failed(NotConnectedError(f"{self.address}: {error}"))
-            return
-        code = sock.connect_ex(address)
-        if code not in (0, errno.EINPROGRESS):
-            sock.close()
-            self._failed(NotConnectedError(f"{self.address}: {errno.errorcode.get(code, code)}"))
-            return
-        handshake = ClientHandshake(
-            self._identity,
-            self._expected,
-            self.limits,
-            self._nonce(NONCE_BYTES),
-            secret=self._secret,
-            tls=self._wrap is not None,
-        )
-        self._greeting = Greeting(
-            self._reactor, sock, handshake, self.limits.handshake_s, weakly(self._greeted), self._wrap
-        )
-        self._greeting.begin()
-
-    def _greeted(self, _: Greeting, stream: Stream | None, peer: Peer | None, error: ReplogError | None) -> None:
-        self._greeting = None
+    def _dialed(self, stream: Stream | None, peer: Peer | None, error: ReplogError | None) -> None:
         if stream is None or peer is None:
             self._failed(error or NotConnectedError("no connection"))
             return
@@ -305,12 +264,10 @@ class Channel(Endpoint):
     # ---- the end --------------------------------------------------------------------------------------------
 
     def _gone(self) -> bool:
-        return self._connection is None and self._greeting is None and not self._unsent
+        return self._connection is None and not self._dialer.dialing and not self._unsent
 
     def _shut(self) -> None:
-        if self._greeting is not None:
-            self._greeting.abandon()
-            self._greeting = None
+        self._dialer.abandon()
         if self._connection is not None:
             self._connection.close(ClosedError(f"the {self._what} was closed"))
         self._failed(ClosedError(f"the {self._what} was closed"))

@@ -7,14 +7,14 @@ from _thread import allocate_lock
 from typing import TYPE_CHECKING, Protocol
 
 from pyreplog import handles
-from pyreplog._native.frame import FrameBatch, FrameParser, heartbeat
+from pyreplog._native.frame import HEADER_SIZE, FrameBatch, FrameParser, encode_header, heartbeat
 from pyreplog.errors import ClosedError, DisconnectedError, PeerError, PeerTimeoutError, ReplogError, SlowPeerError
 from pyreplog.net.handshake import Peer
 from pyreplog.net.limits import Limits
 from pyreplog.net.outbox import Outbox
 from pyreplog.net.pulse import Beat, Pulse
 from pyreplog.net.reactor import BROKEN, READ, WRITE, Reactor
-from pyreplog.net.sockets import Stream, size_of, weakly
+from pyreplog.net.sockets import Stream, receiver, sender, size_of, unread_bytes, weakly
 from pyreplog.net.timers import Timer
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ class Connection:
         self.error: ReplogError | None = None  # why it is closed, or about to be
         self._reactor, self._stream, self._handler = reactor, stream, handler
         self._parser = FrameParser(max_body=limits.max_body_bytes, buffer_size=BUFFER_BYTES)
-        self._recv_into = stream.recv_into
+        self._take_in = receiver(stream, self._parser)
         self._pending = getattr(stream, "pending", None)  # TLS: what was received and not yet read
-        self._outbox = Outbox(stream.sendmsg)
+        self._outbox = Outbox(sender(stream))
         self._lock = allocate_lock()  # of the outbox, the reasons and the events
         self._corked = False
         self._reasons = 0
@@ -96,6 +96,11 @@ class Connection:
         """Bytes that wait to be sent."""
         return self._outbox.queued_bytes
 
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that have arrived and were not read: the handler is about to be called again. By the driver."""
+        return unread_bytes(self._stream)
+
     # ---- out ------------------------------------------------------------------------------------------------
 
     def send(self, *buffers: ReadableBuffer) -> bool:
@@ -104,15 +109,13 @@ class Connection:
         Never blocks and does not copy: the buffers must not change until they have left. False: the connection is
         closed, nothing was sent. True: it was sent, or will be unless the connection ends before.
         """
-        return self._send(buffers, size_of(buffers))
-
-    def send_frame(self, header: bytes, body: tuple[ReadableBuffer, ...], size: int) -> bool:
-        """`send`, for whoever has the frame in these parts and knows its `size` in bytes, header included."""
-        return self._send((header, *body), size)
-
-    def _send(self, buffers: tuple[ReadableBuffer, ...], size: int) -> bool:
         with self._lock:
-            return self._put(buffers, size)
+            return self._put(buffers, size_of(buffers))
+
+    def send_frame(self, offset: int, body: tuple[ReadableBuffer, ...], size: int) -> bool:
+        """`send` of one frame with a body of `size` bytes."""
+        with self._lock:
+            return self._put((encode_header(offset, size), *body), size + HEADER_SIZE)
 
     def _put(self, buffers: tuple[ReadableBuffer, ...], size: int) -> bool:
         """Under the lock."""
@@ -193,7 +196,7 @@ class Connection:
             if events & READ and not self._reasons:
                 self._receive()
             elif events & BROKEN:
-                self._recv_into(bytearray(1))  # raises what broke it
+                self._stream.recv(1)  # raises what broke it
                 self._lost(ConnectionResetError("the peer has gone"))
         except BlockingIOError:
             return
@@ -210,13 +213,12 @@ class Connection:
 
     def _receive(self) -> None:
         """One read: others have their turn before the next."""
-        parser = self._parser
-        count = self._recv_into(parser.get_buffer())
+        count, batch = self._take_in()
         if not count:
-            cut = f", {parser.buffered} bytes into a frame" if parser.buffered else ""
+            buffered = self._parser.buffered
+            cut = f", {buffered} bytes into a frame" if buffered else ""
             raise DisconnectedError(f"{self._who()} closed the connection{cut}")
         self.received_bytes += count
-        batch = parser.received(count)
         frames = len(batch)
         if frames == 1:
             self._dispatch(batch)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyreplog._native.frame import CONTROL_OFFSET, HEADER_SIZE, FrameBatch, encode_header
+from pyreplog._native.frame import HEADER_SIZE, FrameBatch, encode_header
 from pyreplog.errors import FrameError
 from pyreplog.net.connection import INFLIGHT_FULL, Connection, Handler
 from pyreplog.net.handshake import Peer
@@ -85,7 +85,8 @@ class ServerConnection(Connection):
         with self._lock:
             sent = self._put((encode_header(correlation_id, size), *buffers), size + HEADER_SIZE)
             charge = self._settle(correlation_id)
-        self._give_back(charge)
+        if charge:
+            self._give_back(charge)
         return sent
 
     def forget(self, correlation_id: int) -> None:
@@ -105,9 +106,11 @@ class ServerConnection(Connection):
         return charge
 
     def _dispatch(self, batch: FrameBatch) -> None:
-        taken = self._take(batch)
+        taken, bad = batch.note(self._requests, REQUEST_BYTES)
         if taken:
             self._charge(taken)
+        if bad is not None:
+            raise FrameError(self.received_bytes, "a correlation id from 0 that is not in use", str(bad))
         if taken or any(body for _, body in batch):
             self._handler.frames(self, batch)
 
@@ -118,19 +121,6 @@ class ServerConnection(Connection):
             if self.inflight_bytes > self.limits.connection_inflight_bytes:
                 self._reasons |= INFLIGHT_FULL
                 self._watch()
-
-    def _take(self, batch: FrameBatch) -> int:
-        """Note the requests of a batch; their bytes."""
-        requests = self._requests
-        taken = 0
-        for offset, body in batch:
-            if body and offset != CONTROL_OFFSET:
-                if offset in requests or offset < 0:
-                    self._charge(taken)
-                    raise FrameError(self.received_bytes, "a correlation id from 0 that is not in use", str(offset))
-                requests[offset] = charge = len(body) + REQUEST_BYTES
-                taken += charge
-        return taken
 
     def _give_back(self, charge: int) -> None:
         """To the server; and this connection reads on, if it did not because of its limit."""

@@ -18,7 +18,7 @@ class Limits(Settings):
     max_body_bytes: of a frame that a peer may send.
     connections: that a server has at once; the surplus is refused.
     queued_bytes: that wait to be sent on one connection. Above it the connection reads nothing more; above it for
-    `stall_s` seconds, the connection is closed.
+    `stall_s` seconds, the connection is closed. A client that has not been greeted yet refuses requests beyond it.
     connection_inflight_bytes / inflight_bytes: of requests that a server has read and whose replies have not left, on
     one connection / on all. Above it the server reads nothing more from that connection / from all of them.
     heartbeat_s: seconds without anything sent after which a heartbeat is sent.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    Sendmsg = Callable[[Sequence[ReadableBuffer]], int]
+    from pyreplog.net.sockets import Sendmsg
 
 _VECTOR_MAX = 1024
 """Buffers in one sendmsg: the kernel takes no more (IOV_MAX)."""

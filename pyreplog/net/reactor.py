@@ -16,6 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
+from pyreplog._native.pump import spin
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import ForkedError, InvalidArgumentError
 from pyreplog.handles import Handle
@@ -205,11 +206,8 @@ class Reactor(Handle):
 
     def _spin(self, timeout_s: float) -> float:
         """Look for events without sleeping; they stay for the poll to come."""
-        until = time.monotonic() + min(timeout_s, self._busy_s)
-        poll = self._epoll.poll
-        while time.monotonic() < until:
-            if poll(0, 1):
-                return 0.0
+        if spin(self._epoll.fileno(), int(min(timeout_s, self._busy_s) * 1e6)):
+            return 0.0
         return max(0.0, timeout_s - self._busy_s)
 
     def _after(self, events: list[tuple[int, int]]) -> None:
@@ -295,7 +293,9 @@ class Reactor(Handle):
     def _forked(self) -> None:
         self._error = ForkedError(f"the reactor was made by process {self._pid}; make one in this process")
         self._epoll.close()
-        os.close(self._eventfd)
+        if self._eventfd >= 0:  # else it was closed before, and is only held by somebody
+            os.close(self._eventfd)
+            self._eventfd = -1
 
 
 def _run(ref: weakref.ref[Reactor], baton: Baton, epoll: select.epoll, ready: threading.Event | None) -> None:

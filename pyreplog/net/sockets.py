@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import sys
+import termios
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pyreplog._native import pump
+from pyreplog._native.frame import FrameBatch, FrameParser
 from pyreplog.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
+
+    Sendmsg = Callable[[Sequence[ReadableBuffer]], int]
 
 Address = tuple[str, int]
 
@@ -27,6 +35,31 @@ class Stream(Protocol):
     def sendmsg(self, buffers: Iterable[ReadableBuffer], /) -> int: ...
 
     def close(self) -> None: ...
+
+
+def sender(stream: Stream) -> Sendmsg:
+    """What hands buffers to a stream, and says how many bytes it took. Errors: BlockingIOError, OSError."""
+    return partial(pump.send, stream) if isinstance(stream, socket.socket) else stream.sendmsg
+
+
+def receiver(stream: Stream, parser: FrameParser) -> Callable[[], tuple[int, FrameBatch]]:
+    """What takes as much from a stream as the parser has room for: bytes, 0 at its end, and the frames they complete.
+
+    Errors: BlockingIOError, OSError; FrameError, after a bad frame.
+    """
+    if isinstance(stream, socket.socket):
+        return partial(pump.receive, stream, parser)
+
+    def receive() -> tuple[int, FrameBatch]:
+        count = stream.recv_into(parser.get_buffer())
+        return count, parser.received(count)
+
+    return receive
+
+
+def unread_bytes(stream: Stream) -> int:
+    """Bytes that have arrived and were not taken yet; of TLS, as far as it has not looked at them."""
+    return int.from_bytes(fcntl.ioctl(stream.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def prepare(sock: socket.socket) -> socket.socket:

@@ -27,7 +27,7 @@ from pyreplog.errors import (
     PeerTimeoutError,
     WrongClusterError,
 )
-from pyreplog.net import client
+from pyreplog.net import dialer
 from pyreplog.net.backoff import Backoff
 from pyreplog.net.client import Channel
 from pyreplog.net.handshake import Identity, Secret
@@ -121,7 +121,7 @@ def test_no_descriptors_for_a_while(
 ) -> None:
     server = serve(Recorder())
     with monkeypatch.context() as scarce:
-        scarce.setattr(client.socket, "socket", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
+        scarce.setattr(dialer.socket, "socket", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
         channel = connect(server, random=lambda: 0.0)
         refused = ask(reactor, channel, b"x")
         assert type(refused) is NotConnectedError and "too many" in str(refused)

@@ -458,6 +458,18 @@ def test_a_child_process_is_refused(reactor: Reactor, serve: Any, connect: Any) 
     assert call(reactor, channel, b"after") == b"after"
 
 
+def test_a_closed_reactor_does_not_keep_the_others_from_hearing_of_a_fork() -> None:
+    """In whatever order they hear of it."""
+    closed = [Reactor(), Reactor()]
+    with Reactor() as open_one:
+        for reactor in closed:
+            reactor.close()
+        pid = os.fork()
+        if pid == 0:
+            os._exit(sum(isinstance(reactor._error, ForkedError) for reactor in (*closed, open_one)))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+
+
 def test_an_idle_process_ends() -> None:
     """A daemon thread that sleeps in epoll does not keep the interpreter, nor is it met by its end."""
     code = "from pyreplog.net.reactor import Reactor; r = Reactor(); r.start(); r.close(); r = Reactor(); r.start(); r.close()"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import pickle
 import random
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -191,9 +194,30 @@ def test_merging_does_not_read_behind_a_record_that_was_cut() -> None:
         assert merge_entries([whole[:cut]], last=100).entry.tolist() == list(range(cut // (len(whole) // 3)))
 
 
-def test_a_merged_batch_outlives_its_parts() -> None:
-    parts: list[bytes] = stripes_of(0, 20, 4)
+def test_a_merged_batch_outlives_its_parts_and_holds_them() -> None:
+    parts = [bytearray(part) for part in stripes_of(0, 20, 4)]
     batch = merge_entries(list(parts), last=100)
+    for part in parts:
+        with pytest.raises(BufferError):
+            part.clear()
     del parts
     assert batch[7].value == b"777"
     assert merge_entries([batch.buffer], last=3).buffer.nbytes == 4 * (batch.buffer.nbytes // 20)
+    few = batch.select(np.array([2, 5, 6]))
+    assert few.values() == [b"222", b"555", b"666"]
+    assert parse_entries(few.buffer, ledger=7, first=0, last=99).entry.tolist() == [2, 5, 6]
+
+
+def test_parts_that_lie_far_from_each_other_are_copied(tmp_path: Path) -> None:
+    """Offsets have 32 bits."""
+    first, second = stripes_of(0, 9, 2)
+    with (tmp_path / "sparse").open("w+b") as file:
+        file.truncate(5 << 30)
+        with mmap.mmap(file.fileno(), 5 << 30) as space:
+            space[: len(first)] = first
+            space[-len(second) :] = second
+            view = memoryview(space)
+            batch = merge_entries([view[: len(first)], view[-len(second) :]], last=7)
+            view.release()
+    assert batch.values() == [b"%d" % entry * 3 for entry in range(8)]
+    assert parse_entries(batch.buffer, ledger=7, first=0, last=9).entry.tolist() == list(range(8))

@@ -134,6 +134,18 @@ def test_columns() -> None:
             batch.body(i)
 
 
+def test_noting_what_came() -> None:
+    """By offset, without heartbeats and control bodies; up to one that is negative or known."""
+    sizes = {9: 100}
+    stream = frame.encode_many([4, -1, 5, 6], [b"four", b"control", b"", b"sixth"])
+    assert (FrameParser().feed(stream).note(sizes, 10), sizes) == ((29, None), {9: 100, 4: 14, 6: 15})
+    for bad in (-2, 9, 7):
+        batch = FrameParser().feed(frame.encode_many([7, bad, 8], [b"seven", b"bad", b"eight"]))
+        assert batch.note(found := dict(sizes), 1) == (6, bad)
+        assert found == sizes | {7: 6}
+    assert FrameParser().feed(b"").note(sizes, 10) == (0, None)
+
+
 def test_an_empty_batch() -> None:
     for batch in (receive(FrameParser(), b""), FrameParser().feed(b"\0"), FrameBatch()):
         assert (len(batch), list(batch), bytes(batch.buffer), batch.error) == (0, [], b"", None)

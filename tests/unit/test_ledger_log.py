@@ -138,21 +138,19 @@ def test_every_third_entry(bytes_max: int, path: Path) -> None:
         fill(log, 3, 9, count=300)
         at, found = 5, list[int]()
         while at <= 290:
-            records, after = log.read(3, at, 290, bytes_max, 3)
+            records, after = log.lend(3, at, 290, bytes_max, 3)
             found += split(records, 3, at, after - 1)
             assert after > at and len(records) <= max(bytes_max, 600)
             at += (after - at + 2) // 3 * 3
         assert found == list(range(5, 291, 3))
-        assert log.read(3, 5, 10, 64, 3) == (record_as_stored(log, 3, 5), 8)
+        assert log.lend(3, 5, 10, 64, 3) == (record_as_stored(log, 3, 5), 8)
 
 
 def record_as_stored(log: LedgerLog, ledger: int, entry: int) -> bytes:
     return log.read(ledger, entry, entry, 1)[0]
 
 
-@pytest.mark.parametrize(
-    "arguments", [(-1, 0, 0, 1), (0, -1, 0, 1), (0, 1, 0, 1), (0, 0, 0, 0), (0, 0, 0, 1, 0), (0, 0, 0, 1, -1)]
-)
+@pytest.mark.parametrize("arguments", [(-1, 0, 0, 1), (0, -1, 0, 1), (0, 1, 0, 1), (0, 0, 0, 0)])
 def test_reads_that_make_no_sense_are_refused(arguments: tuple[int, ...], path: Path) -> None:
     with open_log(path) as log, pytest.raises(InvalidArgumentError):
         log.read(*arguments)

@@ -326,7 +326,8 @@ def test_after_close_nothing_stays_mapped_but_what_is_pinned(tmp_path: Path, dur
     assert "closed" in repr(log)
 
 
-def test_a_log_without_a_checkpoint_is_opened_with_few_descriptors(tmp_path: Path):
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_a_log_without_a_checkpoint_is_opened_with_few_descriptors(tmp_path: Path, mode):
     """Then all its segments are verified, of which there may be more than a process may have files open."""
     path = tmp_path / "log"
     with pyreplog.open(path, segment_bytes=SIZE) as log:
@@ -336,7 +337,12 @@ def test_a_log_without_a_checkpoint_is_opened_with_few_descriptors(tmp_path: Pat
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 30, limit[1]))
     try:
-        with pyreplog.open(path, "r") as handle:
+        with pyreplog.open(path, mode) as handle:
             assert handle.end == 3000 and handle[2999] == bytes(1000)
+            if mode == "a":
+                assert handle.append(b"more") == 3000
+                handle.sync()  # writes the indexes of all that was found
+                assert handle[0] == handle[1500] == bytes(1000)
+                assert handle.trim(2900) > 2800
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)

@@ -1,0 +1,145 @@
+"""Plain OKs to ADDs: from the frame of the reply into the AckTracker, without Python code for each.
+
+All the rest - other replies, errors, acks that do not count any more - goes to the Python code that would else get all:
+it does the same with an OK.
+
+Threads: everything runs under the GIL, which makes each call one step.
+"""
+
+cimport cython
+from libc.stdint cimport int64_t, uint8_t
+
+from pyreplog._native.frame cimport FrameBatch, load_i64
+from pyreplog._native.quorum cimport AckTracker, Part
+
+cdef enum:      # FORMAT.md, "Bookie protocol": a reply's head
+    REPLY_BYTES = 40
+    AT_LEDGER = 8
+    AT_FIRST = 16
+    AT_LAST = 24
+    STATUS_OK = 0
+
+
+@cython.final
+cdef class Answer:
+    """Whom to tell what became of an ADD: `on_reply` of a request, for a Reply or an error.
+
+    `Answer(driver, send, ledger, part)`. driver: its `acked()` is called when the tracker has news, and
+    `answered(send, answer)` for all but an OK that counts.
+    """
+
+    cdef readonly object driver, send
+    cdef readonly Part part
+    cdef readonly int64_t ledger
+
+    def __cinit__(self, driver, send, int64_t ledger, Part part not None, /):
+        self.driver, self.send, self.ledger, self.part = driver, send, ledger, part
+
+    def __call__(self, answer, /):
+        if isinstance(answer, tuple) and self.is_ok(answer) and self.part.acknowledge():
+            if self.part.tracker.news():
+                self.driver.acked()
+        else:
+            self.driver.answered(self.send, answer)
+
+    cdef bint is_ok(self, object reply) except -1:
+        """Status, ledger, first, last."""
+        return (len(reply) >= 4 and reply[0] == STATUS_OK and reply[1] == self.ledger
+                and reply[2] == self.part.first and reply[3] == self.part.last)
+
+
+cdef class Lane:
+    """The way of a ledger's ADDs to a bookie: how many requests are `unanswered`, and whether something `waits`: then
+    `proceed()` is called after each answer.
+
+    To be subclassed. `answered(group, answer)` is called for all answers but plain OKs.
+    """
+
+    cdef readonly Py_ssize_t unanswered
+    cdef public bint waits
+
+    def begin(self, Py_ssize_t most, /):
+        """One more is on its way, unless `most` are: whether it may be."""
+        if self.unanswered >= most:
+            return False
+        self.unanswered += 1
+        return True
+
+    def end(self):
+        """One less is."""
+        self.unanswered -= 1
+
+    def proceed(self):
+        raise NotImplementedError
+
+    def answered(self, Group group, answer, /):
+        raise NotImplementedError
+
+
+@cython.final
+cdef class Group:
+    """ADDs that leave as one request of entries [first, last]: its `on_reply`. adds: (request, on_reply, ...) of each,
+    in their order."""
+
+    cdef readonly Lane lane
+    cdef readonly int64_t ledger, first, last
+    cdef readonly tuple adds
+
+    def __cinit__(self, Lane lane not None, int64_t ledger, int64_t first, int64_t last, tuple adds not None, /):
+        self.lane, self.ledger, self.first, self.last, self.adds = lane, ledger, first, last, adds
+
+    def __call__(self, answer, /):
+        self.lane.answered(self, answer)
+
+    cdef bint settle(self, const uint8_t *reply, int64_t size) except -1:
+        """Whether it is a plain OK that counts; then all is noted."""
+        if (size != REPLY_BYTES or reply[0] != STATUS_OK or load_i64(reply + AT_LEDGER) != self.ledger
+                or load_i64(reply + AT_FIRST) != self.first or load_i64(reply + AT_LAST) != self.last):
+            return False
+        cdef tuple add
+        for add in self.adds:
+            if type(add[1]) is not Answer or not (<Answer>add[1]).part.counts():
+                return False
+        for add in self.adds:
+            if not (<Answer>add[1]).part.acknowledge():
+                return False
+        self.lane.unanswered -= 1
+        return True
+
+    cdef int tell(self, list calls) except -1:
+        """What is to be called now that it is settled: who has more to send first."""
+        cdef tuple add
+        cdef AckTracker told = None
+        if self.lane.waits:
+            calls.append(self.lane.proceed)
+        for add in self.adds:
+            if (<Answer>add[1]).part.tracker is not told and (<Answer>add[1]).part.tracker.news():
+                told = (<Answer>add[1]).part.tracker
+                calls.append((<Answer>add[1]).driver.acked)
+        return 0
+
+
+def settle(FrameBatch batch not None, dict waiting not None, /):
+    """Take what is a plain OK to a Group out of replies: ([(correlation id, body) of all others], [what to call]).
+
+    waiting: correlation id -> (on_reply, ...); those that are settled leave it.
+    """
+    cdef list others = [], calls = []
+    cdef const int64_t *offsets = batch.column(0)
+    cdef const int64_t *sizes = batch.column(1)
+    cdef const int64_t *starts = batch.column(2)
+    cdef Py_ssize_t i
+    cdef object number, on_reply
+    cdef tuple entry
+    for i in range(batch.count):
+        if not sizes[i]:        # a heartbeat
+            continue
+        number = offsets[i]
+        entry = waiting.get(number)
+        on_reply = entry[0] if entry is not None else None
+        if type(on_reply) is Group and (<Group>on_reply).settle(batch.data + starts[i], sizes[i]):
+            del waiting[number]
+            (<Group>on_reply).tell(calls)
+        else:
+            others.append((number, batch.body(i)))
+    return others, calls

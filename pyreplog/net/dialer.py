@@ -1,0 +1,218 @@
+"""Connecting to an address: names looked up, TLS and hello included, and again when the connection is lost."""
+
+from __future__ import annotations
+
+import errno
+import random as _random
+import secrets
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyreplog.errors import ClosedError, InvalidArgumentError, NotConnectedError, ReplogError
+from pyreplog.net.backoff import BACKOFF_FIRST_S, BACKOFF_MOST_S, Backoff
+from pyreplog.net.connection import Connection, Handler
+from pyreplog.net.endpoint import Endpoint
+from pyreplog.net.greeting import Greeting
+from pyreplog.net.handshake import ClientHandshake, Identity, Peer, Secret
+from pyreplog.net.hello import NONCE_BYTES
+from pyreplog.net.limits import Limits
+from pyreplog.net.reactor import Reactor
+from pyreplog.net.sockets import Address, Stream, family_of, look_up, prepare, weakly
+from pyreplog.net.tls import TlsStream
+
+if TYPE_CHECKING:
+    from pyreplog._native.frame import FrameBatch
+
+
+Over = Callable[[Stream | None, Peer | None, ReplogError | None], object]
+
+
+class Dialer:
+    """One attempt at a time to connect to an address. All calls by the reactor's driver.
+
+    over: told the outcome, a stream with its peer or an error; not of an attempt that was abandoned. The other
+    arguments: as of `Channel`.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        over: Over,
+        *,
+        identity: Identity,
+        expected: Identity,
+        limits: Limits,
+        secret: Secret | None = None,
+        tls: ssl.SSLContext | None = None,
+        nonce: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self._reactor, self._over = reactor, over
+        self._identity, self._expected, self._limits = identity, expected, limits
+        self._secret, self._tls, self._nonce = secret, tls, nonce
+        self._greeting: Greeting | None = None
+        self._attempt: object = None  # what tells this one from those that were abandoned
+
+    @property
+    def dialing(self) -> bool:
+        return self._attempt is not None
+
+    def dial(self, address: Address) -> None:
+        """Begin."""
+        self.abandon()
+        attempt = self._attempt = object()
+        family = family_of(address[0])
+        if family is not None:
+            self._connect(attempt, address[0], family, address)
+        else:
+            threading.Thread(target=self._look_up, args=(attempt, address), name="pyreplog-lookup", daemon=True).start()
+
+    def abandon(self) -> None:
+        """Give the attempt up, if there is one, and tell nobody."""
+        self._attempt = None
+        if self._greeting is not None:
+            self._greeting.abandon()
+            self._greeting = None
+
+    def _look_up(self, attempt: object, address: Address) -> None:
+        """In a thread of its own: it may take long."""
+        try:
+            family, found = look_up(*address)
+            self._reactor.call_soon(lambda: self._connect(attempt, address[0], family, found))
+        except InvalidArgumentError as error:
+            failed = error
+            self._reactor.call_soon(lambda: self._end(attempt, None, None, failed))
+
+    def _connect(self, attempt: object, host: str, family: socket.AddressFamily, address: Address) -> None:
+        if attempt is not self._attempt:
+            return
+        try:
+            sock = prepare(socket.socket(family, socket.SOCK_STREAM))
+        except OSError as error:  # no descriptors are left
+            self._end(attempt, None, None, NotConnectedError(f"{address}: {error}"))
+            return
+        code = sock.connect_ex(address)
+        if code not in (0, errno.EINPROGRESS):
+            sock.close()
+            self._end(attempt, None, None, NotConnectedError(f"{address}: {errno.errorcode.get(code, code)}"))
+            return
+        wrap = None if self._tls is None else partial(TlsStream, self._tls, host=host)
+        handshake = ClientHandshake(
+            self._identity, self._expected, self._limits, self._nonce(NONCE_BYTES), secret=self._secret,
+            tls=wrap is not None,
+        )  # fmt: skip
+        over = weakly(self._greeted)
+        self._greeting = Greeting(self._reactor, sock, handshake, self._limits.handshake_s, over, wrap)
+        self._greeting.begin()
+
+    def _greeted(self, _: Greeting, stream: Stream | None, peer: Peer | None, error: ReplogError | None) -> None:
+        self._greeting = None
+        self._end(self._attempt, stream, peer, error)
+
+    def _end(self, attempt: object, stream: Stream | None, peer: Peer | None, error: ReplogError | None) -> None:
+        if attempt is self._attempt:
+            self._attempt = None
+            self._over(stream, peer, error)
+
+
+class Link(Endpoint):
+    """Keeps a connection to `address` (host, port) for `handler`, and makes it again, with a growing delay, whenever it
+    is lost or could not be made.
+
+    address may be changed while it runs (`redirect`). The delay begins anew when the handler says that all is `well`.
+    Arguments: as of `Channel`. Any thread may call anything.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        address: Address,
+        handler: Handler,
+        *,
+        identity: Identity | None = None,
+        expected: Identity | None = None,
+        secret: Secret | None = None,
+        tls: ssl.SSLContext | None = None,
+        limits: Limits | None = None,
+        random: Callable[[], float] = _random.random,
+    ) -> None:
+        self.address = address
+        self.limits = limits or Limits()
+        self.error: ReplogError | None = None  # why there is no connection; None: there is, or nothing was tried yet
+        self._handler = handler
+        self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MOST_S, random)
+        self._connection: Connection | None = None
+        self._dialer = Dialer(
+            reactor, weakly(self._dialed), identity=identity or Identity(), expected=expected or Identity(),
+            limits=self.limits, secret=secret, tls=tls,
+        )  # fmt: skip
+        super().__init__(f"link to {address[0]}:{address[1]}", reactor)
+        reactor.call_soon(weakly(self._dial))
+
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None
+
+    def redirect(self, address: Address) -> None:
+        """Connect to another address from now on; a connection to the former one is closed."""
+        self._check_open()
+        if address != self.address:
+            self.address = address
+            self._reactor.call_soon(weakly(self._redirected))
+
+    def well(self) -> None:
+        """The connection is of use: if it is lost, do not wait long."""
+        self._backoff.reset()
+
+    def _redirected(self) -> None:
+        self._backoff.reset()
+        if self._connection is not None:
+            self._connection.close(ClosedError("the address has changed"))
+        else:
+            self._dialer.abandon()
+            self._dial()
+
+    def _dial(self) -> None:
+        if self._error is None and self._connection is None and not self._dialer.dialing:
+            self._dialer.dial(self.address)
+
+    def _dialed(self, stream: Stream | None, peer: Peer | None, error: ReplogError | None) -> None:
+        if stream is None or peer is None:
+            self._lost(error or NotConnectedError("no connection"))
+            return
+        Connection(self._reactor, stream, self, self.limits, peer).open()
+
+    def _lost(self, error: ReplogError) -> None:
+        self.error = error
+        if self._error is None:
+            self._reactor.call_later(self._backoff.next_s(), weakly(self._dial))
+
+    # ---- what the connection tells --------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        self._connection, self.error = connection, None
+        self._handler.opened(connection)
+
+    def frames(self, connection: Connection, batch: FrameBatch) -> None:
+        self._handler.frames(connection, batch)
+
+    def drained(self, connection: Connection) -> None:
+        self._handler.drained(connection)
+
+    def closed(self, connection: Connection, error: ReplogError) -> None:
+        self._connection = None
+        self._lost(error)
+        self._handler.closed(connection, error)
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def _gone(self) -> bool:
+        return self._connection is None and not self._dialer.dialing
+
+    def _shut(self) -> None:
+        self._dialer.abandon()
+        if self._connection is not None:
+            self._connection.close(ClosedError(f"the {self._what} was closed"))

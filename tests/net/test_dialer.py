@@ -1,0 +1,104 @@
+"""A link: one connection for a handler, made again for as long as it is wanted."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from pyreplog._native.frame import encode
+from pyreplog.errors import ClosedError, DisconnectedError, NotConnectedError, WrongServiceError
+from pyreplog.net.dialer import Link
+from pyreplog.net.handshake import Identity
+from pyreplog.net.reactor import Reactor
+from tests.net.conftest import Serve
+from tests.net.peers import NODE, Recorder, wait
+
+MakeLink = Callable[..., Link]
+
+
+@pytest.fixture
+def link(reactor: Reactor, opened: ExitStack) -> MakeLink:
+    def link(address: tuple[str, int], handler: Recorder, **settings: Any) -> Link:
+        return opened.enter_context(Link(reactor, address, handler, random=lambda: 0.0, **settings))
+
+    return link
+
+
+def test_frames_go_both_ways(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
+    server = serve(Recorder(bytes.upper))
+    client = Recorder(answer=None)
+    link(server.address, client)
+    wait(reactor, lambda: bool(client.connections))
+    client.connections[0].send(encode(7, b"hello"))
+    wait(reactor, lambda: bool(client.requests))
+    assert client.requests == [(client.connections[0], 7, b"HELLO")]
+    assert client.connections[0].unread_bytes == 0
+
+
+def test_it_connects_again_and_tells_why_it_could_not(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
+    server = serve(Recorder())
+    client = Recorder()
+    made = link(server.address, client)
+    wait(reactor, lambda: made.connected)
+    next(iter(server.connections)).close()
+    wait(reactor, lambda: len(client.connections) == 2)
+    assert [type(error) for error in client.ends] == [DisconnectedError]
+    assert made.error is None
+    server.close()
+    wait(reactor, lambda: made.error is not None and not made.connected and len(client.ends) == 2)
+    wait(reactor, lambda: isinstance(made.error, DisconnectedError | NotConnectedError))
+    serve(Recorder(), port=server.address[1])
+    wait(reactor, lambda: made.connected)
+
+
+def test_another_address(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
+    first, second = Recorder(), Recorder()
+    servers = serve(first), serve(second)
+    client = Recorder()
+    made = link(servers[0].address, client)
+    wait(reactor, lambda: bool(first.connections))
+    made.redirect(servers[1].address)
+    made.redirect(servers[1].address)
+    wait(reactor, lambda: bool(second.connections) and made.connected)
+    assert [type(error) for error in client.ends] == [ClosedError]
+
+
+def test_another_address_while_nobody_answers(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        made = link(silent.getsockname(), Recorder())
+        silent.accept()[0].close()
+        made.redirect(serve(Recorder()).address)
+        wait(reactor, lambda: made.connected)
+
+
+def test_a_server_of_another_kind_is_not_taken(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
+    server = serve(Recorder(), identity=NODE)
+    client = Recorder()
+    made = link(server.address, client, expected=Identity(service="other"))
+    wait(reactor, lambda: isinstance(made.error, WrongServiceError))
+    assert not client.connections
+
+
+def test_names_are_looked_up(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
+    server = serve(Recorder())
+    made = link(("localhost", server.address[1]), Recorder())
+    wait(reactor, lambda: made.connected)
+    nowhere = link(("no-such-host.invalid", 1), Recorder())
+    wait(reactor, lambda: nowhere.error is not None)
+    assert "no-such-host.invalid" in str(nowhere.error)
+
+
+def test_closing(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
+    client = Recorder()
+    server = serve(Recorder())
+    made = link(server.address, client)
+    wait(reactor, lambda: made.connected)
+    made.close()
+    assert [type(error) for error in client.ends] == [ClosedError]
+    with pytest.raises(ClosedError):
+        made.redirect(("127.0.0.1", 1))
+    wait(reactor, lambda: not server.connections)

@@ -1,0 +1,82 @@
+"""Batches: their columns, their records, and what of both stays valid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy
+import pytest
+
+import pyreplog
+
+VALUES = [b"%d" % n * (n % 7) for n in range(500)]
+
+
+@pytest.fixture
+def log(tmp_path: Path):
+    with pyreplog.open(tmp_path / "log", segment_bytes=1 << 20) as log:
+        yield log
+
+
+def whole(log) -> pyreplog.RecordBatch:
+    (batch,) = log.scan()
+    return batch
+
+
+@pytest.mark.parametrize("index", [500, -501, 2**70, -(2**70)])
+def test_an_index_out_of_range(log, index):
+    log.append_batch(VALUES)
+    with pytest.raises(IndexError):
+        whole(log)[index]
+
+
+def test_an_index_that_is_no_number(log):
+    log.append_batch(VALUES)
+    with pytest.raises(TypeError):
+        whole(log)["1"]
+    assert whole(log)[numpy.int64(3)].value == VALUES[3]
+
+
+def test_records_that_were_kept_stay_what_they_were(log):
+    log.append_batch(VALUES)
+    kept = [record for record in whole(log) if record.entry % 3 != 1]
+    assert [(record.entry, record.value) for record in kept] == [(n, VALUES[n]) for n in range(500) if n % 3 != 1]
+    assert [record.value for record in list(whole(log))] == VALUES
+
+
+def test_a_value_is_found_under_any_spelling_of_its_name(log):
+    log.append(b"v")
+    record = log.read(0)
+    name = "".join(["val", "ue"])  # another object than the name in the code
+    assert getattr(record, name) == record.value == type(record).value.__get__(record) == b"v"
+    with pytest.raises(AttributeError):
+        record.values  # noqa: B018
+
+
+@pytest.mark.parametrize("first", [0, 100, 300_000])
+def test_many_records_behind_one_of_another_length(log, first):
+    values = [bytes(first), *VALUES]
+    log.append_batch(values)
+    batch = whole(log)
+    assert batch.values() == values
+    assert batch.size.tolist() == [len(value) for value in values]
+    assert batch.entry.tolist() == list(range(len(values)))
+    assert (numpy.diff(batch.position) == batch.stride[:-1]).all()
+
+
+def test_columns_outlive_their_batch_and_are_not_writable(log):
+    log.append_batch([bytes(n % 50) for n in range(20_000)])
+    columns = [batch.size for batch in log.scan(batch_bytes=1 << 18)]
+    assert len(columns) > 2
+    list(log.scan())  # uses memory that was given back
+    assert numpy.concatenate(columns).tolist() == [n % 50 for n in range(20_000)]
+    assert columns[0].dtype == numpy.int64
+    with pytest.raises(ValueError, match="read-only"):
+        columns[0][0] = 1
+
+
+def test_columns_of_an_empty_batch(log):
+    log.append(b"v")
+    empty = whole(log).select([])
+    assert len(empty) == len(empty.entry) == len(empty.size) == 0
+    assert list(empty) == empty.values() == []
