@@ -29,5 +29,6 @@
 | answers | plain OKs of bookies, from their frames into that |
 | stripe | what of a batch of entries goes to one bookie |
 | peek | what encoded entries and control records say of themselves |
+| plainadd | an ADD that asks for nothing special, in its frame, and the frame of its OK |
 | status | status codes turned into exceptions |
 """

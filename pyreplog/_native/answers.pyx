@@ -65,6 +65,14 @@ cdef class Lane:
         self.unanswered += 1
         return True
 
+    def alone(self, Py_ssize_t most, request, on_reply, /):
+        """`begin`, of a request that goes alone: its Group; None: it may not go now, or something waits before it."""
+        if self.waits or self.unanswered >= most:
+            return None
+        self.unanswered += 1
+        cdef int64_t ledger = request[1], first = request[2], last = request[3]
+        return Group(self, ledger, first, last, ((request, on_reply),))
+
     def end(self):
         """One less is."""
         self.unanswered -= 1

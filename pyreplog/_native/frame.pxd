@@ -57,6 +57,11 @@ cdef inline int64_t load_i64(const uint8_t *p) noexcept nogil:
     return <int64_t>be64toh(word)
 
 
+cdef inline void store_i64(char *p, int64_t value) noexcept nogil:
+    cdef uint64_t word = htobe64(<uint64_t>value)
+    memcpy(p, &word, 8)
+
+
 cdef inline int64_t load_size(const uint8_t *p) noexcept nogil:
     cdef uint32_t word
     memcpy(&word, p + 8, 4)

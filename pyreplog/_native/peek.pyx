@@ -30,28 +30,37 @@ cdef object not_wanted(const uint8_t *p, int64_t offset, int64_t space, str expe
                                                  f"entry {header.entry}, LAC {header.lac}")
 
 
+cdef bint look(const uint8_t *p, int64_t length, int64_t ledger, int64_t first, int64_t last, Seen *seen) noexcept nogil:
+    cdef const LongHeader *header
+    cdef int64_t at = 0, stride
+    seen.count, seen.highest, seen.lac = 0, -1, -1
+    while at < length or seen.count == 0:
+        seen.at = at
+        header = <const LongHeader *>(p + at)
+        stride = stride_at(p + at, length - at)
+        if (stride < 0 or header.head.kind == 0 or header.head.kind > KIND_BATCH or header.ledger != ledger
+                or not first <= header.entry <= last or header.lac < -1):
+            return False
+        seen.highest, seen.lac = max(seen.highest, header.entry), max(seen.lac, header.lac)
+        seen.count += 1
+        at += stride
+    seen.at = at
+    return True
+
+
 def peek_entries(data, *, int64_t ledger, int64_t first, int64_t last):
     """(how many, highest entry, highest LAC) of encoded records, which must be entries of `ledger` from `first` to
     `last`, in any order. InvalidRecordsError names the first that is not; also when there is none at all."""
     cdef Py_buffer buffer
-    cdef const uint8_t *p
-    cdef const LongHeader *header
-    cdef int64_t at = 0, stride, count = 0, highest = -1, lac = -1
+    cdef Seen seen
     get_buffer(data, &buffer, "records")
     try:
-        p = <const uint8_t *>buffer.buf
-        while at < buffer.len or count == 0:
-            header = <const LongHeader *>(p + at)
-            stride = stride_at(p + at, buffer.len - at)
-            if (stride < 0 or header.head.kind == 0 or header.head.kind > KIND_BATCH or header.ledger != ledger
-                    or not first <= header.entry <= last or header.lac < -1):
-                raise not_wanted(p + at, at, buffer.len - at, f"entries {first} to {last} of ledger {ledger}")
-            highest, lac = max(highest, header.entry), max(lac, header.lac)
-            count += 1
-            at += stride
+        if not look(<const uint8_t *>buffer.buf, buffer.len, ledger, first, last, &seen):
+            raise not_wanted(<const uint8_t *>buffer.buf + seen.at, seen.at, buffer.len - seen.at,
+                             f"entries {first} to {last} of ledger {ledger}")
     finally:
         PyBuffer_Release(&buffer)
-    return count, highest, lac
+    return seen.count, seen.highest, seen.lac
 
 
 def peek_controls(data):

@@ -98,6 +98,19 @@ class ReplicaError(ReadOnlyError):
         return type(self), (self.path,)
 
 
+class GroupLogError(ReadOnlyError):
+    """The log is that of a replica group's master: what is appended past the group would be on no replica."""
+
+    def __init__(self, path: object) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} is the log of a replica group: run it with `pyreplog ha master`, or open it with mode='r'"
+        )
+
+    def __reduce__(self) -> tuple[type[GroupLogError], tuple[object]]:
+        return type(self), (self.path,)
+
+
 class NotAReplicaError(ReplogError):
     """The log was to be opened as a replica and is not one."""
 

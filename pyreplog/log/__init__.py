@@ -3,6 +3,7 @@
 | file | holds |
 |---|---|
 | commitlog | CommitLog: the writer |
+| mirrorlog, replica | MirrorLog: a copy of another log, made from its stream; the file that says so |
 | ledgerlog, manyledgers, ledgermap | LedgerLog: the entries of many ledgers in one log; what is under it |
 | hollow | giving back the space of a segment in the middle of a log |
 | reader | LogReader: read-only handle, in any process |
@@ -15,6 +16,7 @@
 | recovery | what of a log is intact: torn tail or corruption |
 | indexes | index files of sealed segments |
 | segments | making, preparing and recycling segment files |
+| publication | what the tail page tells at open, truncation and close |
 | watcher | waiting for entries in asyncio |
 | stats | what a log tells of itself |
 | follow | where a follower stands |

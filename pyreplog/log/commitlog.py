@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pyreplog import handles
 from pyreplog._native.appender import Appender
+from pyreplog._native.landing import show_up_to
 from pyreplog._native.segment import HEADER_BYTES, Segment
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.config import LogConfig
 from pyreplog.errors import ClosedError, ForkedError, NotALogError, PoisonedError, ReplogError
-from pyreplog.log import indexes, names, recovery, retention, startup, truncation
+from pyreplog.log import indexes, names, publication, recovery, retention, startup, truncation
 from pyreplog.log.access import Access, as_int
 from pyreplog.log.checkpoint import CheckpointFile
 from pyreplog.log.commit import SYNCED, GroupCommit
@@ -43,9 +44,10 @@ class CommitLog(Access, Appender):
     """
 
     def __init__(
-        self, path: Path, config: LogConfig, *, create: bool, clock: Clock | None, files: Files | None
-    ) -> None:
-        self.path, self.config = path, config
+        self, path: Path, config: LogConfig, *, create: bool, clock: Clock | None, files: Files | None,
+        gated: bool = False, mirror: bool = False,
+    ) -> None:  # fmt: skip
+        self.path, self.config, self._gated, self._mirror = path, config, gated, mirror
         self.retention_floor: int = 1 << 62
         """Nothing at or after this position is removed by retention; later layers lower it."""
         self._files = files if files is not None else RealFiles()
@@ -53,7 +55,7 @@ class CommitLog(Access, Appender):
         self._lock = threading.RLock()  # the table of segments, the checkpoint, and all that changes them
         self._pid = os.getpid()
         self._clock: Clock = clock if clock is not None else SystemClock()
-        startup.prepare_directory(path, self._files, create=create)
+        startup.prepare_directory(path, self._files, create=create, mirror=mirror, grouped=gated)
         self._writer_lock = WriterLock(path)
         try:
             self._open(create, clock)
@@ -67,21 +69,18 @@ class CommitLog(Access, Appender):
     # ---- opening --------------------------------------------------------------------------------------------
 
     def _open(self, create: bool, clock: Clock | None) -> None:
-        staged = self.config.durability == "synced"
-        self._configure(staged=staged, clock=clock)
+        synced = self.config.durability == "synced"
+        self._staged = synced and not self._mirror
+        self._configure(staged=self._staged, clock=clock, gated=self._gated)
         self._purgatory = Purgatory()
         started = startup.start(self.path, self._files, self.config, create=create)
         self.uuid = started.checkpoint.uuid
         self._segment_bytes = started.checkpoint.segment_bytes
         self._checkpoint = CheckpointFile(self.path, self._files, started.checkpoint)
         self._pool = SegmentPool(
-            self.path,
-            self._files,
-            uuid=self.uuid,
-            size=self._segment_bytes,
-            zeroed=staged,
-            spares=self.config.spare_segments,
-        )
+            self.path, self._files, uuid=self.uuid, size=self._segment_bytes, zeroed=synced,
+            populate=not (synced or self._mirror), spares=self.config.spare_segments,
+        )  # fmt: skip
         self._use_tail(startup.open_tail(self.path, self._files, started), trusted=True)
         self._begin(started.found)
         self._set_open(True)
@@ -102,16 +101,20 @@ class CommitLog(Access, Appender):
         epoch = max([last.epoch, *(file.epoch for file in found.files)]) + found.cut
         next_base = found.files[-1].base + self._segment_bytes if found.files else last.start
         self._pool.place(next_base, epoch)
+        self._continue(found)
+        _, end, entry, _ = self._state
+        self._checkpoint.restart(position=end, entry=entry, epoch=epoch)
+        self._set_synced(end, entry)
+        publication.publish(self, is_open=True)
+
+    def _continue(self, found: recovery.Recovered) -> None:
+        """Take or continue the active segment."""
         if found.sealed:
             self._begin_segment(self._take(found.entry), found.entry, found.last_time)
             self._files.sync(self._state[0].fileno())
         else:
             active = found.opened[-1]
             self._activate(active, active.end, found.entry, found.last_time)
-        _, end, entry, _ = self._state
-        self._checkpoint.restart(position=end, entry=entry, epoch=epoch)
-        self._set_synced(end, entry)
-        self._publish_all(is_open=True)
 
     def _check_kind(self, found: recovery.Recovered) -> None:
         if any(file.first_entry < 0 for file in found.files):
@@ -125,16 +128,6 @@ class CommitLog(Access, Appender):
         segment.index = SparseIndex(segment.size)
         self._push_segment(segment)
         self._activate(segment, HEADER_BYTES, first_entry, last_time)
-
-    def _publish_all(self, *, is_open: bool) -> None:
-        _, end, entry, _ = self._state
-        synced_end, synced_entry = self.tail.synced_end, self.tail.synced_entry
-        if self.config.durability == "synced":
-            end, entry = synced_end, synced_entry
-        self.tail.publish(
-            start=self.start_position, end=end, end_entry=entry, synced_end=synced_end, synced_entry=synced_entry,
-            visible=end, visible_entry=entry, is_open=is_open,
-        )  # fmt: skip
 
     # ---- what the native side asks for ----------------------------------------------------------------------
 
@@ -156,20 +149,20 @@ class CommitLog(Access, Appender):
 
     def _make_room(self, stride: int) -> None:
         segment, end, entry, last_time = self._state
-        if self.config.durability == "synced":
+        if self._staged:
             self._commits.flush()
             if end - segment.base + stride <= segment.size - 32:
                 self._widen_stage(stride)
                 return
         self._roll(segment, entry, last_time)
-        if self.config.durability == "synced":
+        if self._staged:
             self._widen_stage(stride)
 
     def _roll(self, segment: Segment, entry: int, last_time: int) -> None:
         """Seal the active segment and go on in the next one. The caller is inside the append path."""
         taken = self._take(entry)  # a disk that fails, or is full, leaves the log as it was
         self._seal()
-        if self.config.durability == "synced":
+        if self._staged:
             self._commits.write_blank(segment, self._take_blank())
         self._housekeeper.note_sealed(segment)
         self._begin_segment(taken, entry, last_time)
@@ -238,7 +231,7 @@ class CommitLog(Access, Appender):
         self._check_open()
         if self._error is not None:
             raise self._error
-        if self.config.durability == "synced":
+        if self._staged:
             self._commits.wait(self._staged_end)
             return self.synced_end
         with self._lock:
@@ -258,6 +251,11 @@ class CommitLog(Access, Appender):
     @property
     def _staged_end(self) -> int:
         return self._state[1]
+
+    def show_up_to(self, position: int, entry: int) -> None:
+        """Move the commit point of a log that was opened with one (`gated`): readers see all before `position`, where
+        entry number `entry` begins, as far as the log goes. Never back. Any thread."""
+        show_up_to(self, position, entry)
 
     @property
     def end(self) -> int:
@@ -306,7 +304,7 @@ class CommitLog(Access, Appender):
         with self._lock:
             self._enter()
             try:
-                if self.config.durability == "synced":
+                if self._staged:
                     self._commits.flush()
                 self._housekeeper.sync_sealed()
                 if entry != self._state[2]:
@@ -322,7 +320,7 @@ class CommitLog(Access, Appender):
         self._activate(segment, position - segment.base, entry, last_time)
         self._commits.restart(position)
         self._set_synced(position, entry)
-        self._publish_all(is_open=True)
+        publication.publish(self, is_open=True)
 
     # ---- state ----------------------------------------------------------------------------------------------
 
@@ -351,7 +349,7 @@ class CommitLog(Access, Appender):
         with self._lock:
             self._enter()
             try:
-                if self.config.durability == "synced":
+                if self._staged:
                     self._commits.flush()
                 else:
                     self.sync()
@@ -373,7 +371,7 @@ class CommitLog(Access, Appender):
             with self._lock:
                 self._pool.close()
                 self._checkpoint.close()
-                self._publish_all(is_open=False)
+                publication.publish(self, is_open=False)
                 self._set_segments([])
                 self._housekeeper.forget(1 << 62)
                 self._forget_active()

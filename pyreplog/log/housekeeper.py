@@ -134,7 +134,7 @@ class Housekeeper:
 
     def _prepare(self, log: CommitLog) -> float:
         """At most one segment; retention comes before the next."""
-        if log._state[0].base + log._segment_bytes != log._pool.next_base:
+        if log._state[1] // log._segment_bytes * log._segment_bytes + log._segment_bytes < log._pool.next_base:
             return _ROLL_S  # a segment is being begun: then retention may have one to give
         if log._pool.wanting():
             log._pool.prepare_ahead()
@@ -167,10 +167,11 @@ class Housekeeper:
     def _sync_oldest(self, log: CommitLog, segment: Segment) -> None:
         index = segment.index
         assert index is not None, "a sealed segment has its index until it is written here"
-        log._files.sync(segment.fileno())
+        if segment.fileno() >= 0:  # else recovery has synced it
+            log._files.sync(segment.fileno())
         end, entry = segment.base + segment.size, segment.entry_after(index.entries)
         _write_index(log, segment, index)
-        if self._config.durability != "synced" and end > log.tail.synced_end:
+        if not log._staged and end > log.tail.synced_end:
             log._set_synced(end, entry)
         log._checkpoint.advance(position=end, entry=entry, clean=False)
         with contextlib.suppress(IndexError):

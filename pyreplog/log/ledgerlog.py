@@ -9,13 +9,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from pyreplog._native.intake import append_entries, copy_entries
+from pyreplog._native.lending import lend_entries
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.config import LogConfig
-from pyreplog.errors import ConfigError, InvalidArgumentError, TrimmedError
+from pyreplog.errors import ConfigError, CorruptionError, InvalidArgumentError, TrimmedError
 from pyreplog.log.files import Files
 from pyreplog.log.ledgermap import Share
-from pyreplog.log.manyledgers import ManyLedgers, runs
+from pyreplog.log.manyledgers import ManyLedgers
 from pyreplog.log.opening import as_directory
 
 if TYPE_CHECKING:
@@ -97,22 +98,32 @@ class LedgerLog:
 
     # ---- reading --------------------------------------------------------------------------------------------
 
-    def read(self, ledger: int, first: int, last: int, bytes_max: int, step: int = 1) -> tuple[bytes, int]:
-        """The records of a ledger's entries `first`, `first` + `step`, ... up to `last`, end to end, as many as fit
-        into `bytes_max` bytes.
+    def read(self, ledger: int, first: int, last: int, bytes_max: int) -> tuple[bytes, int]:
+        """The records of a ledger's entries `first` to `last`, end to end, verified, as many as fit into `bytes_max`
+        bytes.
 
         Returns (records, next). Of the entries asked for in [first, next), those that are not among the records are
         definitely not here, as far as anybody was told that they are. `next` is more than `first`: one record is given
         out however large it is. A ledger id from `entries.CONTROL` on: its control records, by their codes.
         Errors: CorruptionError, whether they are here is unknown; InvalidArgumentError.
         """
-        if ledger < 0 or not 0 <= first <= last or bytes_max < 1 or step < 1:
-            raise InvalidArgumentError(
-                f"ledger {ledger}, entries {first} to {last} in steps of {step}, {bytes_max} bytes: "
-                "expected ids from 0 on, steps of at least 1, and at least 1 byte"
-            )
-        last = min(last, first + bytes_max // _SMALLEST_RECORD * step, _ENTRY_MAX)
-        return self._undisturbed(lambda: self._read(ledger, first, last, bytes_max, step))
+        _check(ledger, first, last, bytes_max)
+        last = min(last, first + bytes_max // _SMALLEST_RECORD, _ENTRY_MAX)
+        return self._undisturbed(lambda: self._read(ledger, first, last, bytes_max))
+
+    def lend(
+        self, ledger: int, first: int, last: int, bytes_max: int, step: int = 1, run: int = 1
+    ) -> tuple[bytes | memoryview, int]:
+        """As read, of `run` entries from each of `first`, `first` + `step`, ..., and not verified: who gets them does
+        that. Records that lie end to end are not copied but viewed; their segment stays until the view is dropped.
+
+        Errors: CorruptionError, where the first of them should be lies something else; InvalidArgumentError.
+        """
+        _check(ledger, first, last, bytes_max)
+        if not 1 <= run <= step:
+            raise InvalidArgumentError(f"expected runs of 1 to {step} entries in steps of at least 1, found {run}")
+        last = min(last, first + (bytes_max // _SMALLEST_RECORD // run + 1) * step - 1, _ENTRY_MAX)
+        return self._undisturbed(lambda: self._lend(ledger, first, last, bytes_max, step, run))
 
     def _undisturbed(self, look: Callable[[], T]) -> T:
         """What `look` finds, at a time when nothing is removed: entries that it missed in a segment that went may have
@@ -126,21 +137,39 @@ class LedgerLog:
             if self._log.map.removals == removals:
                 return found
 
-    def _read(self, ledger: int, first: int, last: int, bytes_max: int, step: int) -> tuple[bytes, int]:
-        found = self._log.places(ledger, first, last, step)
+    def _read(self, ledger: int, first: int, last: int, bytes_max: int) -> tuple[bytes, int]:
         out: list[bytes] = []
         room = bytes_max
-        for start, stop in runs(found.base):
-            held, segment = self._log.hold(int(found.base[start]))
-            records, count = copy_entries(
-                segment, ledger, found.entry[start:stop], found.offset[start:stop], room, at_least_one=not out
-            )
+        for base, entries, offsets in self._log.places(ledger, first, last):
+            held, segment = self._log.hold(base)
+            records, count = copy_entries(segment, ledger, entries, offsets, room, at_least_one=not out)
             del held
             out.append(records)
             room -= len(records)
-            if count < stop - start:
-                return b"".join(out), int(found.entry[start + count])
+            if count < len(entries):
+                return b"".join(out), int(entries[count])
         return b"".join(out), last + 1
+
+    def _lend(
+        self, ledger: int, first: int, last: int, bytes_max: int, step: int, run: int
+    ) -> tuple[bytes | memoryview, int]:
+        """Of one segment a view; what lies in several is put together."""
+        out: list[memoryview] = []
+        room = bytes_max
+        for base, entries, offsets in self._log.places(ledger, first, last, step, run):
+            held, segment = self._log.hold(base)
+            try:
+                records, count = lend_entries(segment, ledger, entries, offsets, room, at_least_one=not out)
+            except CorruptionError:
+                if not out:
+                    raise
+                return _joined(out), int(entries[0])
+            del held
+            out.append(records)
+            room -= records.nbytes
+            if count < len(entries):
+                return _joined(out), int(entries[count])
+        return _joined(out), last + 1
 
     def read_share(self, share: Share, ledger: int, first: int, bytes_max: int) -> tuple[bytes, int]:
         """As `read`, of what one sealed segment holds of a ledger, from entry `first` to the end of its share.
@@ -225,3 +254,14 @@ class LedgerLog:
 
     def __repr__(self) -> str:
         return f"<LedgerLog {str(self.path)!r}>"
+
+
+def _check(ledger: int, first: int, last: int, bytes_max: int) -> None:
+    if ledger < 0 or not 0 <= first <= last or bytes_max < 1:
+        raise InvalidArgumentError(
+            f"ledger {ledger}, entries {first} to {last}, {bytes_max} bytes: expected ids from 0 on and at least 1 byte"
+        )
+
+
+def _joined(parts: list[memoryview]) -> bytes | memoryview:
+    return parts[0] if len(parts) == 1 else b"".join(parts)

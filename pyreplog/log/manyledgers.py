@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,30 +32,30 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_NONE = np.empty(0, np.int64)
+
+class Place(NamedTuple):
+    """Entries of a ledger that lie in one segment, ascending, and at which offsets."""
+
+    base: int
+    entry: npt.NDArray[np.int64]
+    offset: npt.NDArray[np.int64]
 
 
-class Places:
-    """Entries ascending by id, and where each lies. Of two copies, which are equal, the newer one."""
-
-    def __init__(self, parts: list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]) -> None:
-        """parts: (base, entry ids, offsets) of each segment, ascending."""
-        base = np.repeat(np.array([part[0] for part in parts], np.int64), [len(part[1]) for part in parts])
-        entry = np.concatenate([_NONE, *(part[1] for part in parts)])
-        offset = np.concatenate([_NONE, *(part[2] for part in parts)])
-        if len(parts) > 1:
-            order = np.argsort(entry, kind="stable")
-            order = order[np.append(entry[order[1:]] != entry[order[:-1]], True)] if len(order) else order
-            base, entry, offset = base[order], entry[order], offset[order]
-        self.base, self.entry, self.offset = base, entry, offset
-
-
-def runs(values: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Stretches [start, stop) of equal values."""
-    if not len(values):
-        return []
-    cuts = [0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)]
-    return list(itertools.pairwise(cuts))
+def in_order(parts: list[Place]) -> Iterator[Place]:
+    """Entries of several segments, oldest first, ascending. Of two copies, which are equal, the newer one."""
+    if len(parts) <= 1:
+        yield from parts
+        return
+    base = np.repeat(np.array([part.base for part in parts], np.int64), [len(part.entry) for part in parts])
+    entry = np.concatenate([part.entry for part in parts])
+    offset = np.concatenate([part.offset for part in parts])
+    order = np.argsort(entry, kind="stable")
+    order = order[np.append(entry[order[1:]] != entry[order[:-1]], True)] if len(order) else order
+    base, entry, offset = base[order], entry[order], offset[order]
+    cuts = [0, *(np.flatnonzero(base[1:] != base[:-1]) + 1).tolist(), len(base)]
+    for start, stop in itertools.pairwise(cuts):
+        if start < stop:
+            yield Place(int(base[start]), entry[start:stop], offset[start:stop])
 
 
 class ManyLedgers(CommitLog):
@@ -118,14 +118,18 @@ class ManyLedgers(CommitLog):
         finally:
             del held
 
-    def places(self, ledger: int, first: int, last: int, step: int) -> Places:
-        """Where entries `first`, `first` + `step`, ... up to `last` lie that are as durable as the log promises."""
+    def places(self, ledger: int, first: int, last: int, step: int = 1, run: int = 1) -> Iterator[Place]:
+        """Where entries up to `last` lie that are as durable as the log promises: `run` from each of `first`,
+        `first` + `step`, ...
+        """
         visible = self._visible()  # first: what is appended from now on does not count
         bases = [share.base for share in self.shares(ledger) if share.first <= last and share.last >= first]
-        return Places([(base, *self._entries_in(base, ledger, first, last, visible, step)) for base in bases])
+        return in_order(
+            [Place(base, *self._entries_in(base, ledger, first, last, visible, step, run)) for base in bases]
+        )
 
     def _entries_in(
-        self, base: int, ledger: int, first: int, last: int, visible: int, step: int = 1
+        self, base: int, ledger: int, first: int, last: int, visible: int, step: int = 1, run: int = 1
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         def ask(index: LedgerIndex | SealedIndex) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
             if isinstance(index, LedgerIndex):
@@ -133,9 +137,9 @@ class ManyLedgers(CommitLog):
             return index.entries(ledger, first, last + 1)
 
         entries, offsets = self.look(base, ask)
-        if step == 1:
+        if run == step:
             return entries, offsets
-        wanted = (entries - first) % step == 0
+        wanted = (entries - first) % step < run
         return entries[wanted], offsets[wanted]
 
     def last_in(self, share: Share, ledger: int, visible: int) -> int:

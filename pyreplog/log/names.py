@@ -10,6 +10,8 @@ TAIL = "tail"
 CHECKPOINT = "checkpoint"
 TRUNCATION = "truncation"
 ASIDE = "aside"
+REPLICA = "replica"
+TERMS, MEMBERS = "terms", "members"
 
 _SEGMENT = re.compile(r"(\d{20})\.log")
 _LEDGERS = re.compile(r"(\d{20})\.led")

@@ -141,6 +141,9 @@ class LogReader(Access):
     def _visible(self) -> int:
         return self.tail.visible if self._look() else self._settled_end
 
+    def _readable(self) -> int:
+        return self.tail.end if self._look() else self._settled_end
+
     @property
     def _truncations(self) -> int:
         """Going live counts as one: what was found without a writer, it may have cut."""
@@ -184,9 +187,9 @@ class LogReader(Access):
         with self._lock:
             table = self._segment_table()
             known = table[-1][0] if table else -1
-            visible = self._visible()
+            end = self._readable()
             for base in names.segment_bases(self.path):
-                if known < base < visible:
+                if known < base < end:
                     self._push_segment(self._open_segment(base))
                     return True
         return False

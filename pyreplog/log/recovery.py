@@ -8,9 +8,11 @@ it lies, and lose what follows.)
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 ENTRY, BLANK = -8, -9  # statuses of a record with a wrong number and of the end of a segment, see _native/record.pxd
 _COPY_BYTES = 1 << 20
-_BLANK_BYTES = 32  # what is written of a blank; what lies behind it means nothing
+_BLANK_BYTES = 32  # what is written of a blank; behind it there are zeros
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Recovered:
     cut_stop: int = 0  # offset in the last segment after the last byte that is cut
     cut_records: int = 0  # intact ones among what is cut: they lay behind one that is not
     last_time: int = 0
+    replica: bool = False  # of another log: what records claim to be synced was so on its master's disk
 
     @property
     def files(self) -> list[SegmentFile]:
@@ -159,6 +162,7 @@ def recover(
         logger.warning("%s: no intact checkpoint; verifying all %d segments", directory, len(found.files))
         checkpoint = _assumed(found)
     result = Recovered(found, checkpoint, checkpoint.position, checkpoint.entry)
+    result.replica = (directory / names.REPLICA).exists()
     result.cut_records = sum(_remains_of_file(files, path)[2] for path in found.dropped)
     for number in range(_first_unproven(found.files, checkpoint.position), len(found.files)):
         file = found.files[number]
@@ -173,8 +177,7 @@ def recover(
             break
         if number + 1 < len(found.files):
             _check_follows(found.files[number + 1], result.entry)
-            if not writable:
-                segment.close_file()  # there may be thousands
+            segment.close_file()  # there may be thousands
     result.cut = result.cut or bool(found.dropped)
     result.last_time = _last_time(result.opened)
     return result
@@ -242,7 +245,7 @@ def _judge(
     for file in later:
         found, _, records = _remains_of_file(files, file.path)
         claimed, result.cut_records = max(claimed, found), result.cut_records + records
-    if claimed >= result.entry and segment.first_entry >= 0:
+    if claimed >= result.entry and segment.first_entry >= 0 and not result.replica:
         raise segment.fault(offset, status)
     result.cut, result.cut_stop = stop > offset, stop
 
@@ -266,16 +269,22 @@ def _remains(segment: Segment, offset: int) -> tuple[int, int, int]:
     return claimed, stop, records
 
 
-def _set_aside(directory: Path, files: Files, result: Recovered) -> Path:
-    """Copy what is about to be cut into `aside/`, durably; returns the folder."""
-    folder = directory / names.ASIDE / f"{result.end:020d}-{time.time_ns():020d}"
-    folder.mkdir(parents=True, mode=0o700)
+def _cut_bytes(result: Recovered) -> Iterator[tuple[str, memoryview]]:
     if result.opened:
         segment = result.opened[-1]
         length = max(result.cut_stop - segment.end, 0)
-        _copy(files, folder / f"{result.end:020d}.cut", segment.view(segment.end, length))
+        yield f"{result.end:020d}.cut", segment.view(segment.end, length)
     for path in result.survey.dropped:
-        _copy(files, folder / path.name, memoryview(path.read_bytes()))
+        yield path.name, memoryview(path.read_bytes())
+
+
+def set_aside(directory: Path, files: Files, end: int, cut: Iterable[tuple[str, memoryview]]) -> Path:
+    """Copy what is about to be cut from position `end` on, as (file name, bytes), into a folder of `aside/`, durably;
+    returns the folder."""
+    folder = directory / names.ASIDE / f"{end:020d}-{time.time_ns():020d}"
+    folder.mkdir(parents=True, mode=0o700)
+    for name, data in cut:
+        _copy(files, folder / name, data)
     for changed in (folder, folder.parent, directory):
         files.sync_directory(changed)
     return folder
@@ -296,7 +305,7 @@ def cut(directory: Path, files: Files, result: Recovered) -> None:
 
     Order: copies synced, the rest of the segment zeroed and synced, later files removed from the last one down.
     """
-    folder = _set_aside(directory, files, result)
+    folder = set_aside(directory, files, result.end, _cut_bytes(result))
     logger.warning(
         "%s: torn tail cut at position %d (entry %d), %d intact records in it; its bytes are kept in %s",
         directory,
@@ -322,23 +331,46 @@ def remove(directory: Path, files: Files, paths: list[Path]) -> None:
 
 def zero_rest(files: Files, segment: Segment, offset: int) -> None:
     """Durably zero a segment from `offset` on."""
-    zeros = memoryview(bytes(_COPY_BYTES))
-    stop = segment.used_end(offset)
-    for at in range(offset, stop, _COPY_BYTES):
-        files.write(segment.fileno(), zeros[: min(_COPY_BYTES, stop - at)], at)
+    zero(files, segment, offset, segment.used_end(offset))
     files.sync(segment.fileno())
+
+
+def zero(files: Files, segment: Segment, start: int, stop: int) -> None:
+    """Zero bytes [start, stop) of a segment's file."""
+    zeros = memoryview(bytes(_COPY_BYTES))
+    for at in range(start, stop, _COPY_BYTES):
+        files.write(segment.fileno(), zeros[: min(_COPY_BYTES, stop - at)], at)
 
 
 def rewrite_unproven(files: Files, result: Recovered) -> None:
     """Write and sync again all past the checkpoint: it was seen in the page cache, which is not the disk, and a sync
     that failed before the crash may have left it there as clean."""
     for segment in result.opened:
-        start = max(result.checkpoint.position - segment.base, 0) & ~4095
-        stop = segment.end + _BLANK_BYTES if segment.sealed else segment.end
-        for at in range(start, stop, _COPY_BYTES):
-            files.write(segment.fileno(), segment.bytes_at(at, min(_COPY_BYTES, stop - at)), at)
-        if start < stop:
-            files.sync(segment.fileno())
+        with _file_of(segment, files):
+            _rewrite(files, segment, max(result.checkpoint.position - segment.base, 0) & ~4095)
+
+
+@contextlib.contextmanager
+def _file_of(segment: Segment, files: Files) -> Iterator[None]:
+    """The segment has a descriptor in the block."""
+    if segment.fileno() >= 0:
+        yield
+        return
+    segment.set_file(files.open(Path(segment.path), writable=True))
+    try:
+        yield
+    finally:
+        segment.close_file()
+
+
+def _rewrite(files: Files, segment: Segment, start: int) -> None:
+    stop = segment.end + _BLANK_BYTES if segment.sealed else segment.end
+    for at in range(start, stop, _COPY_BYTES):
+        files.write(segment.fileno(), segment.bytes_at(at, min(_COPY_BYTES, stop - at)), at)
+    if segment.sealed:
+        zero(files, segment, stop, segment.used_end(stop))
+    if start < stop:
+        files.sync(segment.fileno())
 
 
 def check_directory(path: Path) -> None:

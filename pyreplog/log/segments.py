@@ -43,9 +43,14 @@ class SegmentPool:
     operation that can fail for lack of space.
     """
 
-    def __init__(self, directory: Path, files: Files, *, uuid: bytes, size: int, zeroed: bool, spares: int) -> None:
+    def __init__(
+        self, directory: Path, files: Files, *, uuid: bytes, size: int, zeroed: bool, populate: bool, spares: int
+    ) -> None:
+        """zeroed: written and synced ahead, for a log that syncs. populate: mapped ahead, for one that is written
+        through the map: in other logs it would mark every page dirty, and the first sync would write the whole file."""
         self._directory, self._files = directory, files
-        self._uuid, self._size, self._zeroed, self._spares = uuid, size, zeroed, spares
+        self._uuid, self._size, self._spares = uuid, size, spares
+        self._zeroed, self._populates = zeroed, populate
         self._lock = threading.Lock()  # next_base and the length of _prepared, together
         self._making = threading.RLock()  # held for as long as a file takes to make
         self._prepared: deque[Segment] = deque()
@@ -144,11 +149,8 @@ class SegmentPool:
             raise DiskError(error.errno, f"{path} cannot be prepared: {error}") from error
 
     def _populate(self, segment: Segment) -> None:
-        """In stretches, of a segment whose appends may have begun already; what they have passed needs nothing.
-
-        Not for a log that syncs: populating marks every page dirty, and the first sync would write the whole file.
-        """
-        for offset in range(0, 0 if self._zeroed else self._size, _POPULATE_BYTES):
+        """In stretches, of a segment whose appends may have begun already; what they have passed needs nothing."""
+        for offset in range(0, self._size if self._populates else 0, _POPULATE_BYTES):
             start = max(offset, segment.end & -4096)
             stop = min(offset + _POPULATE_BYTES, self._size)
             if start < stop:
@@ -194,7 +196,7 @@ class SegmentPool:
         while free and len(reused) < most:
             spares.append(Path(free[-1].path))
             self._reuse(free[-1], self._next_base() + len(reused) * self._size, steps)
-            if populate and not self._zeroed:
+            if populate and self._populates:
                 steps.populate(free[-1])
             reused.append(free.pop())
         if steps:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyreplog._native.tail import PAGE, Tail
 from pyreplog.config import LogConfig
-from pyreplog.errors import ConfigError, NotALogError, ReadOnlyError
+from pyreplog.errors import ConfigError, GroupLogError, NotALogError, NotAReplicaError, ReadOnlyError, ReplicaError
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import names, recovery, truncation
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
@@ -28,8 +28,9 @@ class Started:
     found: recovery.Recovered
 
 
-def prepare_directory(path: Path, files: Files, *, create: bool) -> None:
-    """Make the directory, or see that it may hold a log. NotALogError, ReadOnlyError."""
+def prepare_directory(path: Path, files: Files, *, create: bool, mirror: bool = False, grouped: bool = False) -> None:
+    """Make the directory, or see that it may hold a log; mirror: one of another log; grouped: it may be that of a
+    replica group. NotALogError, ReadOnlyError."""
     recovery.check_directory(path)
     if not path.exists():
         if not create:
@@ -40,11 +41,16 @@ def prepare_directory(path: Path, files: Files, *, create: bool) -> None:
             files.sync_directory(made.parent)
     if not os.access(path, os.W_OK):
         raise ReadOnlyError(f"{path} cannot be written; open it with mode='r'")
+    if mirror != (path / names.REPLICA).exists():
+        raise NotAReplicaError(path) if mirror else ReplicaError(path)
+    if not (grouped or mirror) and (path / names.TERMS).exists():
+        raise GroupLogError(path)
     present = {entry.name for entry in path.iterdir()}
     if names.segment_bases(path) or names.CHECKPOINT in present:
         return
     # A log that was being made when its process was killed has some of these and nothing else.
-    foreign = present - {names.LOCK, names.TAIL, names.TAIL + ".new", names.CHECKPOINT + ".new"}
+    own = {names.LOCK, names.TAIL, names.CHECKPOINT, names.REPLICA, names.TERMS, names.MEMBERS}
+    foreign = {name for name in present if name.removesuffix(".new") not in own}
     if foreign:
         raise NotALogError(f"{path} holds {min(foreign)!r} and no segment of a log")
 

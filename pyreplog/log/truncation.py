@@ -100,8 +100,9 @@ def apply(directory: Path, files: Files, wanted: Truncation, checkpoint: Checkpo
     """Steps 2 to 5; doing them again changes nothing. Nobody may make segment files meanwhile."""
     size = checkpoint.last.segment_bytes
     base = wanted.position // size * size
-    remove_later(directory, files, [other for other in names.segment_bases(directory) if other > base])
-    replace_segment(directory, files, base, size, wanted.position - base)
+    remove_later(directory, files, [other for other in names.segment_bases(directory) if other >= wanted.position])
+    if wanted.position > base:  # else the cut lies between two segments
+        replace_segment(directory, files, base, size, wanted.position - base)
     checkpoint.restart(position=wanted.position, entry=wanted.entry, epoch=wanted.epoch)
     finish(directory, files)
 
@@ -122,22 +123,22 @@ def tell_readers(directory: Path, uuid: bytes, wanted: Truncation) -> None:
     with path.open("r+b") as file:
         tail = Tail(file, writable=True)
     if tail.belongs_to(boot_id(), uuid):
-        end, entry = wanted.position, wanted.entry
-        tail.publish(
-            start=tail.start, end=end, end_entry=entry, synced_end=end, synced_entry=entry,
-            visible=end, visible_entry=entry, is_open=False,
-        )  # fmt: skip
-        tail.note_truncation()
+        _tell(tail, tail.start, wanted, is_open=False)
+
+
+def _tell(tail: Tail, start: int, wanted: Truncation, *, is_open: bool) -> None:
+    end, entry = wanted.position, wanted.entry
+    visible, visible_entry = min((end, entry), (tail.visible, tail.visible_entry))  # less, with a commit point
+    tail.publish(
+        start=start, end=end, end_entry=entry, synced_end=end, synced_entry=entry,
+        visible=visible, visible_entry=visible_entry, is_open=is_open,
+    )  # fmt: skip
+    tail.note_truncation()
 
 
 def _show_cut(log: CommitLog, wanted: Truncation) -> None:
     """Readers stop at the cut from now on, whatever becomes of this process: the files behind it go one by one."""
-    end, entry = wanted.position, wanted.entry
-    log.tail.publish(
-        start=log.start_position, end=end, end_entry=entry, synced_end=end, synced_entry=entry,
-        visible=end, visible_entry=entry, is_open=True,
-    )  # fmt: skip
-    log.tail.note_truncation()
+    _tell(log.tail, log.start_position, wanted, is_open=True)
 
 
 def cut(log: CommitLog, entry: int) -> None:
@@ -145,19 +146,29 @@ def cut(log: CommitLog, entry: int) -> None:
     position = log._position_of(entry)
     last_time = log.read(entry - 1).timestamp if entry > log.start else 0
     epoch = max(log._checkpoint.last.epoch, log._pool.epoch) + 1
-    base = position // log._segment_bytes * log._segment_bytes
-    wanted = Truncation(position, entry, epoch)
+    carry_out(log, Truncation(position, entry, epoch))
+    segment = reopen(log, position)
+    rows = [row for row in log._segment_table() if row[0] < segment.base]
+    log._set_segments([*rows, (segment.base, segment.first_entry, segment)])
+    log._restart(segment, position, entry, last_time)
+
+
+def carry_out(log: CommitLog, wanted: Truncation) -> None:
+    """All steps, on an open log; its table of segments is the caller's to set."""
     with log._pool.quiet():
-        log._pool.place(base + log._segment_bytes, epoch)
+        log._pool.place(-(-wanted.position // log._segment_bytes) * log._segment_bytes, wanted.epoch)
         announce(log.path, log._files, wanted)
         _show_cut(log, wanted)
         log._housekeeper.forget(1 << 62)
         apply(log.path, log._files, wanted, log._checkpoint)
     log.tail.note_truncation()  # again: a reader may have looked while files were replaced
+
+
+def reopen(log: CommitLog, position: int) -> Segment:
+    """The segment that was cut at `position`, mapped and indexed anew."""
+    base = position // log._segment_bytes * log._segment_bytes
     path = names.segment_path(log.path, base)
     segment = Segment(log._files.open(path, writable=True), str(path), writable=True)
     segment.index = SparseIndex(segment.size)
     segment.verify(segment.index, HEADER_BYTES, position - base)
-    rows = [row for row in log._segment_table() if row[0] < base]
-    log._set_segments([*rows, (base, segment.first_entry, segment)])
-    log._restart(segment, position, entry, last_time)
+    return segment

@@ -121,7 +121,11 @@ class Channel(Endpoint):
         size = size_of(buffers)
         if not size:
             raise InvalidArgumentError("a request has a body: a frame without one is a heartbeat")
-        deadline_us = self._now_us() + int(timeout * 1e6)
+        return self.ask(buffers, size, on_reply, self._now_us() + int(timeout * 1e6))
+
+    def ask(self, buffers: tuple[ReadableBuffer, ...], size: int, on_reply: OnReply, deadline_us: int) -> int:
+        """`request`, of a body of `size` bytes, more than 0, that is to be answered by `deadline_us` on the reactor's
+        clock."""
         with self._lock:
             if self._error is not None:
                 raise self._error

@@ -160,7 +160,12 @@ class Connection:
         """Have the reactor look for what concerns us now."""
         events = (0 if self._reasons else READ) | (WRITE if self._outbox.queued_bytes else 0)
         if events != self._events and self.error is None:
-            self._reactor.modify(self._stream.fileno(), events)
+            try:
+                self._reactor.modify(self._stream.fileno(), events)
+            except OSError:
+                if self.error is None:
+                    raise
+                return  # another thread has closed it this moment
             self._events = events
 
     # ---- in -------------------------------------------------------------------------------------------------

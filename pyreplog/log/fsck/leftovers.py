@@ -6,7 +6,9 @@ from pyreplog.log import names
 from pyreplog.log.fsck.survey import Survey
 from pyreplog.log.truncation import Truncation
 
-_KNOWN = {names.LOCK, names.TAIL, names.CHECKPOINT, names.TRUNCATION, names.ASIDE}
+_KNOWN = {
+    names.LOCK, names.TAIL, names.CHECKPOINT, names.TRUNCATION, names.ASIDE, names.REPLICA, names.TERMS, names.MEMBERS,
+}  # fmt: skip
 
 
 def describe(seen: Survey, bases: list[int]) -> list[str]:

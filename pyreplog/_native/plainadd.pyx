@@ -1,0 +1,100 @@
+"""ADDs that ask for nothing special, looked at where they were received, and their OKs: without a Python object for each
+of the steps between a frame and a frame. FORMAT.md, "Bookie protocol", has the bytes.
+
+Threads: everything runs under the GIL.
+"""
+
+cimport cython
+from cpython.buffer cimport Py_buffer, PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromObject
+from libc.stdint cimport int64_t, uint8_t
+from libc.string cimport memset
+
+from pyreplog._native.entries cimport LEDGERS
+from pyreplog._native.frame cimport FRAME_HEADER, FrameBatch, load_i64, put_header, store_i64
+from pyreplog._native.peek cimport Seen, look
+
+cdef enum:      # a request's head
+    REQUEST_BYTES = 48
+    AT_FLAGS = 1
+    AT_RUN = 2
+    AT_STEP = 3
+    AT_LEDGER = 8
+    AT_FIRST = 16
+    AT_LAST = 24
+    AT_KEY = 32
+    KEY_BYTES = 16
+    KIND_ADD = 1
+    FLAG_UNSYNCED = 4
+
+cdef enum:      # a reply's head
+    REPLY_BYTES = 40
+    REPLY_AT_LAC = 32
+
+cdef int64_t LARGE = 64 << 10
+"""What is copied with the GIL released, or takes so long that the rest does not matter, is no case for this."""
+
+
+@cython.final
+cdef class PlainAdd:
+    """An ADD of entries [first, last]; of its records nothing but their heads was looked at. Made by `plain_add`.
+
+    number: of its frame. key, flags: as in a Request. count, highest, lac: of the records, as `peek_entries` says.
+    """
+
+    cdef FrameBatch batch           # keeps the bytes in place
+    cdef const uint8_t *start       # of the records
+    cdef readonly Py_ssize_t nbytes
+    cdef readonly int64_t number, ledger, first, last, count, highest, lac
+    cdef readonly bytes key
+    cdef readonly int flags
+
+    def __init__(self):
+        raise TypeError("plain ADDs are made by plain_add")
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, <void *>self.start, self.nbytes, 1, flags)
+
+    @property
+    def records(self):
+        """View of the encoded records."""
+        return PyMemoryView_FromObject(self)
+
+    def ok(self, int64_t lac, /):
+        """The frame of the reply that they are stored."""
+        cdef bytes made = PyBytes_FromStringAndSize(NULL, FRAME_HEADER + REPLY_BYTES)
+        cdef char *p = PyBytes_AS_STRING(made)
+        put_header(p, self.number, REPLY_BYTES)
+        p += FRAME_HEADER
+        memset(p, 0, AT_LEDGER)  # status OK
+        store_i64(p + AT_LEDGER, self.ledger)
+        store_i64(p + AT_FIRST, self.first)
+        store_i64(p + AT_LAST, self.last)
+        store_i64(p + REPLY_AT_LAC, lac)
+        return made
+
+
+def plain_add(FrameBatch batch not None, /):
+    """What a batch of one frame asks for, if it is an unsynced ADD that its ledger's writer may send; else None."""
+    cdef PlainAdd add
+    cdef Seen seen
+    cdef int64_t size, ledger, first, last
+    cdef const uint8_t *p
+    if batch.count != 1:
+        return None
+    size = batch.column(1)[0] - REQUEST_BYTES
+    p = batch.data + batch.column(2)[0]
+    if not 0 < size < LARGE or p[0] != KIND_ADD or p[AT_FLAGS] != FLAG_UNSYNCED or p[AT_RUN] != 1 or p[AT_STEP] != 1:
+        return None
+    ledger, first, last = load_i64(p + AT_LEDGER), load_i64(p + AT_FIRST), load_i64(p + AT_LAST)
+    if not 0 <= ledger < LEDGERS or not 0 <= first < LEDGERS or batch.column(0)[0] < 0:
+        return None
+    if not look(p + REQUEST_BYTES, size, ledger, first, last, &seen):
+        return None
+    add = PlainAdd.__new__(PlainAdd)
+    add.batch, add.start, add.nbytes = batch, p + REQUEST_BYTES, size
+    add.number, add.ledger, add.first, add.last = batch.column(0)[0], ledger, first, last
+    add.count, add.highest, add.lac = seen.count, seen.highest, seen.lac
+    add.key, add.flags = PyBytes_FromStringAndSize(<const char *>p + AT_KEY, KEY_BYTES), FLAG_UNSYNCED
+    return add

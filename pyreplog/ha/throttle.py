@@ -1,0 +1,28 @@
+"""A limit on how fast a log is sent."""
+
+from __future__ import annotations
+
+
+class Throttle:
+    """A token bucket over body bytes: `rate` bytes per second, at most `burst` of them at once after a rest.
+
+    What was sent beyond is owed: nothing more is allowed until it has been earned. The clock comes from outside.
+    """
+
+    def __init__(self, rate: int, burst: int, now_us: int) -> None:
+        self._rate, self._burst = rate, burst
+        self._tokens, self._at_us = float(burst), now_us
+
+    def allowed(self, now_us: int) -> int:
+        """Bytes that may be sent now."""
+        self._tokens = min(self._burst, self._tokens + (now_us - self._at_us) * self._rate / 1e6)
+        self._at_us = now_us
+        return max(int(self._tokens), 0)
+
+    def spend(self, count: int) -> None:
+        """So many were sent."""
+        self._tokens -= count
+
+    def wait_us(self) -> int:
+        """How long, as of the last look, until the first byte is allowed."""
+        return max(int((1 - self._tokens) * 1e6 / self._rate) + 1, 0)

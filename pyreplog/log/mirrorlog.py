@@ -1,0 +1,377 @@
+"""MirrorLog: a byte-identical copy of another log, made from the bytes that its master streams."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from pyreplog._native.landing import marks_of, show_up_to, stand_at, take_landed
+from pyreplog._native.segment import HEADER_BYTES, Segment, decode_header, encode_header
+from pyreplog._native.sparse import SparseIndex
+from pyreplog.clock import Clock
+from pyreplog.config import LogConfig
+from pyreplog.errors import CorruptionError, FormatVersionError, OutOfRangeError, ReplicaError, StreamError
+from pyreplog.log import publication, recovery, replica, truncation
+from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.files import Files, RealFiles
+from pyreplog.log.replica import Mark
+from pyreplog.log.truncation import Truncation
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+logger = logging.getLogger(__name__)
+
+STREAM_HEADER_BYTES = 64
+"""Of a segment's header block, what is streamed; the rest is zero."""
+
+BLANK_BYTES = 32
+"""Of a blank, what is streamed; what lies behind it is zero."""
+
+
+class MirrorLog(CommitLog):
+    """A log opened to take what another log's master sends, at the very positions it has there.
+
+    It appends nothing of its own: `append` and all its kin raise ReplicaError. It is read, scanned and followed as any
+    log, also by other processes, up to its commit point (`show`). Bytes that landed and do not end a record yet are
+    kept, and do not count until they do. Bytes go by `pwrite`: recycled files and fresh ones alike take them without
+    page faults, and nothing is written through the map.
+
+    config: as of `pyreplog.open`; with durability "synced", files are zeroed ahead; who reports what is synced calls
+    `sync`. Any thread may read; `land`, `begin` and `cut` exclude each other. Close it, or use `with`.
+    """
+
+    def __init__(
+        self, path: Path, config: LogConfig, *, clock: Clock | None = None, files: Files | None = None
+    ) -> None:
+        super().__init__(path, config, create=False, clock=clock, files=files, gated=True, mirror=True)
+
+    @classmethod
+    def create(
+        cls, path: Path, config: LogConfig, *, uuid: bytes, segment_bytes: int, start: Mark, clock: Clock | None = None,
+        files: Files | None = None,
+    ) -> MirrorLog:  # fmt: skip
+        """Make an empty copy of log `uuid` (16 bytes), to begin with the segment at `start`, and open it.
+
+        Errors: InvalidArgumentError; NotALogError, the directory holds something else; LockedError.
+        """
+        replica.make(path, files or RealFiles(), uuid=uuid, segment_bytes=segment_bytes, start=start)
+        return cls(path, config, clock=clock, files=files)
+
+    # ---- opening --------------------------------------------------------------------------------------------
+
+    def _continue(self, found: recovery.Recovered) -> None:
+        last = self._checkpoint.last
+        self._first: Mark = last.start, last.entry  # of a log without segments
+        self._commit: Mark = (0, 0)
+        self._releasing = False
+        self._last_synced: tuple[Mark, Mark] = (-1, -1), (-1, -1)  # as it is told, and canonical
+        if not found.files:
+            stand_at(self, last.position, last.entry)
+            self._landed = last.position
+            return
+        self._stand_in(found.opened[-1], found.entry, found.last_time)
+
+    def _stand_in(self, segment: Segment, entry: int, last_time: int) -> None:
+        """Go on behind the last record of a segment; behind it, when it is sealed."""
+        end, sealed = segment.end, segment.sealed
+        self._activate(segment, end, entry, last_time)
+        segment.advance(end, sealed)
+        self._landed = segment.base + (segment.size if sealed else end)
+
+    # ---- where it stands ------------------------------------------------------------------------------------
+
+    @property
+    def landed(self) -> int:
+        """Position where the stream goes on: behind all that was received, cut records included."""
+        return self._landed
+
+    @property
+    def received_mark(self) -> Mark:
+        """(position, entry) behind the last complete record. Between two segments, it is the position of the second
+        one's header, whether that has begun or not: a stream goes on there, perhaps with another master's header."""
+        return self._canonical(marks_of(self)[0])
+
+    @property
+    def synced_mark(self) -> Mark:
+        """(position, entry) behind the last record known to be on disk."""
+        return self._canonical(marks_of(self)[1])
+
+    @property
+    def progress(self) -> tuple[Mark, Mark]:
+        """`received_mark` and `synced_mark`, of one moment."""
+        received, synced, _ = marks_of(self)
+        if synced != self._last_synced[0]:  # behind by segments, mostly: looked up once
+            self._last_synced = synced, self._canonical(synced)
+        return self._canonical(received), self._last_synced[1]
+
+    def _canonical(self, mark: Mark) -> Mark:
+        position, entry = mark
+        segment, end, _, _ = self._state
+        if segment is not None and position < segment.base:
+            return self._canonical_behind(mark)
+        if segment is not None and segment.sealed and position == end:
+            return segment.base + segment.size, entry
+        return canonical(mark, self._segment_bytes)
+
+    def _canonical_behind(self, mark: Mark) -> Mark:
+        """In a segment before the active one: the next segment's first entry tells whether it is the end."""
+        rows = self._segment_table()
+        base, first_entry, _ = rows[bisect_right(rows, mark[0], key=itemgetter(0))]
+        return (base, first_entry) if first_entry == mark[1] else canonical(mark, self._segment_bytes)
+
+    @property
+    def start(self) -> int:
+        """Number of the first entry there is."""
+        return super().start if self._segment_table() else self._first[1]
+
+    @property
+    def start_position(self) -> int:
+        """Position of the first segment."""
+        return super().start_position if self._segment_table() else self._first[0]
+
+    # ---- taking a stream ------------------------------------------------------------------------------------
+
+    def begin(self, header: ReadableBuffer) -> None:
+        """Begin the next segment, with the 64 bytes of header that its master gave it.
+
+        An empty segment may be begun anew: another master's header of the same place may be of another epoch.
+        Errors: StreamError, it is not the next one's; DiskFullError and other DiskErrors, nothing happened.
+        """
+        data = bytes(header)
+        self._enter()
+        try:
+            base, first, epoch = self._check_header(data)
+            active, _, _, last_time = self._state
+            self._pool.epoch = epoch
+            if active is not None and active.base == base:
+                self._begin_anew(active, first, epoch, last_time)
+            else:
+                self._begin_segment(self._pool.take(first), first, last_time)
+            self._landed = base + HEADER_BYTES
+            self._tell()
+        finally:
+            self._leave()
+
+    def _begin_anew(self, active: Segment, first: int, epoch: int, last_time: int) -> None:
+        header = encode_header(self.uuid, active.base, active.size, first, epoch)
+        self._files.write(active.fileno(), header, 0)
+        active.reassign(active.path, self.uuid, active.base, first, epoch)
+        active.index = SparseIndex(active.size)
+        self._activate(active, HEADER_BYTES, first, last_time)
+
+    def _check_header(self, data: bytes) -> tuple[int, int, int]:
+        """(base, first entry, epoch) of the header that may come now."""
+        try:
+            uuid, base, size, first, epoch = decode_header("the stream", data[:STREAM_HEADER_BYTES])
+        except (CorruptionError, FormatVersionError) as error:
+            raise StreamError(self._landed, "the header of a segment", str(error)) from error
+        expected = (self.uuid, self._landed, self._segment_bytes, self._state[2])
+        if base + HEADER_BYTES == self._landed:  # begun, and empty
+            expected = (self.uuid, base, self._segment_bytes, self._state[2])
+        if (uuid, base, size, first) != expected or self._landed % self._segment_bytes not in (0, HEADER_BYTES):
+            raise StreamError(self._landed, _header(*expected), _header(uuid, base, size, first))
+        if encode_header(uuid, base, size, first, epoch)[:STREAM_HEADER_BYTES] != data:
+            raise StreamError(base, "a header as this version writes it", data.hex())
+        return base, first, epoch
+
+    def resume(self) -> Mark:
+        """Forget the beginning of a record that landed: the mark where another stream is to go on.
+
+        A commit point beyond it was told of the stream before, which may have been another master's.
+        """
+        self._enter()
+        try:
+            mark = self.received_mark
+            self._landed, self._commit = mark[0], min(self._commit, mark)
+            return mark
+        finally:
+            self._leave()
+
+    def land(self, position: int, buffers: Iterable[ReadableBuffer]) -> None:
+        """Take bytes of the stream, all of one segment, that begin at `position`: where it stopped.
+
+        Complete records count from now on, each verified: CRC, stamp, number. A blank ends the segment.
+        Errors: StreamError: bytes that do not go on here, or a bad record: the log ends before it, and the stream goes
+        on there. PoisonedError, the disk failed.
+        """
+        self._enter()
+        try:
+            segment = self._state[0]
+            if position != self._landed:
+                raise StreamError(position, f"bytes of position {self._landed}", f"those of {position}")
+            if segment is None or segment.sealed:
+                raise StreamError(position, "the header of a segment", "records")
+            self._write(segment, buffers)
+            status = take_landed(self, self._landed - segment.base)
+            if status == recovery.BLANK:
+                self._end_segment(segment)
+            elif status:
+                self._refuse_record(segment, status)
+            show_up_to(self, *self._commit)
+        finally:
+            self._leave()
+
+    def _write(self, segment: Segment, buffers: Iterable[ReadableBuffer]) -> None:
+        for buffer in buffers:
+            view, at = memoryview(buffer).cast("B"), self._landed - segment.base
+            if at + len(view) > segment.size:
+                raise StreamError(self._landed, f"bytes before {segment.base + segment.size}", f"{len(view)} bytes")
+            try:
+                self._files.write(segment.fileno(), view, at)
+            except OSError as error:
+                raise self._poison("landing", error) from error
+            self._landed += len(view)
+
+    def _refuse_record(self, segment: Segment, status: int) -> NoReturn:
+        """What landed behind the last good record does not count."""
+        self._landed = self._state[1]
+        fault = segment.fault(segment.end, status)
+        raise StreamError(fault.position, fault.expected, fault.found) from fault
+
+    def _end_segment(self, segment: Segment) -> None:
+        """A blank has landed: zero what an earlier life of the file left behind it."""
+        recovery.zero(self._files, segment, segment.end + BLANK_BYTES, segment.used_end(segment.end + BLANK_BYTES))
+        segment.advance(segment.end, True)
+        self._landed = segment.base + segment.size
+        self._housekeeper.note_sealed(segment)
+
+    # ---- commit point ---------------------------------------------------------------------------------------
+
+    def show(self, position: int, entry: int) -> None:
+        """The master's commit point: readers see all before it, as far as this log goes. Never back. Any thread."""
+        self._commit = max(self._commit, (position, entry))
+        show_up_to(self, *self._commit)
+
+    def _tell(self) -> None:
+        """The log's end was moved by hand: tell readers."""
+        publication.publish(self, is_open=True)
+        show_up_to(self, *self._commit)
+
+    # ---- cutting --------------------------------------------------------------------------------------------
+
+    def cut(self, position: int, entry: int) -> None:
+        """Cut what is not the master's: the log ends at `position`, where a record with number `entry` would begin.
+
+        Durable and crash-safe, as CommitLog.truncate; what is cut is kept in `aside/`. The stream goes on there; at the
+        first record of a segment, with its header. Followers beyond get TruncatedError.
+        Errors: OutOfRangeError, no record begins there; PoisonedError.
+        """
+        self._check_open()
+        position, entry = canonical((position, entry), self._segment_bytes)
+        self.sync()  # the cut end will count as synced: so must all before it
+        with self._lock:
+            self._enter()
+            try:
+                self._check_boundary(position, entry)
+                self._housekeeper.sync_sealed()
+                if (position, entry) != self.received_mark:
+                    self._cut(position, entry)
+                self._landed = position
+            except OSError as error:
+                raise self._poison("truncation", error) from error
+            finally:
+                self._leave()
+
+    def _check_boundary(self, position: int, entry: int) -> None:
+        end, start = self.received_mark, (self.start_position, self.start)
+        if (position, entry) in (end, start):
+            return
+        if not start[0] < position < end[0]:
+            raise OutOfRangeError(f"position {position}: the log has {start[0]} to {end[0]}")
+        held, segment = self._hold(position)
+        index = SparseIndex(segment.size)
+        stop = max(position - segment.base, HEADER_BYTES)
+        at, status = segment.verify(index, HEADER_BYTES, stop)
+        del held
+        if status or at != stop or segment.entry_after(index.entries) != entry:
+            raise OutOfRangeError(f"position {position}: no record with number {entry} begins there")
+
+    def _cut(self, position: int, entry: int) -> None:
+        folder = recovery.set_aside(self.path, self._files, position, self._cut_bytes(position))
+        logger.warning(
+            "%s: cut at position %d (entry %d); what was cut is kept in %s", self.path, position, entry, folder
+        )
+        epoch = max(self._checkpoint.last.epoch, self._pool.epoch) + 1
+        truncation.carry_out(self, Truncation(position, entry, epoch))
+        rows = [row for row in self._segment_table() if row[0] < position]
+        if position % self._segment_bytes:
+            segment = truncation.reopen(self, position)
+            rows[-1] = segment.base, segment.first_entry, segment
+            segment.advance(position - segment.base, False)
+        self._set_segments(rows)
+        self._commit = min(self._commit, (position, entry))
+        if rows:
+            _, segment = self._hold(rows[-1][0])
+            self._load_index(segment, entry - 1)
+            self._stand_in(segment, entry, 0)
+        else:
+            stand_at(self, position, entry)
+        self._set_synced(position, entry)
+        self._last_synced = (-1, -1), (-1, -1)
+        publication.publish(self, is_open=True)
+
+    def _cut_bytes(self, position: int) -> Iterator[tuple[str, memoryview]]:
+        """(file name, bytes) of what lies behind a position."""
+        for base, _, _ in self._segment_table():
+            if base + self._segment_bytes > position and base < self._landed:
+                start, stop = max(position - base, 0), min(self._landed - base, self._segment_bytes)
+                _, segment = self._hold(base)
+                yield f"{base + start:020d}.cut", segment.view(start, stop - start)
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def promote(self) -> None:
+        """Close, and make it a log of its own: `pyreplog.open` takes it from now on. All of it is on disk first.
+
+        Errors: PoisonedError, it is a replica still; ClosedError.
+        """
+        if self._error is not None:
+            raise self._error
+        self._releasing = True
+        self.close()
+
+    def _finish(self) -> None:
+        self._enter()
+        try:
+            self._forget_partial()
+        finally:
+            self._leave()
+        super()._finish()
+        if self._releasing:
+            replica.unmark(self.path, self._files)
+
+    def _forget_partial(self) -> None:
+        """Leave nothing behind the last record that a later one does not overwrite."""
+        segment, end, _, _ = self._state
+        if segment is not None and not segment.sealed and self._landed > end:
+            recovery.zero(self._files, segment, end - segment.base, self._landed - segment.base)
+            self._files.sync(segment.fileno())
+            self._landed = end
+
+    # ---- what it does not do --------------------------------------------------------------------------------
+
+    def append(self, *_: object, **__: object) -> NoReturn:
+        """Refused: ReplicaError."""
+        self._check_open()
+        raise ReplicaError(self.path)
+
+    append_batch = append_columns = submit = submit_batch = truncate = append
+
+    def __repr__(self) -> str:
+        state = "closed" if self._error is not None else f"entries {self.start} to {self.end}"
+        return f"<MirrorLog {str(self.path)!r} {state}>"
+
+
+def canonical(mark: Mark, segment_bytes: int) -> Mark:
+    """The place in front of a segment's first record is that in front of its header."""
+    position, entry = mark
+    return (position - HEADER_BYTES if position % segment_bytes == HEADER_BYTES else position), entry
+
+
+def _header(uuid: bytes, base: int, size: int, first_entry: int) -> str:
+    return f"the header of log {uuid.hex()} at {base}, {size} bytes, first entry {first_entry}"

@@ -1,0 +1,104 @@
+"""A master and its replicas over real TCP, with the smallest protocol there can be: a replica says where it stands."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyreplog._native.frame import CONTROL_OFFSET, FrameBatch
+from pyreplog.errors import ReplogError
+from pyreplog.ha.mark import Mark
+from pyreplog.ha.receiver import Receiver
+from pyreplog.ha.sender import Sender
+from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.mirrorlog import MirrorLog
+from pyreplog.log.replica import is_replica
+from pyreplog.net.connection import Connection
+from pyreplog.net.reactor import Reactor
+from tests.ha.streams import config
+
+JOIN, PROGRESS, COMMIT = struct.Struct(">cq"), struct.Struct(">cqqqq"), struct.Struct(">cqq")
+
+
+class MasterEnd:
+    """Handles the server's connections: streams `log` to whoever says from where. It tells each replica its commit point,
+    which is its own end. senders: of all connections there ever were."""
+
+    def __init__(
+        self, reactor: Reactor, log: CommitLog, make: Callable[[Connection, int], Sender] | None = None
+    ) -> None:
+        self.reactor, self.log = reactor, log
+        self.make = make or (lambda connection, position: Sender(reactor, connection, log, position))
+        self.senders: list[Sender] = []
+        self.connections: list[Connection] = []
+        self.progress: dict[Connection, tuple[int, ...]] = {}
+        self.errors: list[ReplogError] = []
+        self._of: dict[Connection, Sender] = {}
+
+    def opened(self, connection: Connection) -> None:
+        self.connections.append(connection)
+
+    def frames(self, connection: Connection, batch: FrameBatch) -> None:
+        for offset, body in batch:
+            if offset == CONTROL_OFFSET:
+                self._told(connection, bytes(body))
+
+    def _told(self, connection: Connection, body: bytes) -> None:
+        if body[:1] == b"J":
+            _, position = JOIN.unpack(body)
+            sender = self._of[connection] = self.make(connection, position)
+            self.senders.append(sender)
+            sender.control(COMMIT.pack(b"C", 1 << 62, 1 << 62))
+            sender.pump()
+        else:
+            _, *marks = PROGRESS.unpack(body)
+            self.progress[connection] = tuple(marks)
+
+    def drained(self, connection: Connection) -> None:
+        if connection in self._of:
+            self._of[connection].drained()
+
+    def closed(self, connection: Connection, error: ReplogError) -> None:
+        self.errors.append(error)
+        if connection in self._of:
+            self._of.pop(connection).closed()
+
+    def pump(self) -> None:
+        for sender in list(self._of.values()):
+            sender.pump()
+
+
+class ReplicaEnd(Receiver):
+    """A replica of a log: `log` is its copy, made at once if there is none."""
+
+    def __init__(self, path: Path, master: CommitLog, *, syncs: bool = False, **settings: Any) -> None:
+        super().__init__(
+            on_opened=self._on_opened, on_control=self._on_control, on_progress=self._report, on_closed=self._on_closed
+        )
+        self.syncs = syncs
+        self.reports: list[tuple[Mark, Mark]] = []
+        self.errors: list[ReplogError] = []
+        if is_replica(path):
+            self.log = MirrorLog(path, config(**settings))
+        else:
+            start, size = (master.start_position, master.start), master._segment_bytes
+            self.log = MirrorLog.create(
+                path, config(**{**settings, "segment_bytes": size}), uuid=master.uuid, segment_bytes=size, start=start
+            )
+
+    def _on_opened(self) -> None:
+        self.stream(self.log, syncs=self.syncs)
+        self.say(JOIN.pack(b"J", self.log.received_mark[0]))
+
+    def _on_control(self, body: bytes) -> None:
+        _, position, entry = COMMIT.unpack(body)
+        self.log.show(position, entry)
+
+    def _report(self, received: Mark, synced: Mark) -> None:
+        self.reports.append((received, synced))
+        self.say(PROGRESS.pack(b"P", *received, *synced))
+
+    def _on_closed(self, error: ReplogError) -> None:
+        self.errors.append(error)

@@ -1,0 +1,199 @@
+"""The power is cut at every step of a replica's life: what is left is a prefix of its master's log that has all that was
+reported as synced, and it goes on there."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import pyreplog
+from pyreplog.errors import NotALogError, NotAReplicaError
+from pyreplog.log import housekeeper
+from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.mirrorlog import MirrorLog
+from pyreplog.log.replica import is_replica
+from tests.crash.disk import Disk, PowerCutFiles
+from tests.crash.process import in_process
+from tests.ha.streams import (
+    PER_SEGMENT,
+    SEGMENT_BYTES,
+    assert_same_files,
+    config,
+    copy,
+    cuts,
+    frames_of,
+    make_mirror,
+    open_master,
+    stream,
+    uncommitted,
+    values,
+)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A master's stream: for processes that have no master."""
+
+    uuid: bytes
+    frames: list[tuple[int, bytes]]
+    marks: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, master: CommitLog) -> Recorded:
+        frames = [(offset, bytes(body)) for offset, body in frames_of(stream(master, 0, transfer_bytes=20_000))]
+        return cls(master.uuid, frames, [(master.position_of(entry), entry) for entry in range(master.end + 1)])
+
+    def after(self, position: int) -> Iterator[tuple[int, bytes]]:
+        for offset, body in self.frames:
+            if offset >= position:
+                yield offset, body
+            elif offset + len(body) > position:
+                yield position, body[position - offset :]
+
+
+Script = Callable[[MirrorLog, Recorded, Callable[[], None]], None]
+
+
+def take_piecemeal(mirror: MirrorLog, master: Recorded, report: Callable[[], None]) -> None:
+    for number, (offset, body) in enumerate(master.after(mirror.resume()[0])):
+        if offset % SEGMENT_BYTES == 0:
+            mirror.begin(body)
+            continue
+        for piece in cuts(body, Random(number), (33, 9000, 70_000)):
+            mirror.land(mirror.landed, [piece])
+        if number % 2:
+            mirror.sync()
+            report()
+
+
+def take_all(mirror: MirrorLog, master: Recorded, report: Callable[[], None]) -> None:
+    for offset, body in master.after(mirror.resume()[0]):
+        if offset % SEGMENT_BYTES == 0:
+            mirror.begin(body)
+        else:
+            mirror.land(offset, [body])
+        if offset % 3 == 0:
+            mirror._housekeeper.step(mirror)
+            report()
+
+
+def cut_within(mirror: MirrorLog, master: Recorded, report: Callable[[], None]) -> None:
+    mirror.cut(*master.marks[PER_SEGMENT + 11])
+
+
+def cut_unsynced(mirror: MirrorLog, master: Recorded, report: Callable[[], None]) -> None:
+    for offset, body in list(master.after(mirror.resume()[0]))[:2]:
+        mirror.land(offset, [body])
+    mirror.cut(*master.marks[mirror.received_mark[1] - 3])
+    report()
+
+
+def cut_between(mirror: MirrorLog, master: Recorded, report: Callable[[], None]) -> None:
+    mirror.cut(*master.marks[PER_SEGMENT])
+
+
+def cut_all(mirror: MirrorLog, master: Recorded, report: Callable[[], None]) -> None:
+    mirror.cut(*master.marks[0])
+
+
+def promote(mirror: MirrorLog, master: Recorded, report: Callable[[], None]) -> None:
+    offset, body = next(master.after(mirror.resume()[0]))
+    mirror.land(offset, [body[:700]])
+    mirror.promote()
+
+
+SCRIPTS: dict[str, tuple[Script, int, int]] = {  # and how many entries the replica has before, and has at least after
+    "make and take": (take_piecemeal, -1, 0),
+    "take": (take_piecemeal, PER_SEGMENT + 20, PER_SEGMENT + 20),
+    "take and sync in the background": (take_all, 10, 10),
+    "cut within a segment": (cut_within, 2 * PER_SEGMENT + 20, PER_SEGMENT + 11),
+    "cut what was not synced": (cut_unsynced, 5, 5),
+    "cut between segments": (cut_between, 2 * PER_SEGMENT + 20, PER_SEGMENT),
+    "cut all": (cut_all, 2 * PER_SEGMENT, 0),
+    "promote": (promote, 2 * PER_SEGMENT + 20, 2 * PER_SEGMENT + 20),
+}
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+@pytest.mark.parametrize("operation", SCRIPTS)
+def test_a_replica_loses_power(operation: str, durability: str, tmp_path: Path, seed: int) -> None:
+    script, before, floor = SCRIPTS[operation]
+    with open_master(tmp_path / "master", durability=durability) as master:
+        master.append_batch(values(max(before, 0)))
+        home = tmp_path / "start"
+        home.mkdir()
+        if before >= 0:
+            with make_mirror(home / "log", master, durability=durability) as mirror:
+                copy(master, mirror)
+        master.append_batch(values(PER_SEGMENT + 5, max(before, 0)))
+        recorded = Recorded.of(master)
+        stride = 2 if durability == "appended" else 3  # each run takes others of the steps
+        for tick in itertools.count(1 + seed % stride, stride):
+            cut = _live(tick, script, durability, home, tmp_path, recorded)
+            _judge(tmp_path / "left" / "log", tmp_path / "reports", master, durability, floor, tick)
+            assert cut or is_replica(tmp_path / "left" / "log") == (script is not promote)
+            shutil.rmtree(tmp_path / "left")
+            if not cut:
+                break
+        assert tick > 10
+
+
+def _live(tick: int, script: Script, durability: str, home: Path, folder: Path, master: Recorded) -> bool:
+    """One life up to a power cut, in a process of its own; whether it came to that."""
+    shutil.copytree(home, folder / "run")
+    (folder / "reports").write_text("")
+
+    def live() -> None:
+        housekeeper._run = lambda *_: None
+        housekeeper.LAZY_SYNC_S = -1.0
+        disk = Disk(folder / "run", folder / "left", Random(tick), cut_at=tick)
+        files = PowerCutFiles(disk)
+        path, settings = folder / "run" / "log", config(durability=durability)
+        if path.exists():
+            mirror = MirrorLog(path, settings, files=files)
+        else:
+            mirror = MirrorLog.create(
+                path, settings, uuid=master.uuid, segment_bytes=SEGMENT_BYTES, start=(0, 0), files=files
+            )
+
+        def report() -> None:
+            with (folder / "reports").open("a") as file:
+                file.write(f"{mirror.synced_mark[1]}\n")
+
+        script(mirror, master, report)
+        disk.share = 0.0
+        disk.power_cut(0)
+
+    cut = in_process(live, folder / "report")
+    shutil.rmtree(folder / "run")
+    return cut
+
+
+def _judge(path: Path, reports: Path, master: CommitLog, durability: str, floor: int, tick: int) -> None:
+    reported = max([floor, *(int(line) for line in reports.read_text().split())])
+    try:
+        mirror = MirrorLog(path, config(durability=durability))
+    except NotAReplicaError:  # promoted, or not made yet
+        if not (path / "checkpoint").exists():
+            assert reported <= 0
+            return
+        with pyreplog.open(path) as log:
+            assert uncommitted(log) == values(len(log)), f"tick {tick}"
+            assert len(log) >= reported
+        return
+    except NotALogError:
+        assert reported <= 0
+        return
+    with mirror:
+        found = uncommitted(mirror)
+        assert found == values(len(found)), f"tick {tick}"
+        assert len(found) >= reported, f"tick {tick}: {len(found)} entries, {reported} were reported as synced"
+        copy(master, mirror)
+        assert_same_files(master, mirror)
+        assert uncommitted(mirror) == values(master.end)
