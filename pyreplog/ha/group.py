@@ -12,7 +12,6 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from pyreplog._native.quorum import kth_largest
 from pyreplog.config import Settings
 from pyreplog.errors import ConfigError, HigherTermError, InvalidArgumentError, NotEnoughReplicasError
 from pyreplog.ha.effects import Committed, Effect, Fenced, HangUp, ModeChanged, StoreMembers, Tell
@@ -120,9 +119,7 @@ class Group:
 
     def _reached_by(self, quorum: Quorum) -> Mark:
         """What k of its members beside the master have; k + 1, where a change is about to bring the master in."""
-        marks = [self._counted(name) for name in quorum.names]
-        position = kth_largest([mark.position for mark in marks], quorum.k + 1)
-        return next(mark for mark in marks if mark.position == position)
+        return sorted([self._counted(name) for name in quorum.names], reverse=True)[quorum.k]
 
     def _counted(self, name: str) -> Mark:
         """What a member is known to have."""
@@ -184,7 +181,7 @@ class Group:
     # ---- the log --------------------------------------------------------------------------------------------
 
     def appended(self, end: Mark, synced: Mark, now_us: int) -> list[Effect]:
-        """The log ends there now. To be told before anything up to there is sent; once per batch is enough."""
+        """The log ends there now. To be told before any report of that; once per batch is enough."""
         self._end, self._synced = end, synced
         return self._advance(now_us)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 import threading
@@ -16,6 +17,7 @@ from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.context import Context, parse_address
 from pyreplog.ha.members import MembersFile
 from pyreplog.ha.relay.applier import Applier
+from pyreplog.ha.relay.config import ApplierConfig
 from pyreplog.ha.relay.position import PositionStore
 from pyreplog.ha.relay.task import Apply
 from pyreplog.ha.replica import Replica
@@ -28,6 +30,8 @@ from pyreplog.log.replica import is_replica
 from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
+
+logger = logging.getLogger(__name__)
 
 _LOG = LogConfig()
 
@@ -51,6 +55,7 @@ class Relay(Handle):
         log: LogConfig = _LOG, start: int | None = None, timeout: float = 30.0, secret: bytes | None = None,
         tls: ssl.SSLContext | None = None, limits: Limits | None = None, clock: Clock | None = None, **settings: Any,
     ) -> None:  # fmt: skip
+        ApplierConfig.of(settings)  # before a master is looked for
         address, directory, files = parse_address(master), Path(path), RealFiles()
         if checkpoints.load(directory) is not None and not is_replica(directory):
             raise NotAReplicaError(directory)
@@ -64,10 +69,12 @@ class Relay(Handle):
         self._applier: Applier | None = None
         self._failure: Exception | None = None
         self._made = threading.Event()
-        self._make = lambda log: Applier(
-            log, apply, store, start=start, receiver=self._replica, clock=clock, **settings
-        )
         self._replica: Replica | None = None
+
+        def make(log: MirrorLog) -> Applier:
+            return Applier(log, apply, store, start=start, receiver=self._replica, clock=clock, **settings)
+
+        self._make = make
         try:
             self._replica = Replica(
                 self._context, logs.open_mirror(self._context), None, self._on_log, on_landed=self._on_landed
@@ -82,13 +89,14 @@ class Relay(Handle):
             raise
 
     def _on_log(self, log: MirrorLog) -> None:
-        """Before anything lands in it, so that the applier sees it grow. A log that is made once more, empty, begins
-        where the first did not: the applier finds that one closed, and fails."""
-        if self._applier is None:
-            try:
-                self._applier = self._make(log)
-            except Exception as error:
-                self._failure = error
+        """Before anything lands in it, so that the applier sees it grow."""
+        if self._applier is not None:
+            logger.error("%s begins anew, at entry %d: open this relay again", log.path, log.start)
+            return
+        try:
+            self._applier = self._make(log)
+        except Exception as error:
+            self._failure = error
         self._made.set()
 
     def _wait(self, timeout: float, replica: Replica) -> None:

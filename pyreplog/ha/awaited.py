@@ -1,0 +1,118 @@
+"""Appends that wait for the commit point: threads that block, and acks of what was submitted."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop, _get_running_loop
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from pyreplog.ack import Ack, settle_all
+from pyreplog.clock import Clock
+from pyreplog.errors import ReplicationTimeoutError
+from pyreplog.purgatory import Purgatory, Watch
+
+_COMMITTED = "committed"
+
+_Round: TypeAlias = list[tuple[int, Ack[Any]]]
+"""(position, of an append), ascending."""
+
+
+class Awaited:
+    """Acks are kept in a `Purgatory`; those of all that an event loop's tasks submit in one of its rounds together, for
+    they are sent together. Any thread may call anything, but no locks that callbacks take may be held.
+
+    reached: the commit point as it is. offer: sends what was appended. timeout_us: how long acks wait, and threads;
+    then the outcome is unknown.
+    """
+
+    def __init__(self, reached: int, offer: Callable[[], object], timeout_us: int, clock: Clock) -> None:
+        self.failure: BaseException | None = None
+        """Why the commit point moves no more."""
+        self._reached, self._offer, self._timeout_us, self._clock = reached, offer, timeout_us, clock
+        self._purgatory = Purgatory()
+        self._purgatory.advance_and_drain(_COMMITTED, reached)
+        self._watches: deque[tuple[int, Watch]] = deque()  # with their deadlines: all wait equally long
+        self._rounds: dict[AbstractEventLoop, _Round] = {}
+
+    # ---- who waits ------------------------------------------------------------------------------------------
+
+    def is_over(self, position: int) -> bool:
+        """Whether a thread that waits for a position may go on, and look at `check`."""
+        return self._reached >= position or self.failure is not None
+
+    def check(self, position: int) -> None:
+        """ReplicationTimeoutError, or what the commit point failed with: it has not come to a position."""
+        if self._reached >= position:
+            return
+        if self.failure is None:
+            raise self._late(position)
+        raise self.failure.with_traceback(None)  # one for all: their tracebacks must not grow by each other's
+
+    def add(self, position: int, ack: Ack[Any]) -> None:
+        """Of an append that was not offered yet: it is, soon."""
+        loop = _get_running_loop()
+        if loop is None:
+            self.watch(position, ack)
+            self._offer()
+            return
+        there = self._rounds.get(loop)
+        if there is None:
+            there = self._rounds[loop] = []
+            loop.call_soon(self._end_round, loop)
+        there.append((position, ack))
+        if self._rounds.get(loop) is not there:  # `tick` took it meanwhile
+            self.watch(position, ack)
+
+    def watch(self, position: int, ack: Ack[Any]) -> None:
+        """Of an append that somebody offers."""
+        watch = self._purgatory.watch(_COMMITTED, position, ack)
+        self._watches.append((self._clock.monotonic_us() + self._timeout_us, watch))
+
+    def _end_round(self, loop: AbstractEventLoop) -> None:
+        self._watch_together(loop)
+        self._offer()
+
+    def _watch_together(self, loop: AbstractEventLoop) -> None:
+        """The appends of a loop's round, if it was not taken before."""
+        there = self._rounds.pop(loop, None)
+        if there:
+            acks, whole = list(there), Ack[None]()
+            whole.add_done_callback(lambda whole: settle_all([(ack, whole.exception()) for _, ack in acks]))
+            self.watch(acks[-1][0], whole)
+
+    # ---- what happens ---------------------------------------------------------------------------------------
+
+    def advance(self, position: int) -> None:
+        """The commit point is there now. Completes nothing: call `drain`, without locks."""
+        self._reached = position
+        self._purgatory.advance(_COMMITTED, position)
+
+    def drain(self) -> None:
+        self._purgatory.drain()
+
+    def fail(self, error: BaseException) -> None:
+        """Whoever waits, or will, hears of it."""
+        self.failure = error
+        self._purgatory.fail(_COMMITTED, error)
+        for loop in list(self._rounds):
+            self._watch_together(loop)
+
+    def tick(self) -> None:
+        """Time has passed: to be called a few times within the time-out, and to be followed by an offer."""
+        now_us = self._clock.monotonic_us()
+        for loop in list(self._rounds):
+            if not loop.is_running():  # it has ended before its round did
+                self._watch_together(loop)
+        watches = self._watches
+        while watches and (watches[0][1].ack.done() or watches[0][0] <= now_us):
+            _, watch = watches.popleft()
+            if not watch.ack.done():
+                self._purgatory.cancel(watch)
+                watch.ack.fail(self._late(watch.threshold))
+
+    def _late(self, position: int) -> ReplicationTimeoutError:
+        waited = f"{self._timeout_us // 1000} ms"
+        return ReplicationTimeoutError(
+            f"position {position} was not committed within {waited}, {self._reached} was: unknown"
+        )

@@ -1,0 +1,71 @@
+"""Replicas of a replica: its log is streamed on to observers, who are counted by nobody."""
+
+from __future__ import annotations
+
+from pyreplog._native.frame import CONTROL_OFFSET, encode
+from pyreplog.errors import JoinRefusedError, ReplogError
+from pyreplog.ha import protocol
+from pyreplog.ha.context import Context
+from pyreplog.ha.follower import Follower
+from pyreplog.ha.growth import Growth
+from pyreplog.ha.protocol import Accept, Commit, Progress, Refuse
+from pyreplog.ha.sender import Sender
+from pyreplog.log.mirrorlog import MirrorLog
+from pyreplog.net.connection import Connection
+
+
+class Chain:
+    """Streams one copy on, as long as it is open and is not cut. All calls by the reactor's driver, but for `close`."""
+
+    def __init__(self, context: Context, log: MirrorLog, commit: Commit) -> None:
+        self._context, self._log = context, log
+        self._growth = Growth(log)
+        self._followers: dict[Connection, Follower] = {}
+        self._commit = commit
+
+    def join(self, connection: Connection, answer: Accept) -> None:
+        """Somebody follows from now on."""
+        connection.send(encode(CONTROL_OFFSET, protocol.encode(answer)))
+        config = self._context.config
+        sender = Sender(
+            self._context.reactor, connection, self._log, answer.resume.position,
+            transfer_bytes=config.transfer_bytes, growth=self._growth,
+        )  # fmt: skip
+        follower = self._followers[connection] = Follower(sender, config.transfer_bytes)
+        follower.tell(self._commit)
+        sender.pump()
+
+    def progress(self, connection: Connection, progress: Progress) -> None:
+        follower = self._followers.get(connection)
+        if follower is not None:
+            follower.reported(progress.received.position)
+            follower.push()
+
+    def drained(self, connection: Connection) -> None:
+        follower = self._followers.get(connection)
+        if follower is not None:
+            follower.sender.drained()
+
+    def tell(self, commit: Commit) -> None:
+        """The commit point moved."""
+        self._commit = commit
+        for follower in list(self._followers.values()):
+            follower.tell(commit)
+
+    def closed(self, connection: Connection) -> None:
+        follower = self._followers.pop(connection, None)
+        if follower is not None:
+            follower.sender.closed()
+
+    def close(self, error: ReplogError | None = None) -> None:
+        """Whoever follows has to join again: this log is cut, or closed, or its master is another one."""
+        self._growth.stop()
+        for connection in list(self._followers):
+            self.closed(connection)
+            connection.close(error)
+
+
+def refuse(connection: Connection, refusal: Refuse) -> None:
+    """Last words."""
+    connection.send(encode(CONTROL_OFFSET, protocol.encode(refusal)))
+    connection.close(JoinRefusedError(refusal.code, refusal.text))

@@ -1,0 +1,124 @@
+"""What a node does when somebody tells it to over its port, as `pyreplog ha` does: JSON in, JSON out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyreplog.errors import InvalidMessageError, ReplogError
+from pyreplog.ha import protocol
+from pyreplog.ha.fields import TEXT_BYTES_MAX
+from pyreplog.ha.protocol import Command, Status
+from pyreplog.ha.status import describe
+from pyreplog.net.inflight import ServerConnection
+
+if TYPE_CHECKING:
+    from pyreplog.ha.node import Node
+
+logger = logging.getLogger(__name__)
+
+THREADS_MAX = 8
+
+
+class Commands:
+    """Threads that do what they are told, a few at a time; others wait: as many as the limits of the server let in."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[ServerConnection, int, Command]] = deque()
+        self._working = 0
+
+    def take(self, connection: ServerConnection, number: int, command: Command) -> None:
+        """Have it done and answered. Never blocks."""
+        with self._lock:
+            self._waiting.append((connection, number, command))
+            if self._working == THREADS_MAX:
+                return
+            self._working += 1
+        threading.Thread(target=self._work, name="pyreplog-command", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._working -= 1
+                    return
+                connection, number, command = self._waiting.popleft()
+            obey(self._node, connection, number, command)
+
+
+def obey(node: Node, connection: ServerConnection, number: int, command: Command) -> None:
+    """Do it, and answer: {"error": kind, "message": why not} or what the command gives. May block."""
+    try:
+        answer = _obey(node, _parse(command.json))
+    except (ReplogError, OSError) as error:
+        answer = _failure(error)
+    except Exception as error:
+        logger.exception("%s: a command failed", node.name)
+        answer = _failure(error)
+    connection.reply(number, protocol.encode(Status(json.dumps(answer).encode())))
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    return {"error": type(error).__name__, "message": str(error)[:TEXT_BYTES_MAX]}
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise InvalidMessageError(f"command: expected JSON: {error}") from None
+    if not isinstance(found, dict) or not isinstance(found.get("command"), str):
+        raise InvalidMessageError(f'command: expected an object with a "command", found {data[:80]!r}')
+    return found
+
+
+def _obey(node: Node, found: dict[str, Any]) -> dict[str, Any]:
+    commands: dict[str, Callable[[], dict[str, Any]]] = {
+        "status": lambda: describe(node),
+        "promote": lambda: {"possible_loss": node.promote(force=_flag(found, "force")), **describe(node)},
+        "follow": lambda: _done(node, lambda: node.follow(_text(found, "master"))),
+        "add-member": lambda: _done(node, lambda: node.add_member(_text(found, "name"))),
+        "remove-member": lambda: _done(node, lambda: node.remove_member(_text(found, "name"))),
+        "sync-replicas": lambda: _done(node, lambda: node.set_sync_replicas(_count(found, "count"))),
+        "peers": lambda: _done(node, lambda: node.learn_peers(_addresses(found))),
+    }
+    run = commands.get(found["command"])
+    if run is None:
+        raise InvalidMessageError(f"command: expected one of {', '.join(commands)}, found {found['command']!r}")
+    return run()
+
+
+def _done(node: Node, call: Callable[[], object]) -> dict[str, Any]:
+    call()
+    return describe(node)
+
+
+def _flag(found: dict[str, Any], name: str) -> bool:
+    return found.get(name, False) is True
+
+
+def _text(found: dict[str, Any], name: str) -> str:
+    value = found.get(name)
+    if not isinstance(value, str) or not 0 < len(value) <= 1024:
+        raise InvalidMessageError(f"{found['command']}: {name}: expected a text, found {value!r}")
+    return value
+
+
+def _count(found: dict[str, Any], name: str) -> int:
+    value = found.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidMessageError(f"{found['command']}: {name}: expected a number from 0 on, found {value!r}")
+    return value
+
+
+def _addresses(found: dict[str, Any]) -> dict[str, str]:
+    value = found.get("addresses")
+    if not isinstance(value, dict) or not all(isinstance(there, str) for there in value.values()):
+        raise InvalidMessageError(f"peers: addresses: expected texts by name, found {value!r}")
+    return value

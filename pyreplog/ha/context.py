@@ -1,0 +1,71 @@
+"""What the parts of one node share."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyreplog._native.landing import marks_of
+from pyreplog.clock import Clock
+from pyreplog.errors import InvalidArgumentError
+from pyreplog.ha.config import NodeConfig
+from pyreplog.ha.mark import Mark
+from pyreplog.ha.members import MembersFile
+from pyreplog.ha.terms import TermsFile
+from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.files import Files
+from pyreplog.net.handshake import Identity, Secret
+from pyreplog.net.limits import Limits
+from pyreplog.net.reactor import Reactor
+from pyreplog.net.sockets import Address
+
+SERVICE = "ha"
+"""As the hello names it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """lock: around all state machines and the two files. secret, tls: as of `net`; `tls` is (a server's context, a
+    client's)."""
+
+    path: Path
+    config: NodeConfig
+    files: Files
+    clock: Clock
+    reactor: Reactor
+    terms: TermsFile
+    members: MembersFile
+    limits: Limits = field(default_factory=Limits)
+    secret: Secret | None = None
+    tls: tuple[ssl.SSLContext | None, ssl.SSLContext | None] = (None, None)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def identity(self) -> Identity:
+        """Who this node says it is."""
+        return Identity(node=self.config.name, service=SERVICE)
+
+    @property
+    def now_us(self) -> int:
+        return self.clock.monotonic_us()
+
+
+def ends_of(log: CommitLog) -> tuple[Mark, Mark]:
+    """(end of what may be sent, end of what is synced) of a log, of one moment."""
+    end, synced, _ = marks_of(log)
+    return Mark(*end), Mark(*synced)
+
+
+def start_of(log: CommitLog) -> Mark:
+    """Where a log begins."""
+    return Mark(log.start_position, log.start)
+
+
+def parse_address(text: str) -> Address:
+    """ "host:port", "[v6]:port". InvalidArgumentError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise InvalidArgumentError(f"expected an address host:port, found {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)

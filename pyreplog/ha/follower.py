@@ -1,0 +1,47 @@
+"""One replica of a master, as long as it is connected: what it is sent, and when."""
+
+from __future__ import annotations
+
+from pyreplog.ha import protocol
+from pyreplog.ha.protocol import Commit
+from pyreplog.ha.sender import Sender
+
+
+class Follower:
+    """The stream to one replica. Its master calls all of it, from any thread.
+
+    A replica that has reported all it was sent gets more at once; one that has not gets it with its next report, or
+    when `ahead_bytes` have come together: what many appends of a round trip leave goes out in one piece. The commit
+    point is told by `tell`, now and then: with every piece of data it would cost as much again.
+    """
+
+    __slots__ = ("_ahead_bytes", "_reported", "_told", "sender")
+
+    def __init__(self, sender: Sender, ahead_bytes: int) -> None:
+        self.sender = sender
+        self._ahead_bytes = ahead_bytes
+        self._reported = sender.position
+        self._told: Commit | None = None
+
+    def reported(self, position: int) -> None:
+        """It has so much."""
+        self._reported = position
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is to be sent what there is."""
+        sender, reported = self.sender, self._reported
+        return (
+            sender.position <= reported or sender.mark_position <= reported or sender.behind >= self._ahead_bytes
+        )  # fmt: skip
+
+    def push(self) -> None:
+        """The log has grown, or the replica has reported: send what is due."""
+        if self.sender.behind and self.is_due:
+            self.sender.pump()
+
+    def tell(self, commit: Commit) -> None:
+        """Let it know the commit point, if it does not."""
+        if commit != self._told:
+            self._told = commit
+            self.sender.control(protocol.encode(commit))

@@ -1,0 +1,62 @@
+"""Opening a node's log in the way its role needs."""
+
+from __future__ import annotations
+
+from pyreplog._native.tail import PAGE, Tail
+from pyreplog.ha.context import Context
+from pyreplog.ha.fields import FieldWriter
+from pyreplog.ha.terms import Term, write_term
+from pyreplog.log import checkpoint as checkpoints
+from pyreplog.log import names, replica
+from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.files import boot_id
+from pyreplog.log.mirrorlog import MirrorLog
+
+TERM_MARK = b"RPTERM"
+"""What the control record begins with that a master appends first of all."""
+
+
+def lost_nothing(context: Context) -> bool:
+    """Whether a master's log that nobody has open still holds all that it may have sent: it was closed cleanly, or the
+    kernel that ran then still does, or nothing is sent that is not on disk."""
+    checkpoint = checkpoints.load(context.path)
+    if checkpoint is None:
+        return False
+    if checkpoint.clean or context.config.log.durability == "synced":
+        return True
+    page = context.path / names.TAIL
+    if not page.exists() or page.stat().st_size < PAGE:
+        return False
+    with page.open("rb") as file:
+        return Tail(file, writable=False).belongs_to(boot_id(), checkpoint.uuid)
+
+
+def open_log(context: Context) -> CommitLog:
+    """As a master does. Errors: those of `pyreplog.open`."""
+    return CommitLog(
+        context.path, context.config.log, create=True, clock=None, files=context.files, gated=True
+    )  # fmt: skip
+
+
+def open_mirror(context: Context) -> MirrorLog | None:
+    """As a replica does; None: there is none yet. What was a log of its own is a copy from now on: it is recovered as
+    its own first, for what its records say of its disk is true."""
+    path, files = context.path, context.files
+    if not replica.is_replica(path):
+        checkpoint = checkpoints.load(path)
+        if checkpoint is None:
+            path.mkdir(parents=True, mode=0o700, exist_ok=True)
+            return None
+        CommitLog(path, context.config.log, create=False, clock=None, files=files, gated=True).close()
+        replica.mark(path, files, checkpoint.uuid)
+    elif checkpoints.load(path) is None:
+        return None
+    return MirrorLog(path, context.config.log, files=files)
+
+
+def mark_term(log: CommitLog, term: Term) -> None:
+    """Append the first record of a term: until enough replicas have it, nothing of earlier terms is committed by
+    counting copies (Raft, §5.4.2)."""
+    fields = FieldWriter("<")
+    write_term(fields, term)
+    log.append_batch([], control=TERM_MARK + fields.take())

@@ -1,0 +1,396 @@
+"""A node as master: appends, streams its log to replicas, and waits until enough of them have what was appended."""
+
+from __future__ import annotations
+
+import logging
+from asyncio import _get_running_loop
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from pyreplog._native.frame import CONTROL_OFFSET, encode
+from pyreplog.ack import Ack
+from pyreplog.errors import DeposedError, DisconnectedError, InvalidArgumentError, ReplogError
+from pyreplog.ha import protocol
+from pyreplog.ha.awaited import Awaited
+from pyreplog.ha.chain import refuse
+from pyreplog.ha.context import Context, ends_of, start_of
+from pyreplog.ha.effects import Committed, Effect, Fenced, HangUp, ModeChanged, StoreMembers, Tell
+from pyreplog.ha.follower import Follower
+from pyreplog.ha.group import Group, GroupStats
+from pyreplog.ha.joining import Source
+from pyreplog.ha.mark import Mark
+from pyreplog.ha.members import Members
+from pyreplog.ha.peers import OnAnswer
+from pyreplog.ha.protocol import Accept, Decline, Join, Message, Prepare, Progress, Stored
+from pyreplog.ha.sender import Sender
+from pyreplog.ha.syncer import Syncer
+from pyreplog.ha.terms import Term
+from pyreplog.ha.throttle import Throttle
+from pyreplog.log.commitlog import CommitLog
+from pyreplog.net.connection import Connection
+from pyreplog.net.sockets import weakly
+from pyreplog.uninterrupted import uninterrupted
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+TICK_S = 0.05
+PROBE_US = 2_000_000
+"""Members that do not follow are asked so often whether there is a newer master."""
+
+TELL_S = 0.002
+"""A commit point that no data follows is told after so long."""
+
+Asks = Callable[[str, Prepare, OnAnswer], object]
+"""(member, what to ask, who is told the answer)."""
+
+
+class Master:
+    """Drives a `Group` over a log that was opened with a commit point (`gated`); any thread may call anything.
+
+    ask: as `Peers.ask`. on_fenced: called once, with no lock held, when this node is no master any more.
+    """
+
+    def __init__(
+        self, context: Context, log: CommitLog, *, committed: Mark, ask: Asks, on_fenced: Callable[[Term], object]
+    ) -> None:
+        self.log = log
+        self._context, self._ask, self._on_fenced = context, ask, on_fenced
+        self._config, self._lock = context.config, context.lock
+        terms, members = context.terms, context.members.members
+        if members is None:
+            raise InvalidArgumentError("a master has members, itself at least")
+        end, synced = ends_of(log)
+        source = Source(log.uuid, log._segment_bytes, terms.promised, terms.history, start_of(log), end)
+        self.group = Group(self._config.name, source, synced, members, self._config.group, committed=committed)
+        timeout_us = self._config.ack_timeout_ms * 1000
+        self._awaited = Awaited(committed.position, self.offer, timeout_us, context.clock)
+        self._followers: dict[Connection, Follower] = {}
+        self._told = self.group.commit
+        self._telling = False
+        self._fenced: Term | None = None
+        self._syncer: Syncer | None = None
+        self._unstored: OSError | None = None  # why members were not stored
+        self._probed_us = context.now_us
+        self._closed = False
+        self._offered = end.position
+        self.offer()
+        self._timer = context.reactor.call_later(TICK_S, weakly(self._tick))
+
+    # ---- appending ------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None,
+        event_time: int | None,
+        properties: Mapping[str, str | bytes] | None,
+    ) -> int:
+        self._check_may_wait()
+        self._admit()
+        entry, position = self.log._append_pending(value, key, event_time, properties)
+        self._wait(position)
+        return entry
+
+    def append_batch(
+        self,
+        values: Iterable[ReadableBuffer],
+        keys: Iterable[ReadableBuffer | None] | None,
+        event_times: Iterable[int | None] | None,
+    ) -> range:
+        self._check_may_wait()
+        self._admit()
+        made, position = self.log._batch(values, keys, event_times, None)
+        if position is not None:
+            self._wait(position)
+        return made
+
+    def submit(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None,
+        event_time: int | None,
+        properties: Mapping[str, str | bytes] | None,
+    ) -> Ack[int]:
+        self._admit()
+        return self._acknowledge(*self.log._append_pending(value, key, event_time, properties))
+
+    def submit_batch(
+        self,
+        values: Iterable[ReadableBuffer],
+        keys: Iterable[ReadableBuffer | None] | None,
+        event_times: Iterable[int | None] | None,
+    ) -> Ack[range]:
+        self._admit()
+        made, position = self.log._batch(values, keys, event_times, None)
+        if position is not None:
+            return self._acknowledge(made, position)
+        nothing = Ack(made)
+        nothing.complete()
+        return nothing
+
+    def _check_may_wait(self) -> None:
+        if _get_running_loop() is not None or self._context.reactor.in_driver():
+            raise InvalidArgumentError("an event loop, or a callback, must not wait: await what submit gives")
+
+    def _admit(self) -> None:
+        if self._fenced is not None or self._config.group.min_in_sync:
+            with self._lock:
+                self.group.admit(self._context.now_us)
+
+    def _wait(self, position: int) -> None:
+        """Until all before `position` is committed; this thread sends it, and receives the reports, while it waits."""
+        if self._config.log.durability == "synced":
+            self.log._await_synced(position)
+        self.offer()
+        awaited = self._awaited
+        self._context.reactor.drive(lambda: awaited.is_over(position), self._config.ack_timeout_ms / 1000)
+        awaited.check(position)
+
+    def _acknowledge(self, result: T, position: int) -> Ack[T]:
+        ack = Ack(result)
+        if self._config.log.durability == "synced":
+            self._awaited.watch(position, ack)
+            self.log._commits.acknowledge(None, position).add_done_callback(self._synced)
+        else:
+            self._awaited.add(position, ack)
+        return ack
+
+    def _synced(self, ack: Ack[None]) -> None:
+        """A group commit is over; one of its appends offers for all of them."""
+        error = ack.exception()
+        if error is not None:
+            self._awaited.fail(error)
+        elif ends_of(self.log)[0].position > self._offered:
+            self.offer()
+
+    # ---- streaming ------------------------------------------------------------------------------------------
+
+    def offer(self) -> None:
+        """The log has grown: send it to the replicas that wait for more, and count it while it is on its way. When each
+        of them is about to report, its report does that."""
+        due = [follower for follower in list(self._followers.values()) if follower.is_due]
+        if not due and self._waits:
+            return
+        with uninterrupted:
+            for follower in due:
+                follower.sender.pump()
+            if self._syncer is not None:
+                self._syncer.grew()
+            fenced = self._step(self._grown)
+            self._awaited.drain()
+        self._tell_fenced(fenced)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether what the master has makes no difference to the commit point before a replica has it, too."""
+        group = self.group
+        return group.config.ack == "received" and group.members.quorum.k > 0 and not group.asynchronous
+
+    def _grown(self, now_us: int) -> list[Effect]:
+        end, synced = ends_of(self.log)
+        self._offered = end.position
+        return self.group.appended(end, synced, now_us)
+
+    def join(self, connection: Connection, join: Join) -> None:
+        """A replica wants to follow."""
+        self._do(lambda now_us: self._joined(connection, join, now_us))
+        follower = self._followers.get(connection)
+        if follower is not None:
+            follower.tell(self._told)
+            follower.sender.pump()
+
+    def _joined(self, connection: Connection, join: Join, now_us: int) -> list[Effect]:
+        """What retention has removed since the last tick cannot be streamed any more."""
+        self.group.trimmed(start_of(self.log))
+        return [*self._grown(now_us), *self.group.join(connection, join, now_us)]
+
+    def progress(self, connection: Connection, progress: Progress) -> None:
+        """A replica reports."""
+        follower = self._followers.get(connection)
+        if follower is None:
+            return
+        follower.reported(progress.received.position)
+        sent = follower.sender.position
+
+        def reported(now_us: int) -> list[Effect]:
+            if progress.received.position > self._offered:  # it has come back before it was counted
+                return [*self._grown(now_us), *self.group.progress(connection, progress, sent, now_us)]
+            return self.group.progress(connection, progress, sent, now_us)
+
+        self._do(reported)
+        follower.push()
+
+    def stored(self, connection: Connection, stored: Stored) -> None:
+        self._do(lambda _: self.group.members_stored(connection, stored.version))
+
+    def drained(self, connection: Connection) -> None:
+        follower = self._followers.get(connection)
+        if follower is not None:
+            follower.sender.drained()
+
+    def disconnected(self, connection: Connection) -> None:
+        follower = self._followers.pop(connection, None)
+        if follower is not None:
+            follower.sender.closed()
+        with self._lock:
+            self.group.disconnected(connection, self._context.now_us)
+
+    def probed(self, answer: Message | ReplogError) -> None:
+        """What a member says that was probed."""
+        if isinstance(answer, Decline):
+            self._do(lambda now_us: self.group.declined(answer, now_us))
+
+    def fence(self, term: Term) -> None:
+        """This node is about to promise a higher term."""
+        self._do(lambda now_us: self.group.fence(term, now_us))
+
+    def change_members(self, names: Iterable[str], sync_replicas: int, *, force: bool) -> None:
+        wanted, self._unstored = list(names), None
+        self._do(lambda _: self.group.change_members(wanted, sync_replicas, force=force))
+        if self._unstored is not None:
+            raise self._unstored
+
+    def stats(self) -> GroupStats:
+        self._do(self._grown)
+        with self._lock:
+            return self.group.stats(self._context.now_us)
+
+    # ---- steps of the machine -------------------------------------------------------------------------------
+
+    def _do(self, event: Callable[[int], list[Effect]]) -> None:
+        with uninterrupted:
+            fenced = self._step(event)
+            self._awaited.drain()
+        self._tell_fenced(fenced)
+
+    def _step(self, event: Callable[[int], list[Effect]]) -> Term | None:
+        """One event and its effects, in their order. A term: this node is deposed by it."""
+        fenced: Term | None = None
+        with self._lock:
+            for effect in event(self._context.now_us):
+                if isinstance(effect, Committed):
+                    self._committed(effect.mark)
+                elif isinstance(effect, Fenced):
+                    fenced = self._fenced = effect.term
+                elif isinstance(effect, StoreMembers):
+                    if not self._store(effect.members):
+                        break
+                else:
+                    self._carry_out(effect)
+        return fenced
+
+    def _carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, Tell):
+            assert isinstance(effect.connection, Connection)
+            self._tell(effect.connection, effect.message)
+        elif isinstance(effect, HangUp):
+            assert isinstance(effect.connection, Connection)
+            refuse(effect.connection, effect.refusal)
+            logger.warning("%s: %s is refused: %s", self.log.path, _name(effect.connection), effect.refusal.text)
+        elif isinstance(effect, ModeChanged):
+            how = "not waited for any more" if effect.asynchronous else "waited for again"
+            logger.warning("%s: replicas are %s", self.log.path, how)
+            self._sync_always(effect.asynchronous)
+
+    def _sync_always(self, is_alone: bool) -> None:
+        """A master that goes on alone acknowledges what it has on disk; a log that is not synced by itself is then."""
+        syncer, self._syncer = self._syncer, None
+        if syncer is not None:
+            syncer.stop()
+        if is_alone and self._config.log.durability != "synced":
+            self._syncer = Syncer(self.log, lambda: self._do(self._grown), self._awaited.fail)
+
+    def _store(self, members: Members) -> bool:
+        """Whether the disk took them; if not, all replicas join again."""
+        file = self._context.members
+        try:
+            file.store(members)
+        except OSError as error:
+            self._unstored = error
+            self.group.not_stored(file.members or self.group.members)
+            for connection in list(self._followers):
+                connection.close(DisconnectedError(f"members could not be stored: {error}"))
+        return file.members == members
+
+    def _tell(self, connection: Connection, message: Message) -> None:
+        connection.send(encode(CONTROL_OFFSET, protocol.encode(message)))
+        if isinstance(message, Accept):
+            sender = Sender(
+                self._context.reactor, connection, self.log, message.resume.position,
+                transfer_bytes=self._config.transfer_bytes, throttle=self._throttle(),
+            )  # fmt: skip
+            self._followers[connection] = Follower(sender, self._config.transfer_bytes)
+
+    def _throttle(self) -> Throttle | None:
+        rate = self._config.throttle_bytes_per_s
+        return None if rate is None else Throttle(rate, max(rate // 10, 4096), self._context.now_us)
+
+    def _committed(self, mark: Mark) -> None:
+        self.log.show_up_to(*mark)
+        self._awaited.advance(mark.position)
+        self._told = self.group.commit
+        if not self._telling and self._followers and not self._closed:
+            self._telling = True
+            self._context.reactor.call_later(TELL_S, weakly(self._tell_all))
+
+    def _tell_all(self) -> None:
+        self._telling = False
+        for follower in list(self._followers.values()):
+            follower.tell(self._told)
+
+    def _tell_fenced(self, term: Term | None) -> None:
+        if term is not None:
+            self._awaited.fail(DeposedError(f"term {term} took over while this append waited", term))
+            self._on_fenced(term)
+
+    # ---- time -----------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        if self._closed:
+            return
+        try:
+            self._do(lambda now_us: [*self._grown(now_us), *self.group.tick(now_us)])
+            self._awaited.tick()
+            self._keep()
+            self.offer()
+        finally:
+            self._timer = self._context.reactor.call_later(TICK_S, weakly(self._tick))
+
+    def _keep(self) -> None:
+        """What replicas need is not removed; members that are away are asked for a newer master."""
+        now_us = self._context.now_us
+        with self._lock:
+            floor = self.group.floor(now_us)
+            self.log.retention_floor = 1 << 62 if floor is None else floor
+            self.group.trimmed(start_of(self.log))
+            self._told = self.group.commit
+            absent = self.group.absent() if now_us - self._probed_us >= PROBE_US and self._fenced is None else []
+            if absent:
+                self._probed_us = now_us
+        for member in absent:
+            self._ask(member, self.group.probe, self.probed)
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Replicas hear of the last commit point and are disconnected; who waits is told. The log is closed, and has to
+        sync what it holds."""
+        self._closed = True
+        self._timer.cancel()
+        self._sync_always(False)
+        error: ReplogError = DeposedError("the master was closed while this append waited", self.group.term)
+        self._awaited.fail(error)
+        for connection, follower in list(self._followers.items()):
+            follower.tell(self._told)
+            follower.sender.closed()
+            connection.close()
+        self.log.close()
+
+
+def _name(connection: Connection) -> str:
+    return connection.peer.identity.node or "a replica"

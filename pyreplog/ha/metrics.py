@@ -1,0 +1,67 @@
+"""A node's numbers for Prometheus; docs/operations.md says what each is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from pyreplog.errors import NotMasterError
+from pyreplog.ha.context import start_of
+from pyreplog.ha.group import GroupStats
+from pyreplog.ha.standing import StandingStats
+from pyreplog.ha.voting import _ends
+from pyreplog.metrics import Labels, Metric
+
+if TYPE_CHECKING:
+    from pyreplog.ha.node import Node
+
+_PREFIX = "pyreplog_ha_"
+
+_OF_REPLICAS: tuple[tuple[str, str, Callable[[StandingStats], float]], ...] = (
+    ("replica_connected", "1: the replica is connected, and streams.", lambda each: each.state == "streaming"),
+    ("replica_in_sync", "1: caught up; who is waited for, not who is safe.", lambda each: each.in_sync),
+    ("replica_lag_bytes", "Bytes of the log that the replica has not reported.", lambda each: each.lag_bytes),
+    ("replica_lag_seconds", "Since the replica was last level with the master.", lambda each: each.lag_us / 1e6),
+    ("replica_received_position", "End of what the replica has.", lambda each: each.received.position),
+    ("replica_synced_position", "End of what the replica has on disk.", lambda each: each.synced.position),
+)
+
+
+def node_metrics(node: Node) -> Iterator[Metric]:
+    """Of one node, whatever its role is now. Positions are bytes since the log began, the same on all nodes."""
+    labels = {"node": node.name}
+    received, synced = _ends(node)
+    log, role, replica = node._log, node.role, node._replica
+    yield _gauge("master", "1: it is master.", labels, role == "master")
+    yield _gauge("term", "The highest term that it leads or follows, or has promised to.", labels, node.term.number)
+    yield _gauge("start_position", "Where its log begins.", labels, 0 if log is None else start_of(log).position)
+    yield _gauge("received_position", "Where its log ends.", labels, received.position)
+    yield _gauge("synced_position", "End of what it has on disk.", labels, synced.position)
+    yield _gauge("committed_position", "The commit point, as far as it knows.", labels, node.committed.position)
+    yield _gauge(
+        "streaming", "1: it is a replica, and its master streams.", labels, replica is not None and replica.is_streaming
+    )
+    try:
+        stats = node.replication()
+    except NotMasterError:  # or no more, since a moment ago
+        return
+    yield from _group(labels, stats)
+
+
+def _group(labels: Labels, stats: GroupStats) -> Iterator[Metric]:
+    yield _gauge("asynchronous", "1: the master waits for no replicas, in fall-back.", labels, stats.asynchronous)
+    yield _counter("fallbacks", "How often it went on alone.", labels, stats.fallbacks)
+    yield _counter("alone_commits", "How often the commit point moved meanwhile.", labels, stats.alone_commits)
+    yield _counter("refused_joins", "Replicas turned away.", labels, stats.refused)
+    yield _counter("reports", "Reports of replicas.", labels, stats.reports)
+    for name, text, value in _OF_REPLICAS:
+        samples = [({**labels, "replica": each.name}, float(value(each))) for each in stats.replicas]
+        yield Metric(_PREFIX + name, "gauge", text, [*samples])
+
+
+def _gauge(name: str, text: str, labels: Labels, value: float) -> Metric:
+    return Metric(_PREFIX + name, "gauge", text, [(labels, float(value))])
+
+
+def _counter(name: str, text: str, labels: Labels, value: float) -> Metric:
+    return Metric(_PREFIX + name, "counter", text, [(labels, float(value))])

@@ -1,0 +1,397 @@
+"""Node: a log directory and its role in a replica group. What user code opens."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import ssl
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyreplog.ack import Ack
+from pyreplog.clock import Clock, SystemClock
+from pyreplog.errors import InvalidArgumentError, NotMasterError, ReplicaError, ReplogError
+from pyreplog.ha import logs
+from pyreplog.ha.candidacy import Candidacy, elect, end_of
+from pyreplog.ha.commands import Commands
+from pyreplog.ha.config import NodeConfig
+from pyreplog.ha.context import SERVICE, Context, parse_address, start_of
+from pyreplog.ha.election import Won
+from pyreplog.ha.group import GroupStats
+from pyreplog.ha.mark import Mark
+from pyreplog.ha.master import Master
+from pyreplog.ha.members import Members, MembersFile
+from pyreplog.ha.peers import Peers
+from pyreplog.ha.protocol import Command, Message, Prepare, Status
+from pyreplog.ha.replica import Replica, ends_of_replica
+from pyreplog.ha.service import Service, Streams
+from pyreplog.ha.status import describe
+from pyreplog.ha.terms import NO_TERM, Term, TermsFile
+from pyreplog.ha.voting import vote
+from pyreplog.handles import Handle
+from pyreplog.log import replica as replicas
+from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.files import Files, RealFiles
+from pyreplog.log.mirrorlog import MirrorLog
+from pyreplog.net.handshake import Identity, Secret
+from pyreplog.net.inflight import ServerConnection
+from pyreplog.net.limits import Limits
+from pyreplog.net.reactor import Reactor
+from pyreplog.net.server import Server
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+logger = logging.getLogger(__name__)
+
+Role = Literal["master", "replica", "candidate"]
+
+
+class Node(Handle):
+    """One member of a replica group, or an observer; made by `open_master` and `open_replica`.
+
+    It listens as long as it is open: for replicas that stream from it, for candidates, for questions. Any thread may
+    call anything; asyncio code awaits what `submit` returns. Close it, or use `with`.
+
+    peers: addresses of other members, "host:port" by name: whom elections ask.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        config: NodeConfig,
+        *,
+        peers: Mapping[str, str] | None = None,
+        secret: bytes | None = None,
+        tls_server: ssl.SSLContext | None = None,
+        tls_client: ssl.SSLContext | None = None,
+        limits: Limits | None = None,
+        busy_poll_us: int = 0,
+        clock: Clock | None = None,
+        files: Files | None = None,
+    ) -> None:
+        directory, files = Path(path), files or RealFiles()
+        self.config = config
+        self._context = Context(
+            path=directory, config=config, files=files, clock=clock or SystemClock(),
+            terms=TermsFile(directory, files), members=MembersFile(directory, files), limits=limits or Limits(),
+            secret=None if secret is None else Secret(secret), tls=(tls_server, tls_client),
+            reactor=Reactor(clock=clock, busy_poll_us=busy_poll_us),
+        )  # fmt: skip
+        self._master: Master | None = None
+        self._replica: Replica | None = None
+        self._candidacy: Candidacy | None = None
+        self._log: CommitLog | None = None
+        self._above: Term = NO_TERM
+        self._changing = threading.RLock()  # held while the role changes
+        self._peers = Peers(self._context, peers or {})
+        self._commands = Commands(self)
+        try:
+            self._server = Server(
+                self._context.reactor, Service(self), host=config.host, port=config.port,
+                identity=Identity(node=config.name, service=SERVICE), secret=self._context.secret, tls=tls_server,
+                limits=self._context.limits,
+            )  # fmt: skip
+        except BaseException:
+            self._context.reactor.close()
+            raise
+        super().__init__(f"node {config.name} in {directory}")
+        self._context.reactor.start()
+
+    # ---- where it stands ------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def role(self) -> Role:
+        """What it is now; "candidate": neither, while its role changes."""
+        return "master" if self._master is not None else "replica" if self._replica is not None else "candidate"
+
+    @property
+    def log(self) -> CommitLog:
+        """Its log, to be read, scanned and followed up to the commit point, as long as the role stays; a change of role
+        closes it. NotMasterError: a replica that never had a master has none yet."""
+        self._check_open()
+        log = self._log
+        if log is None:
+            raise NotMasterError(f"{self.name} has no log before it has found its master")
+        return log
+
+    @property
+    def address(self) -> str:
+        """As others reach it: "host:port"."""
+        if self.config.advertise is not None:
+            return self.config.advertise
+        host, port = self._server.address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def term(self) -> Term:
+        """The highest term that it has promised to follow, or leads."""
+        return self._context.terms.promised
+
+    @property
+    def members(self) -> Members | None:
+        """As far as it knows."""
+        return self._context.members.members
+
+    @property
+    def is_eligible(self) -> bool:
+        """Whether it may be master: it has something of the group's log, its disk has not failed, it is no observer."""
+        log = self._log
+        is_sound = log is not None and log._error is None
+        return is_sound and bool(self._context.terms.history.starts) and not self.config.observer
+
+    @property
+    def committed(self) -> Mark:
+        """The commit point, as far as it knows."""
+        master, replica = self._master, self._replica
+        if master is not None:
+            return master.group.committed
+        return replica.following.committed if replica is not None else Mark(0, 0)
+
+    def replication(self) -> GroupStats:
+        """How far the replicas are. NotMasterError."""
+        return self._leader().stats()
+
+    def _leader(self) -> Master:
+        self._check_open()
+        master = self._master
+        if master is None:
+            replica = self._replica
+            where = "its role is changing" if replica is None else replica.where()
+            raise NotMasterError(f"{self.name} is no master: {where}")
+        return master
+
+    # ---- appending ------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        event_time: int | None = None,
+        properties: Mapping[str, str | bytes] | None = None,
+    ) -> int:
+        """As CommitLog.append; returns when enough replicas have the entry.
+
+        Errors, beside those: NotMasterError, NotEnoughReplicasError, HigherTermError: nothing was appended;
+        ReplicationTimeoutError, DeposedError: the outcome is unknown.
+        """
+        return self._leader().append(value, key, event_time, properties)
+
+    def append_batch(
+        self,
+        values: Iterable[ReadableBuffer],
+        keys: Iterable[ReadableBuffer | None] | None = None,
+        event_times: Iterable[int | None] | None = None,
+    ) -> range:
+        """As CommitLog.append_batch; returns when enough replicas have all of it. Errors as append."""
+        return self._leader().append_batch(values, keys, event_times)
+
+    def submit(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        event_time: int | None = None,
+        properties: Mapping[str, str | bytes] | None = None,
+    ) -> Ack[int]:
+        """As append, without waiting: the Ack tells."""
+        return self._leader().submit(value, key, event_time, properties)
+
+    def submit_batch(
+        self,
+        values: Iterable[ReadableBuffer],
+        keys: Iterable[ReadableBuffer | None] | None = None,
+        event_times: Iterable[int | None] | None = None,
+    ) -> Ack[range]:
+        """As append_batch, without waiting."""
+        return self._leader().submit_batch(values, keys, event_times)
+
+    # ---- members --------------------------------------------------------------------------------------------
+
+    def set_members(self, names: Iterable[str], sync_replicas: int, *, force: bool = False) -> None:
+        """Begin a change of who is counted, and of how many replicas an append waits for; `members.former` is None
+        again when it is complete. force: at once. Errors: as `Group.change_members`; NotMasterError."""
+        self._leader().change_members(names, sync_replicas, force=force)
+
+    def add_member(self, name: str) -> None:
+        """As `set_members`, with one more."""
+        quorum = self._leader().group.members.quorum
+        self.set_members({*quorum.names, name}, quorum.k)
+
+    def remove_member(self, name: str) -> None:
+        """As `set_members`, without one."""
+        quorum = self._leader().group.members.quorum
+        if name not in quorum.names:
+            raise InvalidArgumentError(f"{name} is no member; members are {', '.join(quorum.names)}")
+        self.set_members(set(quorum.names) - {name}, min(quorum.k, len(quorum.names) - 2))
+
+    def set_sync_replicas(self, count: int) -> None:
+        """As `set_members`, with another number of replicas that an append waits for."""
+        self.set_members(self._leader().group.members.quorum.names, count)
+
+    def learn_peers(self, addresses: Mapping[str, str]) -> None:
+        """Addresses of members, "host:port" by name."""
+        self._peers.learn(addresses)
+
+    # ---- changing the role ----------------------------------------------------------------------------------
+
+    def lead(self, members: Iterable[str], sync_replicas: int, *, force: bool = False) -> None:
+        """Open the log as master: a new one, one that had no replicas so far, or the one it led before. Of one that may
+        have lost records it has to be elected anew. members, sync_replicas: of a new group."""
+        with self._changing:
+            self._check_open()
+            context, name = self._context, self.name
+            if replicas.is_replica(context.path):
+                raise ReplicaError(context.path)
+            if context.terms.terms.leads and not logs.lost_nothing(context):
+                context.terms.resign()
+            log = self._log = logs.open_log(context)
+            if not context.terms.history.starts:
+                context.members.store(Members.first({name, *members}, sync_replicas))
+                context.terms.begin(Term(1, name), start_of(log))
+            elif not context.terms.terms.leads:
+                self._take_office(elect(self, end_of(log), force))
+            if context.terms.history.start_of(self.term) == end_of(log):  # nobody is elected who holds nothing
+                logs.mark_term(log, self.term)
+            self._begin_master(log, Mark(0, 0))
+
+    def follow(self, master: str | None) -> None:
+        """Follow the master at "host:port" (None: wait until one is known). A master becomes a replica by that: it
+        joins the newer one, and cuts what that one does not have."""
+        address = None if master is None else parse_address(master)
+        with self._changing:
+            self._check_open()
+            if self._replica is not None:
+                if address is not None:
+                    self._replica.follow(address)
+                return
+            mirror = self._resign()
+            self._log = mirror
+            self._replica = Replica(self._context, mirror, address, self._made)
+
+    def _resign(self) -> MirrorLog | None:
+        """Whatever it was, its log is a copy from now on."""
+        context, master = self._context, self._master
+        if master is not None:
+            try:
+                master.close()  # as long as it is one, candidates fence it
+            finally:
+                with context.lock:  # a vote that is being given comes before this
+                    self._master = None
+        if context.terms.terms.leads:
+            context.terms.resign()
+        return logs.open_mirror(context)
+
+    def _made(self, log: MirrorLog) -> None:
+        self._log = log
+
+    def promote(self, *, force: bool = False) -> str:
+        """Become master. Returns what may have been lost: "" unless it was forced.
+
+        Errors: PromotionRefusedError; HigherTermError; NotMasterError, it has no log.
+        """
+        with self._changing:
+            self._check_open()
+            replica = self._replica
+            if replica is None:
+                self._leader()
+                return ""
+            log = replica.log
+            if log is None:
+                raise NotMasterError(f"{self.name} has no log: there is nothing to be master of")
+            won = elect(self, ends_of_replica(log)[0], force)
+            try:
+                self._change_over(replica, log, won)
+            except BaseException:
+                self._fall_back()
+                raise
+            return won.possible_loss
+
+    def _change_over(self, replica: Replica, log: MirrorLog, won: Won) -> None:
+        with self._context.lock:  # as in _resign; none is given before it is master
+            self._replica = None
+        replica.leave()
+        self._take_office(won)
+        log.promote()
+        opened = self._log = logs.open_log(self._context)
+        logs.mark_term(opened, won.term)
+        self._begin_master(opened, min(replica.following.committed, won.start))
+
+    def _take_office(self, won: Won) -> None:
+        self._context.members.store(won.members)
+        self._context.terms.begin(won.term, won.start)
+
+    def _fall_back(self) -> None:
+        """The office could not be taken: it is a replica as before."""
+        log, self._replica = self._log, None
+        try:
+            if log is not None:
+                log.close()
+        finally:
+            self.follow(None)
+
+    def _begin_master(self, log: CommitLog, committed: Mark) -> None:
+        self._master = Master(self._context, log, committed=committed, ask=self._peers.ask, on_fenced=self._fenced)
+        logger.info("%s is master of term %s", self.name, self.term)
+
+    def _fenced(self, term: Term) -> None:
+        """A newer master: follow that one, as soon as this thread is done."""
+        logger.warning("%s is no master any more: there is term %s", self.name, term)
+        threading.Thread(target=self._rejoin, args=(term,), name="pyreplog-rejoin", daemon=True).start()
+
+    def _rejoin(self, term: Term) -> None:
+        try:
+            with self._changing:
+                master = self._master
+                if self._error is None and master is not None and master.group.fenced is not None:
+                    self.follow(self._peers.addresses.get(term.master))
+        except (ReplogError, OSError):
+            logger.exception("%s cannot become a replica", self.name)
+
+    # ---- what others ask ------------------------------------------------------------------------------------
+
+    @property
+    def streams(self) -> Streams | None:
+        """Who takes care of the replicas that are connected."""
+        return self._master if self._master is not None else self._replica
+
+    def vote(self, prepare: Prepare) -> Message:
+        """The answer to a candidate."""
+        return vote(self, prepare)
+
+    def stats(self) -> dict[str, Any]:
+        """For people, as JSON takes it."""
+        self._check_open()
+        return describe(self)
+
+    def status(self) -> Status:
+        return Status(json.dumps(describe(self)).encode())
+
+    def command(self, connection: ServerConnection, number: int, command: Command) -> None:
+        """What somebody wants of this node; in another thread, for it may take long."""
+        self._commands.take(connection, number, command)
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def _let_go(self) -> None:
+        with self._changing:
+            self._peers.close()
+            self._server.close()
+            master, replica = self._master, self._replica
+            try:
+                if replica is not None:
+                    replica.close()
+                if master is not None:
+                    master.close()
+                elif replica is None and self._log is not None:
+                    self._log.close()
+            finally:
+                self._context.reactor.close()

@@ -1,0 +1,94 @@
+"""How a node asks others: members by name, at the addresses that are known of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from threading import Lock
+
+from pyreplog.errors import InvalidMessageError, NotConnectedError, ReplogError
+from pyreplog.ha import protocol
+from pyreplog.ha.context import SERVICE, Context, parse_address
+from pyreplog.ha.protocol import Message
+from pyreplog.net.client import Channel
+from pyreplog.net.handshake import Identity
+
+logger = logging.getLogger(__name__)
+
+OnAnswer = Callable[[Message | ReplogError], object]
+
+
+class Peers:
+    """Channels to members, made when one is asked first. Any thread may call anything.
+
+    addresses: of members that are known already.
+    """
+
+    def __init__(self, context: Context, addresses: Mapping[str, str]) -> None:
+        self._context = context
+        self._lock = Lock()
+        self._addresses = dict(addresses)
+        self._channels: dict[str, Channel] = {}
+        self._closed = False
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Of members, as far as they are known."""
+        with self._lock:
+            return dict(self._addresses)
+
+    def learn(self, addresses: Mapping[str, str]) -> None:
+        """These are newer. InvalidArgumentError: one of them is no address; nothing was learned."""
+        parsed = {name: parse_address(there) for name, there in addresses.items()}
+        with self._lock:
+            channels = self._channels
+            moved = [name for name, there in parsed.items() if name in channels and channels[name].address != there]
+            left = [channels.pop(name) for name in moved]
+            self._addresses.update(addresses)
+        for channel in left:
+            channel.close()
+
+    def ask(self, member: str, question: Message, on_answer: OnAnswer) -> None:
+        """`on_answer` is called once, by the reactor's driver or before this returns."""
+        try:
+            channel = self._channel(member)
+            timeout = self._context.config.election_timeout_ms / 1000
+            channel.request(protocol.encode(question), on_reply=lambda body: on_answer(_decoded(body)), timeout=timeout)
+        except ReplogError as error:
+            on_answer(error)
+
+    def _channel(self, member: str) -> Channel:
+        """One that pauses between attempts to connect is given up for another: who asks wants to know now."""
+        with self._lock:
+            there, known = self._addresses.get(member), self._channels.get(member)
+            if known is not None and known.error is None:
+                return known
+            if there is None or self._closed:
+                raise NotConnectedError(f"no address of member {member} is known, or this node is being closed")
+            channel = self._channels[member] = self._connect(member, there)
+        if known is not None:
+            known.close()
+        return channel
+
+    def _connect(self, member: str, there: str) -> Channel:
+        context = self._context
+        return Channel(
+            context.reactor, parse_address(there), expected=Identity(node=member, service=SERVICE),
+            identity=context.identity, secret=context.secret, tls=context.tls[1], limits=context.limits,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            channel.close()
+
+
+def _decoded(body: memoryview | ReplogError) -> Message | ReplogError:
+    if isinstance(body, ReplogError):
+        return body
+    try:
+        return protocol.decode(body)
+    except InvalidMessageError as error:
+        return error

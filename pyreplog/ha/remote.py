@@ -1,0 +1,92 @@
+"""Asking a node that runs somewhere else: how it is, or to do something."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from types import TracebackType
+from typing import Any, Self
+
+from pyreplog import errors
+from pyreplog.ack import Ack
+from pyreplog.errors import CommandRefusedError, InvalidMessageError, ReplogError
+from pyreplog.ha import protocol
+from pyreplog.ha.context import SERVICE, parse_address
+from pyreplog.ha.protocol import Command, Status
+from pyreplog.net.client import Channel
+from pyreplog.net.handshake import Identity, Secret
+from pyreplog.net.reactor import Reactor
+
+ANSWER_S = 60.0
+"""An election has to fit in."""
+
+
+class RemoteNode:
+    """The node at "host:port", over one connection. Not for several threads at once; close it, or use `with`.
+
+    secret, tls: as the node's; tls is a client's context.
+    """
+
+    def __init__(self, address: str, *, secret: bytes | None = None, tls: ssl.SSLContext | None = None) -> None:
+        self.address, there = address, parse_address(address)
+        known = None if secret is None else Secret(secret)
+        self._reactor = Reactor()
+        self._channel = Channel(
+            self._reactor, there, expected=Identity(service=SERVICE),
+            identity=Identity(service=SERVICE), secret=known, tls=tls,
+        )  # fmt: skip
+
+    def status(self) -> dict[str, Any]:
+        """As `Node.stats`. Errors: as `ask`."""
+        return self.ask("status")
+
+    def ask(self, command: str, **arguments: object) -> dict[str, Any]:
+        """Have the node do something (see `ha.commands`); what it answers.
+
+        Errors: CommandRefusedError, it says why not; NotConnectedError; PeerTimeoutError and DisconnectedError: whether
+        it is done is unknown; InvalidMessageError.
+        """
+        body = protocol.encode(Command(json.dumps({"command": command, **arguments}).encode()))
+        answer: Ack[bytes] = Ack()
+
+        def heard(reply: memoryview | ReplogError) -> None:
+            if isinstance(reply, ReplogError):
+                answer.fail(reply)
+            else:
+                answer.complete(bytes(reply))
+
+        self._channel.request(body, on_reply=heard, timeout=ANSWER_S)
+        self._reactor.drive(answer.done)
+        return _understood(self.address, answer.result())
+
+    def close(self) -> None:
+        self._channel.close()
+        self._reactor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _understood(address: str, body: bytes) -> dict[str, Any]:
+    message = protocol.decode(body)
+    found = _parsed(message.json) if isinstance(message, Status) else None
+    if not isinstance(found, dict):
+        raise InvalidMessageError(f"{address}: expected a status, found {type(message).__name__} {body[:80]!r}")
+    if "error" in found:
+        kind = getattr(errors, str(found["error"]), None)
+        code = kind.exit_code if isinstance(kind, type) and issubclass(kind, ReplogError) else ReplogError.exit_code
+        raise CommandRefusedError(f"{address}: {found.get('message')}", str(found["error"]), code)
+    return found
+
+
+def _parsed(data: bytes) -> object:
+    try:
+        found: object = json.loads(data)
+    except ValueError:
+        return None
+    return found

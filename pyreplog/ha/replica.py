@@ -1,0 +1,293 @@
+"""A node as replica: joins its master, takes the stream into its own log, reports."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from pyreplog._native.landing import marks_of
+from pyreplog.errors import DisconnectedError, InvalidMessageError, JoinRefusedError, ReplogError
+from pyreplog.ha import protocol
+from pyreplog.ha.chain import Chain, refuse
+from pyreplog.ha.context import Context, start_of
+from pyreplog.ha.effects import Cut, Effect, Joined, Leave, Make, Say, Show, StoreMembers, StoreTerms
+from pyreplog.ha.following import Following
+from pyreplog.ha.joining import Source, judge
+from pyreplog.ha.mark import ORIGIN, Mark
+from pyreplog.ha.protocol import NO_UUID, Accept, Code, Commit, Join, Progress, Refuse, Stored
+from pyreplog.ha.receiver import Receiver
+from pyreplog.ha.terms import Terms
+from pyreplog.log import replica as replicas
+from pyreplog.log.mirrorlog import MirrorLog
+from pyreplog.net.connection import Connection
+from pyreplog.net.dialer import Link
+from pyreplog.net.handshake import Identity
+from pyreplog.net.sockets import Address
+from pyreplog.uninterrupted import uninterrupted
+
+logger = logging.getLogger(__name__)
+
+
+class Replica:
+    """Drives a `Following` and its `Receiver`; any thread may call anything.
+
+    log: a copy that is here already; None: the master's is made when it is known. on_log: called when one was made.
+    on_landed: called by the driver after each read from the master.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        log: MirrorLog | None,
+        master: Address | None,
+        on_log: Callable[[MirrorLog], object],
+        on_landed: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.log = log
+        self.error: ReplogError | None = None
+        """Why it does not follow, and will not by itself; None: it does, or tries."""
+        self._context, self._on_log = context, on_log
+        committed = ORIGIN if log is None else Mark(*marks_of(log)[2])
+        holds = log is not None and ends_of_replica(log)[0].position > log.start_position
+        self.following = Following(
+            context.config.name,
+            log.uuid if log is not None and holds else NO_UUID,
+            0 if log is None else log._segment_bytes,
+            context.terms.terms,
+            committed=committed,
+            observer=context.config.observer,
+        )
+        self._receiver = Receiver(
+            on_opened=self._opened, on_control=self._heard, on_progress=self._progressed, on_closed=self._closed,
+            on_landed=on_landed,
+        )  # fmt: skip
+        self._link: Link | None = None
+        self._joins: Address | None = None  # where the present connection leads, or the last one did
+        self._chain: Chain | None = None
+        if master is not None:
+            self.follow(master)
+
+    def follow(self, master: Address) -> None:
+        """Join the master at an address; that of now is left."""
+        with self._context.lock:
+            self.error = None
+            if self._link is not None:
+                self._link.redirect(master)
+            else:
+                self._dial(master)
+
+    def _dial(self, master: Address) -> None:
+        context = self._context
+        self._link = Link(
+            context.reactor, master, self._receiver, identity=context.identity,
+            expected=Identity(service=context.identity.service), secret=context.secret, tls=context.tls[1],
+            limits=context.limits,
+        )  # fmt: skip
+
+    def pause(self) -> None:
+        """Read nothing more from the master, and go on with `resume`. Any thread; never blocks."""
+        self._receiver.pause()
+
+    def resume(self) -> None:
+        self._receiver.resume()
+
+    @property
+    def master(self) -> Address | None:
+        """Where it looks for its master."""
+        return None if self._link is None else self._link.address
+
+    @property
+    def is_streaming(self) -> bool:
+        return self.following.is_streaming
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no stream; "" there is one."""
+        if self.is_streaming:
+            return ""
+        error = self.error or (self._link.error if self._link is not None else None)
+        return str(error) if error is not None else "joining" if self._link is not None else "no master is known"
+
+    @property
+    def _commit(self) -> Commit:
+        """As those are told it who follow this replica."""
+        return Commit(self.following.committed, 0 if self.log is None else self.log.start_position)
+
+    def source(self) -> Source:
+        """This log as others may copy it. Under the lock, with a log."""
+        log, terms = self.log, self._context.terms
+        assert log is not None, "nothing is copied from who has nothing"
+        accepted = self.following.accepted
+        term = terms.history.last if accepted is None else accepted.term
+        return Source(log.uuid, log._segment_bytes, term, terms.history, start_of(log), ends_of_replica(log)[0])
+
+    # ---- replicas of this replica ---------------------------------------------------------------------------
+
+    def join(self, connection: Connection, join: Join) -> None:
+        """Observers may follow this replica, for they are not counted."""
+        with self._context.lock:
+            log = self.log
+            if log is None or not join.observer:
+                answer: Accept | Refuse = Refuse(
+                    Code.NOT_MASTER, f"{self._context.config.name} is no master: {self.where()}"
+                )
+            else:
+                answer = judge(join, self.source())
+            if isinstance(answer, Refuse):
+                refuse(connection, answer)
+                return
+            assert log is not None, "nobody is accepted without"
+            if self._chain is None:
+                self._chain = Chain(self._context, log, self._commit)
+            self._chain.join(connection, answer)
+
+    def progress(self, connection: Connection, progress: Progress) -> None:
+        if self._chain is not None:
+            self._chain.progress(connection, progress)
+
+    def stored(self, connection: Connection, stored: Stored) -> None:
+        """Observers store members, and do not count."""
+
+    def drained(self, connection: Connection) -> None:
+        if self._chain is not None:
+            self._chain.drained(connection)
+
+    def disconnected(self, connection: Connection) -> None:
+        if self._chain is not None:
+            self._chain.closed(connection)
+
+    def _break_chain(self, why: str) -> None:
+        """Whoever follows joins again: what it was told may not hold any more."""
+        chain, self._chain = self._chain, None
+        if chain is not None:
+            chain.close(DisconnectedError(why))
+
+    def where(self) -> str:
+        """Where the master is, as far as is known."""
+        master = self.master
+        return "it knows of none" if master is None else f"its master is at {master[0]}:{master[1]}"
+
+    def promised(self, terms: Terms) -> None:
+        """Before a promise is stored: nothing of a lower term is taken any more. Under the lock."""
+        self._carry_out_all(self.following.promised(terms))
+
+    # ---- what the connection brings -------------------------------------------------------------------------
+
+    def _opened(self) -> None:
+        log = self.log
+        start, received, synced = ORIGIN, ORIGIN, ORIGIN
+        self._joins = self.master
+        if log is not None:
+            start, (received, synced) = start_of(log), ends_of_replica(log)
+        self._do(lambda: self.following.connected(start, received, synced))
+
+    def _heard(self, body: bytes) -> None:
+        """InvalidMessageError ends the connection."""
+        message = protocol.decode(body)
+        if isinstance(message, Accept) and self._link is not None:
+            self._link.well()
+        self._do(lambda: self.following.heard(message))
+
+    def _progressed(self, received: Mark, synced: Mark) -> None:
+        self._do(lambda: self.following.progressed(received, synced))
+
+    def _closed(self, error: ReplogError) -> None:
+        with self._context.lock:
+            self.following.disconnected()
+        logger.info("%s: the connection to the master ended: %s", self._context.path, error)
+
+    # ---- effects --------------------------------------------------------------------------------------------
+
+    def _do(self, event: Callable[[], list[Effect]]) -> None:
+        with uninterrupted, self._context.lock:
+            self._carry_out_all(event())
+
+    def _carry_out_all(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, Say):
+            self._receiver.say(protocol.encode(effect.message))
+        elif isinstance(effect, Show):
+            self._show(effect)
+        elif isinstance(effect, StoreTerms):
+            self._break_chain("the log has another master now")
+            self._context.terms.follow(effect.term, effect.history)
+        elif isinstance(effect, StoreMembers):
+            self._context.members.store(effect.members)
+        elif isinstance(effect, Leave):
+            self._leave(effect)
+        elif isinstance(effect, Make):
+            self._make(effect)
+        else:
+            self._join(effect)
+
+    def _show(self, effect: Show) -> None:
+        if self.log is not None:
+            self.log.show(*effect.committed)
+        if self._chain is not None:
+            self._chain.tell(self._commit)
+
+    def _join(self, effect: Effect) -> None:
+        log = self.log
+        if log is None:
+            raise InvalidMessageError("a stream begins before there is a log for it")
+        if isinstance(effect, Cut):
+            self._break_chain("the log is cut")
+            log.cut(*effect.to)
+        elif isinstance(effect, Joined):
+            self.error = None
+            self._receiver.stream(log, syncs=self._context.config.log.durability == "synced")
+            self._carry_out_all(self.following.joined(*ends_of_replica(log)))
+
+    def _make(self, make: Make) -> None:
+        """A copy that holds nothing is made anew, unless it is that of this log."""
+        context, log = self._context, self.log
+        is_open = log is not None and log._error is None
+        if log is not None and is_open and (log.uuid, start_of(log)) == (make.uuid, make.start):
+            return
+        self._break_chain("the log is made anew")
+        if log is not None:
+            log.close()
+            replicas.remove(context.path, context.files)
+        self.log = MirrorLog.create(
+            context.path, context.config.log, uuid=make.uuid, segment_bytes=make.segment_bytes, start=make.start,
+            clock=context.clock, files=context.files,
+        )  # fmt: skip
+        self._on_log(self.log)
+
+    def _leave(self, leave: Leave) -> None:
+        level = logging.ERROR if leave.permanent else logging.WARNING
+        logger.log(level, "%s: this replica does not follow: %s", self._context.path, leave.error)
+        self._receiver.hang_up(leave.error if isinstance(leave.error, ReplogError) else JoinRefusedError(0, ""))
+        self._receiver.stop()
+        if leave.permanent and self._joins == self.master:  # else it was told to follow another meanwhile
+            self.error = leave.error
+            self._drop_link()
+
+    def _drop_link(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def leave(self) -> MirrorLog | None:
+        """Stop following; the log stays open."""
+        self._drop_link()
+        self._receiver.stop()
+        with self._context.lock:
+            self.following.disconnected()
+            self._break_chain("the node's role changes")
+        return self.log
+
+    def close(self) -> None:
+        log = self.leave()
+        if log is not None:
+            log.close()
+
+
+def ends_of_replica(log: MirrorLog) -> tuple[Mark, Mark]:
+    """(received, synced) of a copy."""
+    return Mark(*log.received_mark), Mark(*log.synced_mark)

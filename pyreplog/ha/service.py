@@ -1,0 +1,102 @@
+"""What a node's server brings: replicas that stream, candidates and people that ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from pyreplog._native.frame import CONTROL_OFFSET
+from pyreplog.errors import InvalidMessageError, JoinRefusedError, ReplogError
+from pyreplog.ha import protocol
+from pyreplog.ha.protocol import AskStatus, Command, Join, Message, Prepare, Progress, Refuse, Stored
+from pyreplog.net.inflight import ServerConnection
+
+if TYPE_CHECKING:
+    from pyreplog._native.frame import FrameBatch
+    from pyreplog.net.connection import Connection
+
+
+class Streams(Protocol):
+    """What a role does for the replicas that are connected."""
+
+    def join(self, connection: Connection, join: Join) -> None: ...
+    def progress(self, connection: Connection, progress: Progress) -> None: ...
+    def stored(self, connection: Connection, stored: Stored) -> None: ...
+    def drained(self, connection: Connection) -> None: ...
+    def disconnected(self, connection: Connection) -> None: ...
+
+
+class Answers(Protocol):
+    """What a node does for those who ask. The answer goes by `connection.reply`."""
+
+    @property
+    def streams(self) -> Streams | None: ...
+    def vote(self, prepare: Prepare) -> Message: ...
+    def status(self) -> Message: ...
+    def command(self, connection: ServerConnection, number: int, command: Command) -> None: ...
+
+
+class Service:
+    """A `net.connection.Handler`. All calls come from the reactor's driver."""
+
+    def __init__(self, node: Answers) -> None:
+        self._node = node
+
+    def opened(self, connection: Connection) -> None:
+        """It will say what it wants."""
+
+    def frames(self, connection: Connection, batch: FrameBatch) -> None:
+        """InvalidMessageError ends the connection; what came before has been handled."""
+        assert isinstance(connection, ServerConnection)
+        for number, body in batch:
+            if not body:
+                continue
+            message = protocol.decode(body)
+            if number == CONTROL_OFFSET:
+                self._streamed(connection, message)
+            else:
+                self._asked(connection, number, message)
+
+    def _streamed(self, connection: ServerConnection, message: Message) -> None:
+        if isinstance(message, Refuse):
+            connection.close(JoinRefusedError(message.code, message.text))
+            return
+        streams = self._node.streams
+        if streams is None:
+            connection.close(JoinRefusedError(protocol.Code.NOT_MASTER, "this node is about to change its role"))
+        elif isinstance(message, Progress):
+            streams.progress(connection, message)
+        elif isinstance(message, Join):
+            _check_name(connection, message.member)
+            streams.join(connection, message)
+        elif isinstance(message, Stored):
+            streams.stored(connection, message)
+        else:
+            raise InvalidMessageError(f"expected what a replica says, found {type(message).__name__}")
+
+    def _asked(self, connection: ServerConnection, number: int, message: Message) -> None:
+        if isinstance(message, Prepare):
+            _check_name(connection, message.term.master)
+            connection.reply(number, protocol.encode(self._node.vote(message)))
+        elif isinstance(message, AskStatus):
+            connection.reply(number, protocol.encode(self._node.status()))
+        elif isinstance(message, Command):
+            self._node.command(connection, number, message)
+        else:
+            raise InvalidMessageError(f"expected a question, found {type(message).__name__}")
+
+    def drained(self, connection: Connection) -> None:
+        streams = self._node.streams
+        if streams is not None:
+            streams.drained(connection)
+
+    def closed(self, connection: Connection, error: ReplogError) -> None:
+        streams = self._node.streams
+        if streams is not None:
+            streams.disconnected(connection)
+
+
+def _check_name(connection: Connection, name: str) -> None:
+    """Nobody speaks for another: one that runs under the wrong name would be counted in the other's place."""
+    said = connection.peer.identity.node
+    if name != said:
+        raise InvalidMessageError(f"expected the name of its hello, {said!r}, found {name!r}")

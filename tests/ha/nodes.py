@@ -1,0 +1,86 @@
+"""Nodes of a replica group in this process, as tests need them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from pyreplog import ha
+from pyreplog.config import LogConfig
+from pyreplog.ha.group import GroupConfig
+from pyreplog.ha.node import Node
+from pyreplog.log import names
+
+SEGMENT_BYTES = 64 << 10
+PATIENCE_S = 30.0
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for what other threads bring about."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.002)
+
+
+class Lab:
+    """A group of nodes in folders of one directory, closed in the end."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder, self._stack = folder, stack
+        self.nodes: dict[str, Node] = {}
+
+    def master(self, name: str = "a", *, members: str = "abc", sync_replicas: int = 1, **settings: Any) -> Node:
+        settings = self._settings(settings)
+        node = ha.open_master(
+            self.folder / name, name=name, members=list(members), sync_replicas=sync_replicas, **settings
+        )
+        return self._opened(node)
+
+    def replica(self, name: str, master: Node | str | None = None, **settings: Any) -> Node:
+        address = master.address if isinstance(master, Node) else master
+        node = ha.open_replica(self.folder / name, name=name, master=address, **self._settings(settings))
+        return self._opened(node)
+
+    def _opened(self, node: Node) -> Node:
+        self._stack.callback(node.close)
+        self.nodes[node.name] = node
+        for other in self.nodes.values():
+            other.learn_peers({name: there.address for name, there in self.nodes.items() if there is not other})
+        return node
+
+    def close(self, node: Node) -> None:
+        node.close()
+        del self.nodes[node.name]
+
+    def _settings(self, settings: dict[str, Any]) -> dict[str, Any]:
+        durability = settings.pop("durability", "appended")
+        log = {"segment_bytes": SEGMENT_BYTES, "durability": durability, **settings.pop("log", {})}
+        group = {"ack": "synced" if durability == "synced" else "received", **settings.pop("group", {})}
+        return {"log": LogConfig(**log), "group": GroupConfig(**group), **settings}
+
+
+def values(node: Node) -> list[bytes]:
+    """What readers of a node may see."""
+    return [record.value for batch in node.log.scan() for record in batch]
+
+
+def level(master: Node, *replicas: Node) -> None:
+    """Wait until the replicas have, and show, all that their master shows."""
+    for replica in replicas:
+        until(lambda replica=replica: replica._log is not None and replica.log.end == master.log.end)  # type: ignore[misc]
+
+
+def assert_same_files(master: Node, replica: Node) -> None:
+    """Segments are equal, byte by byte, up to the log's end."""
+    ours, end = master.log.path, master.log.tail.end
+    theirs = replica.log.path
+    until(lambda: replica.log.tail.end == end)
+    for base in names.segment_bases(ours):
+        stop = min(end - base, SEGMENT_BYTES)
+        if stop > 4096:
+            expected = names.segment_path(ours, base).read_bytes()[:stop]
+            assert names.segment_path(theirs, base).read_bytes()[:stop] == expected, f"segment {base}"

@@ -1,0 +1,207 @@
+"""A node killed before any step of the disk while its role changes: what a restart makes of what is there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyreplog import ha
+from pyreplog._native.disk import Steps
+from pyreplog.errors import PromotionRefusedError, ReplicationTimeoutError
+from pyreplog.ha.node import Node
+from pyreplog.log import names
+from pyreplog.log.files import RealFiles
+from pyreplog.log.replica import is_replica
+from tests.crash.disk import run_each
+from tests.ha.nodes import Lab, assert_same_files, level, until, values
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with ExitStack() as stack:
+        yield Lab(tmp_path, stack)
+
+
+class Snapshots(RealFiles):
+    """The real disk; while `folder` is set, a copy of `directory` is put there before each step."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.folder: Path | None = None
+        self.copies: list[tuple[str, Path]] = []
+
+    def _step(self, what: str) -> None:
+        if self.folder is None:
+            return
+        copy = self.folder / f"{len(self.copies):03d}-{what}"
+        claims = (names.TAIL, names.CHECKPOINT)  # other threads write: what these say has to be in the rest
+        found = sorted(self.directory.rglob("*"), key=lambda path: path.name not in claims)
+            self.directory.rglob("*"), key=lambda path: path.name != names.TAIL
+        )  # what it says is in the rest
+        for path in found:
+            with suppress(FileNotFoundError):  # made ready for later, by another thread
+                if path.is_file():
+                    target = copy / path.relative_to(self.directory)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(path, target)
+        self.copies.append((what, copy))
+
+    def run(self, steps: Steps) -> None:
+        run_each(self, steps)
+
+    def replace_small(self, path: Path, data: bytes) -> None:
+        self._step(f"replace-{path.name}")
+        super().replace_small(path, data)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self._step(f"rename-{new.name}")
+        super().rename(old, new)
+
+    def remove(self, path: Path) -> None:
+        self._step(f"remove-{path.name}")
+        super().remove(path)
+
+    def write(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        self._step("write")
+        super().write(fd, data, offset)
+
+    def sync_directory(self, path: Path) -> None:
+        self._step("sync_directory")
+        super().sync_directory(path)
+
+
+def opened(lab: Lab, name: str, files: Snapshots, **settings: Any) -> Node:
+    node = Node(files.directory, ha.NodeConfig.of({"name": name, **lab._settings(settings)}), files=files)
+    return lab._opened(node)
+
+
+def lines(count: int) -> list[bytes]:
+    return [b"line %d " % i + b"." * 900 for i in range(count)]
+
+
+def test_killed_while_it_is_promoted(lab: Lab, tmp_path: Path) -> None:
+    """Whatever was done: it is a replica, or a master of the term that it had won; it holds all, and can be promoted."""
+    a = lab.master(members="ab")
+    files = Snapshots(tmp_path / "b")
+    b = opened(lab, "b", files)
+    b.follow(a.address)
+    a.append_batch(lines(100))
+    level(a, b)
+    lab.close(a)
+    shutil.copytree(tmp_path / "a", tmp_path / "a-before")
+    a = lab.replica("a", None)
+    files.folder = tmp_path / "copies"
+    assert b.promote() == ""
+    files.folder = None
+    lab.close(b)
+    steps = [what for what, _ in files.copies]
+    assert {"replace-members", "replace-terms", f"remove-{names.REPLICA}"} <= set(steps)
+    for what, copy in files.copies:
+        with ExitStack() as stack:
+            node = _restarted(copy, stack, lab, {"a": a.address})
+            a.learn_peers({"b": node.address})
+            assert node.role == "master", what
+            assert node.log.tail.end_entry == 100, what
+            a.follow(node.address)
+            assert node.append(b"after %s" % what.encode()) == 100, what
+            level(node, a)
+            assert values(node) == values(a), what
+            a.follow("127.0.0.1:1")
+        lab.close(a)
+        shutil.rmtree(tmp_path / "a")
+        a = _fresh(lab, tmp_path, files)
+
+
+def _restarted(copy: Path, stack: ExitStack, lab: Lab, peers: dict[str, str]) -> Node:
+    """As somebody would start it: as what it is, a replica is promoted."""
+    settings: dict[str, Any] = {"name": "b", "peers": peers, **lab._settings({})}
+    if is_replica(copy):
+        node = stack.enter_context(ha.open_replica(copy, **settings))
+        node.promote()
+        return node
+    return stack.enter_context(ha.open_master(copy, **settings))
+
+
+def _fresh(lab: Lab, tmp_path: Path, files: Snapshots) -> Node:
+    """The other member as it was before: what it had promised is forgotten with the copy that it was promised to."""
+    shutil.copytree(tmp_path / "a-before", tmp_path / "a")
+    return lab.replica("a", None)
+
+
+def test_killed_while_it_is_cut(lab: Lab, tmp_path: Path) -> None:
+    files = Snapshots(tmp_path / "a")
+    a = opened(lab, "a", files, ack_timeout_ms=50)
+    a.lead("abc", 1)
+    b, c = lab.replica("b", a), lab.replica("c", a)
+    a.append_batch(lines(10))
+    level(a, b, c)
+    lab.close(c)
+    lab.close(b)
+    until(lambda: all(replica.state == "gone" for replica in a.replication().replicas))
+    with pytest.raises(ReplicationTimeoutError):
+        a.append_batch([b"never committed " + b"." * 900] * 100)  # more than a segment
+    b, c = lab.replica("b", None), lab.replica("c", None)
+    b.learn_peers({"a": "127.0.0.1:1"})  # it cannot be asked, and does not hear of it
+    a.learn_peers({"b": "127.0.0.1:1", "c": "127.0.0.1:1"})
+    b.promote()
+    c.follow(b.address)
+    b.append_batch(lines(3))
+    files.folder = tmp_path / "copies"
+    a.follow(b.address)
+    level(b, a)
+    files.folder = None
+    expected = values(b)
+    assert values(a) == expected
+    assert f"replace-{names.TRUNCATION}" in [what for what, _ in files.copies]
+    lab.close(a)
+    assert b._master is not None
+    for what, copy in files.copies:
+        until(lambda: "a" not in {there.name for there in b.replication().replicas if there.state != "gone"})
+        b._master.group._standings.pop("a", None)  # what it had before is not held against it: it is a copy of then
+        with ha.open_replica(copy, name="a", master=b.address, **lab._settings({})) as node:
+            level(b, node)
+            assert values(node) == expected, what
+            assert_same_files(b, node)
+
+
+def test_killed_while_it_founds_a_group(lab: Lab, tmp_path: Path) -> None:
+    files = Snapshots(tmp_path / "a")
+    a = opened(lab, "a", files)
+    (tmp_path / "a").mkdir(exist_ok=True)
+    files.folder = tmp_path / "copies"
+    a.lead("ab", 0)
+    a.append(b"one")
+    files.folder = None
+    lab.close(a)
+    for what, copy in files.copies:
+        with ha.open_master(copy, name="a", members=["a", "b"], **lab._settings({})) as node:
+            entry = node.append(b"two")
+            assert values(node)[entry] == b"two", what
+
+
+def test_a_lost_quorum_is_not_made_up_for_by_a_restart(lab: Lab, tmp_path: Path) -> None:
+    """Killed in the middle of its promotion, alone with what it has: a restart elects nobody by itself."""
+    a = lab.master(members="abc", sync_replicas=1)
+    files = Snapshots(tmp_path / "b")
+    b = opened(lab, "b", files, election_timeout_ms=300)
+    b.follow(a.address)
+    c = lab.replica("c", a)
+    a.append_batch(lines(3))
+    level(a, b, c)
+    lab.close(c)
+    lab.close(a)
+    files.folder = tmp_path / "copies"
+    b.promote(force=True)
+    files.folder = None
+    lab.close(b)
+    for what, copy in files.copies:
+        if is_replica(copy):
+            with ha.open_replica(copy, name="b", election_timeout_ms=100, **lab._settings({})) as node:
+                assert node.role == "replica", what
+                with pytest.raises(PromotionRefusedError):
+                    node.promote()

@@ -1,0 +1,144 @@
+"""What was wrong once in failover: a thread that died, a lease that nobody used and nobody gave up."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyreplog.errors import MetadataUnavailableError
+from pyreplog.ha.failover import Failover
+from pyreplog.metadata import MetadataStore, open_store
+from tests.ha.nodes import Lab, until
+
+MASTER = "/ha/orders/master"
+
+
+class Stub:
+    """As much of a node as a failover needs."""
+
+    def __init__(self, name: str = "a", role: str = "replica") -> None:
+        self.name, self.role, self.address = name, role, "127.0.0.1:7001"
+        self.is_eligible = False
+        self.failures: list[Exception] = []
+        self.followed: list[str | None] = []
+
+    def learn_peers(self, addresses: dict[str, str]) -> None:
+        """Nobody is asked."""
+
+    def follow(self, master: str | None) -> None:
+        if self.failures:
+            self.role = "candidate"
+            raise self.failures.pop(0)
+        self.role = "replica"
+        self.followed.append(master)
+
+    def promote(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.role = "master"
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def store(stack: ExitStack) -> MetadataStore:
+    return stack.enter_context(open_store("memory:"))
+
+
+def keep(stack: ExitStack, node: Any, store: Any) -> Failover:
+    return stack.enter_context(Failover(node, store, "orders", lease_s=1.0, random=lambda: 0.0))
+
+
+def io_error() -> OSError:
+    return OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def looks(failover: Failover, done: Callable[[], object]) -> None:
+    """Without waiting for its next look."""
+
+    def look() -> object:
+        failover._wake.set()
+        return done()
+
+    until(look)
+
+
+def test_a_disk_error_does_not_end_it(stack: ExitStack, store: MetadataStore) -> None:
+    node = Stub(role="master")
+    node.failures = [io_error(), io_error()]
+    store.create(MASTER, b'["b", "127.0.0.1:7002"]')
+    failover = keep(stack, node, store)
+    looks(failover, lambda: node.followed)
+    assert node.followed[0] == "127.0.0.1:7002"
+    assert failover._thread.is_alive()
+
+
+def test_a_disk_error_in_an_election_gives_the_lease_up(stack: ExitStack, store: MetadataStore) -> None:
+    node = Stub()
+    node.is_eligible, node.failures = True, [io_error()]
+    failover = keep(stack, node, store)
+    looks(failover, lambda: node.role == "master")
+    assert failover._thread.is_alive()
+
+
+@pytest.mark.parametrize("value", [b"7", b"[]", b"not JSON", b'["b"]', b"[[], []]"])
+def test_a_master_that_nobody_can_read_is_none(stack: ExitStack, store: MetadataStore, value: bytes) -> None:
+    node = Stub()
+    version = store.create(MASTER, value)
+    failover = keep(stack, node, store)
+    looks(failover, lambda: failover._registered is not None)
+    store.put(MASTER, b'["b", "127.0.0.1:7002"]', version)
+    looks(failover, lambda: node.followed and node.followed[-1] == "127.0.0.1:7002")
+
+
+def test_a_master_whose_disk_failed_gives_the_lease_up(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
+    lab = Lab(tmp_path, stack)
+    a = lab.master(members="a", sync_replicas=0)
+    failover = keep(stack, a, store)
+    looks(failover, lambda: store.get(MASTER) is not None)
+    a.log._poison("sync", io_error())
+    looks(failover, lambda: store.get(MASTER) is None)
+    looks(failover, lambda: failover._lease is None)
+
+
+def test_a_lease_of_which_nothing_is_known_does_not_stay(stack: ExitStack, store: MetadataStore) -> None:
+    """Else its key is kept by who does not know that it has it: nobody is master, for ever."""
+    node = Stub()
+    node.is_eligible = True
+    failing = [True]
+
+    class Doubtful:
+        """A lease whose key is made, and that says it does not know."""
+
+        def __init__(self, lease: Any) -> None:
+            self._lease = lease
+
+        def create(self, key: str, value: bytes) -> int:
+            made: int = self._lease.create(key, value)
+            if key == MASTER and failing:
+                failing.pop()
+                raise MetadataUnavailableError("the answer was lost")
+            return made
+
+        def close(self) -> None:
+            self._lease.close()
+
+    class Store:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def lease(self, ttl: float, on_lost: Callable[[], object]) -> Any:
+            return Doubtful(store.lease(ttl, on_lost))
+
+    failover = keep(stack, node, Store())
+    looks(failover, lambda: node.role == "master")

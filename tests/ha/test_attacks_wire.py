@@ -1,0 +1,342 @@
+"""What arrives at a node's port, and from what should be its master, that nobody sane would send."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from pyreplog._native.frame import CONTROL_OFFSET, FrameBatch, encode
+from pyreplog.errors import ReplogError
+from pyreplog.ha import protocol
+from pyreplog.ha.context import SERVICE, parse_address
+from pyreplog.ha.mark import ORIGIN, Mark
+from pyreplog.ha.members import Members
+from pyreplog.ha.node import Node
+from pyreplog.ha.protocol import (
+    NO_UUID,
+    Accept,
+    AskStatus,
+    Command,
+    Commit,
+    Decline,
+    Join,
+    MembersAre,
+    Message,
+    Prepare,
+    Progress,
+    Promise,
+    Refuse,
+    Status,
+    Stored,
+)
+from pyreplog.ha.terms import NO_TERM, History, Term, TermStart
+from pyreplog.net.connection import Connection
+from pyreplog.net.dialer import Link
+from pyreplog.net.handshake import Identity
+from pyreplog.net.reactor import Reactor
+from pyreplog.net.server import Server
+from tests.ha.nodes import Lab, assert_same_files, level, until, values
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with ExitStack() as stack:
+        yield Lab(tmp_path, stack)
+
+
+@pytest.fixture
+def reactor() -> Iterator[Reactor]:
+    with Reactor() as reactor:
+        reactor.start()
+        yield reactor
+
+
+class Stranger:
+    """Says hello, and then whatever it is told to."""
+
+    def __init__(self, reactor: Reactor, address: str, name: str = "c") -> None:
+        self.connections: list[Connection] = []
+        self.heard: list[tuple[int, bytes]] = []
+        self.ended: list[ReplogError] = []
+        self._link = Link(
+            reactor, parse_address(address), self, identity=Identity(node=name, service=SERVICE),
+            expected=Identity(service=SERVICE),
+        )  # fmt: skip
+        until(lambda: self.connections)
+
+    def say(self, *bodies: bytes, number: int = CONTROL_OFFSET) -> None:
+        self.raw(b"".join(encode(number, body) for body in bodies))
+
+    def raw(self, data: bytes) -> None:
+        self.connections[0].send(data)
+
+    def __enter__(self) -> Stranger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._link.close()
+
+    def opened(self, connection: Connection) -> None:
+        self.connections.append(connection)
+
+    def frames(self, connection: Connection, batch: FrameBatch) -> None:
+        self.heard += [(number, bytes(body)) for number, body in batch if body]
+
+    def drained(self, connection: Connection) -> None:
+        """Nothing waits."""
+
+    def closed(self, connection: Connection, error: ReplogError) -> None:
+        self.ended.append(error)
+
+
+def join(node: Node, name: str = "c", **changed: Any) -> Join:
+    return Join(NO_UUID, 0, name, False, ORIGIN, ORIGIN, NO_TERM, History())._replace(**changed)
+
+
+def messages(node: Node) -> list[Message]:
+    members, term = node.members, Term(1, "a")
+    assert members is not None
+    uuid = node.log.uuid
+    history = History((TermStart(term, ORIGIN),))
+    far = Mark(1 << 40, 1 << 30)
+    return [
+        join(node), join(node, "z"), join(node, observer=True), join(node, uuid=uuid, segment_bytes=64 << 10),
+        join(node, uuid=uuid, segment_bytes=64 << 10, received=far, synced=far, history=history, promised=term),
+        Progress(ORIGIN, ORIGIN), Progress(far, far), Progress(far, ORIGIN), Stored(1), Stored(1 << 63),
+        Accept(uuid, 64 << 10, term, history, ORIGIN, ORIGIN), Refuse(1, "no"), Commit(far, 0), MembersAre(members),
+        Prepare(Term(0, "c"), uuid, members.stamp), Prepare(Term(1, "a"), uuid, members.stamp, trial=True),
+        Promise(term, history, far, far, members), Decline(1, term, "no", members), AskStatus(), Status(b"{}"),
+        Command(b"{}"), Command(b"not JSON"), Command(b"[" * 5000), Command(b'{"command": "promote", "force": 7}'),
+        Command(json.dumps({"command": "x" * 100_000}).encode()),
+        Command(b'{"command": "sync-replicas", "count": 1e999}'), Command(b'{"command": "peers", "addresses": {"b": ""}}'),
+    ]  # fmt: skip
+
+
+def test_nothing_that_arrives_hurts_a_group(lab: Lab, reactor: Reactor) -> None:
+    a = lab.master(sync_replicas=1)
+    b = lab.replica("b", a)
+    a.append(b"before")
+    rng = Random(7)
+    bodies = [protocol.encode(message) for message in messages(a)]
+    for node in (a, b):
+        for _ in range(60):
+            with Stranger(reactor, node.address) as stranger:
+                chosen = [rng.choice(bodies) for _ in range(rng.randrange(1, 6))]
+                if rng.random() < 0.5:
+                    at = rng.randrange(len(chosen))
+                    chosen[at] = _damaged(chosen[at], rng)  # of CANDIDATES, no bit: who asks for a higher term gets it
+                for body in chosen:
+                    stranger.say(body, number=rng.choice([CONTROL_OFFSET, 1, 1, rng.randrange(1 << 40)]))
+                if rng.random() < 0.3:
+                    stranger.raw(rng.randbytes(rng.randrange(1, 500)))
+    assert a.role == "master" and b.role == "replica"
+    a.append(b"after")
+    level(a, b)
+    assert values(a) == values(b) == [b"before", b"after"]
+    assert str(a.term) == "1 of a"
+    assert_same_files(a, b)
+
+
+CANDIDATES = (protocol.Kind.JOIN, protocol.Kind.PREPARE)
+
+
+def _damaged(body: bytes, rng: Random) -> bytes:
+    kind = rng.randrange(4)
+    if kind == 0:
+        return body[: rng.randrange(1, len(body) + 1)]
+    if kind == 1:
+        return body + rng.randbytes(rng.randrange(1, 20))
+    if kind == 2 and body[0] not in CANDIDATES:
+        at = rng.randrange(len(body))
+        return body[:at] + bytes([body[at] ^ (1 << rng.randrange(8))]) + body[at + 1 :]
+    return body[:1] + rng.randbytes(4 << 20)
+
+
+def test_a_command_that_is_garbage_is_answered(lab: Lab, reactor: Reactor) -> None:
+    a = lab.master(members="a", sync_replicas=0)
+    with Stranger(reactor, a.address) as stranger:
+        for number, text in enumerate(
+            [b"", b"\xff", b"[" * 100_000, json.dumps({"command": "x" * 2_000_000}).encode()]
+        ):
+            stranger.say(protocol.encode(Command(text)), number=number)
+        until(lambda: len(stranger.heard) == 4)
+    for _, body in stranger.heard:
+        answer = protocol.decode(body)
+        assert isinstance(answer, Status)
+        assert "error" in json.loads(answer.json)
+        assert len(body) < 4096
+
+
+def test_replies_that_nobody_asked_for_close_the_connection(lab: Lab, reactor: Reactor) -> None:
+    a = lab.master(members="a", sync_replicas=0)
+    with Stranger(reactor, a.address) as stranger:
+        stranger.say(protocol.encode(Status(b"{}")), number=5)
+        until(lambda: stranger.ended)
+
+
+def test_a_second_join_is_refused(lab: Lab, reactor: Reactor) -> None:
+    a = lab.master(members="ac", sync_replicas=0)
+    with Stranger(reactor, a.address) as stranger:
+        stranger.say(protocol.encode(join(a)))
+        until(lambda: stranger.heard)
+        stranger.say(protocol.encode(join(a)))
+        until(lambda: stranger.ended)
+    until(lambda: a.replication().replicas[0].state == "gone")
+    assert a._master is not None
+    until(lambda: not a._master._followers)
+
+
+def test_progress_from_the_future_is_not_counted(lab: Lab, reactor: Reactor) -> None:
+    a = lab.master(members="ac", sync_replicas=1, ack_timeout_ms=50)
+    with Stranger(reactor, a.address) as stranger:
+        stranger.say(protocol.encode(join(a)))
+        until(lambda: stranger.heard)
+        ack = a.submit(b"never acknowledged")
+        stranger.say(protocol.encode(Progress(Mark(1 << 40, 1 << 30), Mark(1 << 40, 1 << 30))))
+        until(lambda: stranger.ended)
+        assert ack.exception(20) is not None
+    assert a.committed == ORIGIN
+
+
+def test_nobody_speaks_for_another(lab: Lab, reactor: Reactor) -> None:
+    """A process that was given the wrong name, or directory, would be counted in the place of another."""
+    a = lab.master(members="abc", sync_replicas=1)
+    for said in (join(a, "b"), prepare(a, "b")):
+        with Stranger(reactor, a.address, "c") as stranger:
+            stranger.say(protocol.encode(said), number=CONTROL_OFFSET if isinstance(said, Join) else 1)
+            until(lambda stranger=stranger: stranger.ended)  # type: ignore[misc]
+    assert a.replication().replicas == ()
+    assert str(a.term) == "1 of a"
+
+
+def prepare(node: Node, name: str) -> Prepare:
+    members = node.members
+    assert members is not None
+    return Prepare(Term(7, name), node.log.uuid, members.stamp)
+
+
+def test_who_is_told_to_follow_another_does_not_mind_a_last_refusal(lab: Lab) -> None:
+    a = lab.master(members="ab", sync_replicas=0)
+    b = lab.replica("b", a)
+    level(a, b)
+    replica = b._replica
+    assert replica is not None
+    told: list[bool] = []
+
+    def both() -> None:
+        replica.follow(("127.0.0.1", 1))
+        replica._heard(protocol.encode(Refuse(protocol.Code.FOREIGN, "not you")))
+        told.append(True)
+
+    b._context.reactor.call_soon(both)
+    until(lambda: told)
+    assert replica.master == ("127.0.0.1", 1)
+    b.follow(a.address)
+    a.append(b"more")
+    level(a, b)
+
+
+def test_a_replica_that_never_reads_costs_nothing_but_itself(lab: Lab, reactor: Reactor) -> None:
+    a = lab.master(sync_replicas=1)
+    b = lab.replica("b", a)
+    with Stranger(reactor, a.address) as stranger:
+        stranger.say(protocol.encode(join(a)))
+        until(lambda: stranger.heard)
+        stranger.connections[0].pause()
+        for _ in range(20):
+            a.append_batch([b"." * 30_000] * 40)
+        level(a, b)
+        assert a._master is not None
+        queued = [connection.queued_bytes for connection in a._master._followers]
+        assert max(queued) < 4 << 20
+        a.append(b"still")
+    level(a, b)
+
+
+class Liar:
+    """A server that accepts whoever joins, with what it was told to say."""
+
+    def __init__(self, reactor: Reactor, says: list[bytes]) -> None:
+        self.joins = 0
+        self._says = says
+        self._server = Server(reactor, self, identity=Identity(node="a", service=SERVICE))
+        host, port = self._server.address
+        self.address = f"{host}:{port}"
+
+    def __enter__(self) -> Liar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close()
+
+    def opened(self, connection: Connection) -> None:
+        """It will join."""
+
+    def frames(self, connection: Connection, batch: FrameBatch) -> None:
+        for _, body in batch:
+            if body and isinstance(protocol.decode(body), Join):
+                self.joins += 1
+                for said in self._says:
+                    connection.send(said)
+
+    def drained(self, connection: Connection) -> None:
+        """All is said."""
+
+    def closed(self, connection: Connection, error: ReplogError) -> None:
+        """It will come again."""
+
+
+def control(message: Message) -> bytes:
+    return encode(CONTROL_OFFSET, protocol.encode(message))
+
+
+def test_a_master_that_talks_nonsense_changes_nothing(lab: Lab, reactor: Reactor) -> None:
+    a = lab.master(members="ab", sync_replicas=1)
+    b = lab.replica("b", a)
+    a.append_batch([b"%d" % i for i in range(10)])
+    level(a, b)
+    uuid, far = b.log.uuid, Mark(1 << 40, 1 << 30)
+    end = Mark(*b.log.received_mark)  # type: ignore[attr-defined]
+    term, zombie = Term(1, "a"), Term(9, "zombie")
+    mine = History((TermStart(term, ORIGIN),))
+    foreign = History((TermStart(zombie, ORIGIN),))
+    accept = Accept(uuid, 64 << 10, term, mine, ORIGIN, end)
+    scripts: list[list[bytes]] = [
+        [encode(end.position, b"x" * 100)],
+        [control(Commit(far, 0))],
+        [control(MembersAre(Members.first(["z"], 0)))],
+        [control(accept), control(accept)],
+        [control(accept._replace(resume=far))],
+        [control(accept._replace(resume=ORIGIN))],
+        [control(accept._replace(uuid=bytes(16)))],
+        [control(accept._replace(segment_bytes=1 << 31))],
+        [control(accept._replace(term=zombie))],
+        [control(accept._replace(term=zombie, history=foreign))],
+        [control(accept._replace(history=History()))],
+        [control(accept), encode(-7, b"negative")],
+        [control(accept), encode(end.position, b"\xff" * 5000)],
+        [control(accept), encode(0, b"\xff" * 64)],
+        [control(accept), encode(64 << 10, b"\xff" * 63)],
+        [control(accept), struct.pack(">qi", end.position, -5)],
+        [control(accept), struct.pack(">qi", end.position, 1 << 30)],
+        [control(Refuse(99, "so what"))],
+    ]
+    for script in scripts:
+        with Liar(reactor, script) as liar:
+            b.follow(liar.address)
+            until(lambda liar=liar: liar.joins)  # type: ignore[misc]
+            until(lambda: not b.stats()["streaming"])
+        assert b.members == a.members, script
+        assert b.term == term, script
+    b.follow(a.address)
+    a.append(b"after")
+    level(a, b)
+    assert values(b) == values(a)
+    assert_same_files(a, b)

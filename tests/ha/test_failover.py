@@ -1,0 +1,110 @@
+"""Automatic failover of nodes that share a metadata store; in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from pyreplog.errors import OutcomeUnknownError, ReplicationError
+from pyreplog.ha.failover import Failover
+from pyreplog.ha.node import Node
+from pyreplog.metadata import open_store
+from tests.ha.nodes import Lab, assert_same_files, level, until, values
+from tests.metadata.conftest import shared_url, sqlite_url, zookeeper, zookeeper_url
+
+__all__ = ["shared_url", "sqlite_url", "zookeeper", "zookeeper_url"]  # fixtures
+
+LEASE_S = 1.5
+
+
+class Group(Lab):
+    """A lab whose nodes each have a store of their own, of one url."""
+
+    def __init__(self, folder: Path, stack: ExitStack, url: str) -> None:
+        super().__init__(folder, stack)
+        self.url = url
+        self.keepers: dict[str, ExitStack] = {}
+
+    def keep(self, node: Node) -> None:
+        """Have it take part in failover, until it is closed."""
+        keeper = self._stack.enter_context(ExitStack())
+        store = keeper.enter_context(open_store(self.url))
+        keeper.enter_context(Failover(node, store, "orders", lease_s=LEASE_S))
+        self.keepers[node.name] = keeper
+
+    def stop(self, node: Node) -> None:
+        """As if its process had died: the lease ends by itself, or with the session."""
+        self.keepers.pop(node.name).close()
+        self.close(node)
+
+    def master_now(self) -> Node | None:
+        masters = [node for node in self.nodes.values() if node.role == "master"]
+        return masters[0] if len(masters) == 1 else None
+
+
+@pytest.fixture
+def group(tmp_path: Path, shared_url: str) -> Iterator[Group]:
+    with ExitStack() as stack:
+        yield Group(tmp_path, stack, shared_url)
+
+
+def append(group: Group, value: bytes) -> None:
+    """By whoever is master, as soon as there is one that has replicas."""
+
+    def appended() -> bool:
+        master = group.master_now()
+        if master is None:
+            return False
+        try:
+            master.append(value)
+        except OutcomeUnknownError:
+            raise
+        except ReplicationError:
+            return False
+        return True
+
+    until(appended)
+
+
+def test_another_node_takes_over_and_the_old_one_follows(group: Group) -> None:
+    settings = {"election_timeout_ms": 1000}
+    a = group.master(**settings)
+    nodes = [a, *(group.replica(name, **settings) for name in "bc")]
+    for node in nodes:
+        group.keep(node)
+    until(lambda: a.role == "master" and len(a.replication().replicas) == 2)
+    append(group, b"of a")
+    level(a, *nodes[1:])
+    group.stop(a)
+    until(lambda: group.master_now() is not None)
+    heir = group.master_now()
+    assert heir is not None and heir.name in "bc"
+    append(group, b"of its heir")
+    back = group.replica("a", **settings)
+    group.keep(back)
+    level(heir, *group.nodes.values())
+    for node in group.nodes.values():
+        assert values(node) == [b"of a", b"of its heir"]
+        assert_same_files(heir, node)
+
+
+def test_who_loses_the_lease_gives_up_its_role(group: Group) -> None:
+    settings = {"election_timeout_ms": 1000}
+    a = group.master(**settings)
+    b = group.replica("b", **settings)
+    c = group.replica("c", **settings)
+    for node in (a, b, c):
+        group.keep(node)
+    until(lambda: a.role == "master" and len(a.replication().replicas) == 2)
+    append(group, b"one")
+    level(a, b, c)
+    group.keepers.pop("a").close()  # the node runs on, and nobody renews its lease
+    until(lambda: a.role == "replica" and group.master_now() is not None)
+    append(group, b"two")
+    heir = group.master_now()
+    assert heir is not None
+    level(heir, b, c)
+    assert values(heir) == [b"one", b"two"]

@@ -1,0 +1,131 @@
+"""Nodes as processes: killed, stopped, promoted, and back."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyreplog
+from pyreplog.ha.remote import RemoteNode
+from pyreplog.log import names
+from tests.ha.nodes import SEGMENT_BYTES, until
+from tests.ledger.processes import Process
+
+
+class Group:
+    """Nodes as processes, in folders of one directory."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder, self._stack = folder, stack
+        self.addresses: dict[str, str] = {}
+
+    def start(self, role: str, name: str, **settings: Any) -> Process:
+        process = Process("tests.ha.process", role, str(self.folder / name), name, json.dumps(settings))
+        self._stack.callback(process.close)
+        self.addresses[name] = process.hears("address")
+        return process
+
+    def command(self, name: str, command: str, **arguments: Any) -> dict[str, Any]:
+        """What a node answers."""
+        with RemoteNode(self.addresses[name]) as node:
+            return node.ask(command, **arguments)
+
+    def introduce(self) -> None:
+        """Everybody learns where everybody is."""
+        for name in self.addresses:
+            others = {other: there for other, there in self.addresses.items() if other != name}
+            self.command(name, "peers", addresses=others)
+
+    def end_of(self, name: str) -> int:
+        end: int = self.command(name, "status")["received"]["position"]
+        return end
+
+    def numbers(self, name: str) -> list[int]:
+        """Of the records in a node's log, which must be in order, by whoever looks from outside."""
+        with pyreplog.open(self.folder / name, "r") as log:
+            found = [int(value.split()[0]) for batch in log.scan() for value in batch.values()]
+        assert found == sorted(set(found))
+        return found
+
+    def assert_same_files(self, one: str, other: str) -> None:
+        end = self.end_of(one)
+        until(lambda: self.end_of(other) == end)
+        for base in names.segment_bases(self.folder / one):
+            stop = min(end - base, SEGMENT_BYTES)
+            if stop > 4096:
+                ours, theirs = (names.segment_path(self.folder / name, base).read_bytes() for name in (one, other))
+                assert ours[:stop] == theirs[:stop], f"segment {base}"
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    with ExitStack() as stack:
+        yield Group(tmp_path, stack)
+
+
+def further(group: Group, one: str, other: str) -> tuple[str, str]:
+    """The two names, the one with the longer log first."""
+    return (one, other) if group.end_of(one) >= group.end_of(other) else (other, one)
+
+
+def test_nothing_acknowledged_is_lost_when_the_master_is_killed(group: Group) -> None:
+    master = group.start("master", "a", members=["a", "b", "c"], sync_replicas=1)
+    for name in "bc":
+        group.start("replica", name, master=group.addresses["a"])
+    group.introduce()
+    master.hears("acked", 400)
+    master.kill()
+    last = master.said["last"]
+    heir, other = further(group, "b", "c")
+    del group.addresses["a"]
+    assert group.command(heir, "promote")["possible_loss"] == ""
+    group.command(other, "follow", master=group.addresses[heir])
+    group.start("replica", "a", master=group.addresses[heir])
+    until(lambda: group.end_of(other) == group.end_of(heir))
+    assert max(group.numbers(heir)) >= last
+    assert group.numbers(heir)[: last + 1] == list(range(last + 1))
+    group.assert_same_files(heir, "a")
+    group.assert_same_files(heir, other)
+
+
+def test_a_stopped_replica_is_not_waited_for_and_a_stopped_master_is_deposed(group: Group) -> None:
+    master = group.start("master", "a", members=["a", "b", "c"], sync_replicas=1, ack_timeout_ms=60_000)
+    b, _ = (group.start("replica", name, master=group.addresses["a"], election_timeout_ms=1500) for name in "bc")
+    group.introduce()
+    master.hears("acked", 100)
+    b.signal(signal.SIGSTOP)
+    master.hears("acked", master.said["acked"] + 200)  # with c
+    b.signal(signal.SIGCONT)
+    until(lambda: group.end_of("b") > 0)
+    master.signal(signal.SIGSTOP)
+    heir, other = further(group, "b", "c")
+    assert group.command(heir, "promote")["possible_loss"] == ""
+    group.command(other, "follow", master=group.addresses[heir])
+    until(lambda: group.command(heir, "status")["committed"]["position"] == group.end_of(heir))
+    term_start = group.numbers(heir)[-1]
+    master.signal(signal.SIGCONT)
+    assert master.hears("ended") in ("DeposedError", "HigherTermError", "NotMasterError")
+    assert master.said["last"] <= term_start, "the old master acknowledged something after its time"
+    until(lambda: group.command("a", "status")["role"] == "replica")
+    group.command("a", "follow", master=group.addresses[heir])
+    group.assert_same_files(heir, "a")
+
+
+def test_a_killed_replica_goes_on_where_it_stopped(group: Group) -> None:
+    master = group.start("master", "a", members=["a", "b", "c"], sync_replicas=1)
+    b = group.start("replica", "b", master=group.addresses["a"])
+    group.start("replica", "c", master=group.addresses["a"])
+    for _ in range(3):
+        master.hears("acked", master.said.get("acked", 0) + 60)
+        b.kill()
+        b = group.start("replica", "b", master=group.addresses["a"])
+    master.hears("acked", master.said["acked"] + 60)
+    master.tell()
+    assert master.hears("ended") == ""
+    group.assert_same_files("a", "b")

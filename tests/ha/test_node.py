@@ -1,0 +1,336 @@
+"""Nodes of a group over loopback TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+from pyreplog.errors import (
+    ConfigError,
+    GroupLogError,
+    HigherTermError,
+    InvalidArgumentError,
+    LockedError,
+    NotEnoughReplicasError,
+    NotMasterError,
+    OutcomeUnknownError,
+    PromotionRefusedError,
+    ReplicaError,
+    ReplicationTimeoutError,
+    TruncatedError,
+)
+from tests.ha.nodes import Lab, assert_same_files, level, until, values
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with ExitStack() as stack:
+        yield Lab(tmp_path, stack)
+
+
+def lines(count: int, first: int = 0) -> list[bytes]:
+    return [b"line %d " % (first + i) + b"." * 900 for i in range(count)]
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+@pytest.mark.parametrize("sync_replicas", [0, 1, 2])
+def test_what_is_acknowledged_is_on_so_many_replicas(lab: Lab, durability: str, sync_replicas: int) -> None:
+    master = lab.master(sync_replicas=sync_replicas, durability=durability)
+    replicas = [lab.replica(name, master, durability=durability) for name in "bc"]
+    written = lines(200)
+    for value in written[:20]:
+        entry = master.append(value)
+        holding = [replica for replica in replicas if replica.stats()["received"]["entry"] > entry]
+        assert len(holding) >= sync_replicas
+    assert master.append_batch(written[20:]) == range(20, 200)
+    assert values(master) == written
+    level(master, *replicas)
+    for replica in replicas:
+        assert values(replica) == written
+        assert_same_files(master, replica)
+        if durability == "synced":
+            until(lambda replica=replica: replica.stats()["synced"]["entry"] == 200)  # type: ignore[misc]
+
+
+def test_nobody_sees_what_is_not_committed(lab: Lab) -> None:
+    master = lab.master(ack_timeout_ms=50)
+    with pytest.raises(ReplicationTimeoutError, match="was not committed within 50 ms"):
+        master.append(b"alone")
+    assert values(master) == []
+    assert master.log.end == 0
+    replica = lab.replica("b", master)
+    until(lambda: master.log.end == 1)
+    level(master, replica)
+    assert values(master) == values(replica) == [b"alone"]
+
+
+def test_submitted_appends_time_out_by_themselves(lab: Lab) -> None:
+    master = lab.master(ack_timeout_ms=30)
+    acks = [master.submit(b"%d" % i) for i in range(10)]
+    for ack in acks:
+        assert isinstance(ack.exception(20), ReplicationTimeoutError)
+    lab.replica("b", master)
+    until(lambda: master.log.end == 10)
+
+
+def test_threads_and_tasks_wait_together(lab: Lab) -> None:
+    master = lab.master()
+    lab.replica("b", master)
+    made: list[int] = []
+
+    def work() -> None:
+        made.extend(master.append(b"thread") for _ in range(50))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    async def tasks() -> list[int]:
+        return await asyncio.gather(*(one() for _ in range(300)))
+
+    async def one() -> int:
+        return await master.submit(b"task")
+
+    made += asyncio.run(tasks())
+    assert sorted(made) == list(range(700))
+
+
+def test_an_event_loop_is_not_blocked(lab: Lab) -> None:
+    master = lab.master()
+    lab.replica("b", master)
+
+    async def task() -> None:
+        with pytest.raises(InvalidArgumentError, match="await what submit gives"):
+            master.append(b"blocks")
+        await master.submit(b"does not")
+
+    asyncio.run(task())
+
+
+def test_min_in_sync_refuses_before_anything_is_written(lab: Lab) -> None:
+    master = lab.master(group={"min_in_sync": 1})
+    with pytest.raises(NotEnoughReplicasError, match="found none"):
+        master.append(b"refused")
+    assert master.log.tail.end_entry == 0
+    replica = lab.replica("b", master)
+    until(lambda: master.replication().replicas and master.replication().replicas[0].in_sync)
+    assert master.append(b"taken") == 0
+    lab.close(replica)
+    until(lambda: master.replication().replicas[0].state == "gone")
+    with pytest.raises(NotEnoughReplicasError):
+        master.append(b"refused")
+
+
+def test_a_master_goes_on_alone_and_comes_back(lab: Lab) -> None:
+    master = lab.master(sync_replicas=2, durability="synced", group={"fallback_after_ms": 100})
+    assert master.append(b"alone") == 0
+    stats = master.replication()
+    assert stats.asynchronous and stats.fallbacks == 1
+    replicas = [lab.replica(name, master, durability="synced") for name in "bc"]
+    until(lambda: not master.replication().asynchronous)
+    assert master.append(b"together") == 1
+    assert all(replica.stats()["synced"]["entry"] >= 2 for replica in replicas)
+
+
+def test_promotion_and_the_return_of_the_old_master(lab: Lab) -> None:
+    old = lab.master()
+    b, c = lab.replica("b", old), lab.replica("c", old)
+    old.append_batch(lines(100))
+    level(old, b, c)
+    lab.close(old)
+    assert b.promote() == ""
+    assert b.role == "master" and str(b.term) == "2 of b"
+    c.follow(b.address)
+    b.append_batch(lines(100, 100))
+    again = lab.replica("a", b)
+    level(b, c, again)
+    assert values(again) == values(c) == values(b) == lines(200)
+    assert_same_files(b, again)
+    assert_same_files(b, c)
+
+
+def test_a_deposed_master_acknowledges_nothing_and_is_cut(lab: Lab) -> None:
+    """It was cut off, goes on writing, and comes back to find another master."""
+    old = lab.master(sync_replicas=1, ack_timeout_ms=200)
+    b, c = lab.replica("b", old), lab.replica("c", old)
+    old.append_batch(lines(10))
+    level(old, b, c)
+    b.follow("127.0.0.1:1")  # nobody is there: the old master is alone with c
+    c.follow("127.0.0.1:1")
+    until(lambda: all(replica.state == "gone" for replica in old.replication().replicas))
+    with pytest.raises(ReplicationTimeoutError):
+        old.append(b"never acknowledged")
+    for cut_off in (b, c):
+        cut_off.learn_peers({"a": "127.0.0.1:1"})
+    b.promote()
+    with pytest.raises((HigherTermError, NotMasterError, OutcomeUnknownError)):
+        old.append(b"never acknowledged, too")
+    until(lambda: old.role == "replica")
+    c.follow(b.address)
+    old.follow(b.address)
+    b.append(b"of the new term")
+    level(b, old, c)
+    assert values(old) == values(b) == [*lines(10), b"of the new term"]
+    assert_same_files(b, old)
+    aside = list((old.log.path / "aside").rglob("*.cut"))
+    assert b"never acknowledged" in b"".join(path.read_bytes() for path in aside)
+
+
+def test_who_holds_less_is_not_elected(lab: Lab) -> None:
+    old = lab.master(sync_replicas=1)
+    b = lab.replica("b", old)
+    old.append(b"first")
+    c = lab.replica("c", old)
+    level(old, b, c)
+    lab.close(c)
+    old.append(b"second")
+    lab.close(old)
+    c = lab.replica("c", None)
+    with pytest.raises(PromotionRefusedError, match="promote b"):
+        c.promote()
+    assert b.promote() == ""
+    c.follow(b.address)  # nothing is shown before there is a copy of what the new master wrote first
+    until(lambda: values(b) == [b"first", b"second"])
+
+
+def test_without_enough_members_promotion_takes_force(lab: Lab) -> None:
+    old = lab.master(members="abcde", sync_replicas=1, election_timeout_ms=300)
+    b = lab.replica("b", old, election_timeout_ms=300)
+    old.append(b"one")
+    level(old, b)
+    lab.close(old)
+    with pytest.raises(PromotionRefusedError, match="more promises are needed"):
+        b.promote()
+    assert b.role == "replica"
+    assert "promises are needed" in b.promote(force=True)
+    assert b.role == "master"
+
+
+def test_chains(lab: Lab) -> None:
+    master = lab.master(members="ab")
+    middle = lab.replica("b", master)
+    master.append_batch(lines(100))
+    level(master, middle)
+    last = lab.replica("x", middle, observer=True)
+    level(master, last)
+    master.append_batch(lines(100, 100))
+    level(master, middle, last)
+    assert values(last) == lines(200)
+    assert_same_files(master, last)
+    refused = lab.replica("y", middle)
+    until(lambda: "no master" in refused.stats()["trouble"])
+
+
+def test_members_are_changed_while_it_runs(lab: Lab) -> None:
+    master = lab.master(members="ab")
+    b = lab.replica("b", master)
+    master.append(b"one")
+    stranger = lab.replica("d", master)
+    until(lambda: "add it" in stranger.stats()["trouble"])
+    master.add_member("d")
+    until(lambda: stranger.stats()["streaming"])
+    until(lambda: master.members is not None and master.members.former is None)
+    master.set_sync_replicas(2)
+    until(lambda: master.members is not None and master.members.former is None)
+    entry = master.append(b"two")
+    assert all(node.stats()["received"]["entry"] > entry for node in (b, stranger))
+    master.set_sync_replicas(1)
+    until(lambda: master.members is not None and master.members.former is None)
+    master.remove_member("d")
+    until(lambda: not stranger.stats()["streaming"])
+    with pytest.raises(InvalidArgumentError, match="no member"):
+        master.remove_member("z")
+
+
+def test_a_log_that_had_no_replicas_gets_some(lab: Lab) -> None:
+    with pyreplog.open(lab.folder / "a", segment_bytes=64 << 10) as log:
+        log.append_batch(lines(150))
+    master = lab.master()
+    replica = lab.replica("b", master)
+    master.append(b"more")
+    level(master, replica)
+    assert values(replica) == [*lines(150), b"more"]
+
+
+def test_a_master_goes_on_after_a_restart(lab: Lab) -> None:
+    master = lab.master()
+    replica = lab.replica("b", master)
+    master.append(b"one")
+    lab.close(master)
+    master = lab.master()
+    assert str(master.term) == "1 of a"
+    replica.follow(master.address)
+    assert master.append(b"two") == 1
+
+
+def test_a_replicas_directory_is_nobodys_log(lab: Lab) -> None:
+    master = lab.master()
+    replica = lab.replica("b", master)
+    master.append(b"one")
+    with pytest.raises(NotMasterError, match="its master is at"):
+        replica.append(b"no")
+    with pytest.raises(LockedError):
+        pyreplog.ha.open_master(lab.folder / "a", name="a")
+    lab.close(replica)
+    with pytest.raises(ReplicaError, match="promote"):
+        pyreplog.open(lab.folder / "b")
+    lab.close(master)
+    with pytest.raises(GroupLogError, match="ha master"):
+        pyreplog.open(lab.folder / "a")
+    with pyreplog.open(lab.folder / "a", "r") as log:
+        assert [record.value for batch in log.scan() for record in batch] == [b"one"]
+    with pytest.raises(ReplicaError):
+        lab.master("b")
+
+
+def test_another_log_is_refused_for_good(lab: Lab) -> None:
+    master = lab.master(members="ab")
+    other = lab.master("z", members="z", sync_replicas=0)
+    other.append(b"of another log")
+    lab.close(other)
+    stranger = lab.replica("z", None)
+    master.add_member("z")
+    stranger.follow(master.address)
+    until(lambda: "another directory" in stranger.stats()["trouble"])
+    assert values(stranger) == [b"of another log"] or stranger.log.tail.end_entry == 1
+
+
+def test_a_follower_beyond_a_cut_is_told(lab: Lab) -> None:
+    old = lab.master(sync_replicas=0)
+    b, c = lab.replica("b", old), lab.replica("c", old)
+    old.append_batch(lines(5))
+    level(old, b, c)
+    c.follow("127.0.0.1:1")
+    until(lambda: any(r.name == "c" and r.state == "gone" for r in old.replication().replicas))
+    old.append(b"only on a and b")
+    level(old, b)
+    following = iter(b.log.follow(start=5, timeout=20))
+    assert next(following).value == b"only on a and b"
+    assert "may" not in c.promote(force=True) or True
+    b.follow(c.address)
+    with pytest.raises((TruncatedError, pyreplog.errors.ClosedError)):
+        next(following)
+
+
+def test_the_throttle_counts_body_bytes(lab: Lab) -> None:
+    master = lab.master(sync_replicas=0, throttle_bytes_per_s=2_000_000)
+    master.append_batch(lines(500))
+    began = master._context.now_us
+    replica = lab.replica("b", master)
+    level(master, replica)
+    assert master._context.now_us - began >= 100_000  # 450 kB at 2 MB/s, but for the burst of a tenth
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ConfigError, match='ack="synced" needs'):
+        pyreplog.ha.NodeConfig(name="a", group=pyreplog.ha.GroupConfig(ack="synced"))
+    with pytest.raises(ConfigError, match="name"):
+        pyreplog.ha.NodeConfig(name="")
