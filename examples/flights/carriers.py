@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -28,15 +29,19 @@ class Carrier:
 
 def carriers(log: LogReader) -> dict[str, Carrier]:
     """Carriers by their code, those with most flights first."""
+    return counted(value for batch in log.scan() for value in batch.values())
+
+
+def counted(rows: Iterable[bytes]) -> dict[str, Carrier]:
+    """The same, of rows of flights.csv."""
     found: dict[str, Carrier] = defaultdict(Carrier)
-    for batch in log.scan():
-        for value in batch.values():
-            fields = value.split(b",", CARRIER + 1)
-            carrier = found[fields[CARRIER].decode()]
-            carrier.flights += 1
-            if fields[DELAY] != b"NA":
-                carrier.departed += 1
-                carrier.delay += float(fields[DELAY])
+    for row in rows:
+        fields = row.split(b",", CARRIER + 1)
+        carrier = found[fields[CARRIER].decode()]
+        carrier.flights += 1
+        if fields[DELAY] != b"NA":
+            carrier.departed += 1
+            carrier.delay += float(fields[DELAY])
     return dict(sorted(found.items(), key=lambda item: -item[1].flights))
 
 

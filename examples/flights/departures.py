@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections import defaultdict
 from pathlib import Path
 
-from carriers import CARRIER, DELAY, Carrier, print_table
+from carriers import Carrier, counted, print_table
 
 import pyreplog
 from pyreplog import RecordBatch
@@ -39,14 +38,7 @@ class Departures:
 
     def apply(self, batch: RecordBatch, advance: Advance) -> None:
         """The callback: counts, and how far they reach, in one transaction."""
-        found: dict[str, Carrier] = defaultdict(Carrier)
-        for value in batch.values():
-            fields = value.split(b",", CARRIER + 1)
-            carrier = found[fields[CARRIER].decode()]
-            carrier.flights += 1
-            if fields[DELAY] != b"NA":
-                carrier.departed += 1
-                carrier.delay += float(fields[DELAY])
+        found = counted(batch.values())
         with self._database:
             rows = [(code, each.flights, each.departed, each.delay) for code, each in found.items()]
             self._database.executemany(ADD, rows)

@@ -37,8 +37,15 @@ def _print(status: ClusterStatus) -> None:
         print(f"  {_ledger(ledger)}")
     for repair in status.repairs:
         print(f"  to repair: entry {repair.entry} of ledger {repair.ledger} on {repair.bookie}")
+    for number, where in status.limbo:
+        print(f"  in limbo: ledger {number} on {where}, which may have lost entries of it")
+    for key, why in status.garbled:
+        print(f"  garbled: {key}: {why}")
     missing = status.below_write_quorum
-    print(f"{counted(missing, 'copy')} below the write quorum" if missing else "every entry has all its copies")
+    if missing:
+        print(f"{counted(missing, 'copy')} below the write quorum")
+    elif not status.limbo and not status.garbled:
+        print("every entry has all its copies")
 
 
 def _bookie(bookie: BookieStatus) -> str:

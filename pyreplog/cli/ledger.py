@@ -39,8 +39,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_action_arguments(action: argparse.ArgumentParser, name: str) -> None:
-    if name not in ("create", "list", "repair"):
+    if name == "repair":
+        action.add_argument(
+            "ledger",
+            metavar="LEDGER",
+            type=int,
+            nargs="?",
+            help="look at all copies of this one (default: at those noted)",
+        )
+    elif name == "delete":
+        action.add_argument("ledger", metavar="LEDGER", help="id of the ledger; with --force, or the name of its key")
+        action.add_argument("--force", action="store_true", help="also when its metadata cannot be read")
+    elif name not in ("create", "list"):
         action.add_argument("ledger", metavar="LEDGER", type=int, help="id of the ledger")
+    if name == "recover":
+        action.add_argument("--force", action="store_true", help="what bookies in limbo lack counts as never written")
     if name not in ("list", "info", "delete"):
         clusters.add_password(action)
     if name in ("read", "tail"):
@@ -146,7 +159,8 @@ def _described(metadata: LedgerMetadata) -> dict[str, Any]:
 
 
 def _recover(cluster: Cluster, arguments: argparse.Namespace) -> int:
-    with cluster.open_ledger(arguments.ledger, password=clusters.password(arguments)) as reader:
+    password = clusters.password(arguments)
+    with cluster.open_ledger(arguments.ledger, password=password, force=arguments.force) as reader:
         if arguments.json:
             print_json(_described(reader.metadata))
         else:
@@ -155,7 +169,7 @@ def _recover(cluster: Cluster, arguments: argparse.Namespace) -> int:
 
 
 def _repair(cluster: Cluster, arguments: argparse.Namespace) -> int:
-    done, left = cluster.repair(password=clusters.password(arguments))
+    done, left = cluster.repair(arguments.ledger, password=clusters.password(arguments))
     if arguments.json:
         print_json({"repaired": done, "left": [[*repair, str(error)] for repair, error in left.items()]})
     else:
@@ -166,7 +180,10 @@ def _repair(cluster: Cluster, arguments: argparse.Namespace) -> int:
 
 
 def _delete(cluster: Cluster, arguments: argparse.Namespace) -> int:
-    if arguments.ledger < 0:
+    if arguments.force:
+        cluster.delete_garbled(arguments.ledger)
+    elif arguments.ledger.isdecimal():
+        cluster.delete_ledger(int(arguments.ledger))
+    else:
         raise InvalidArgumentError(f"ledger: ids are 0 or more, found {arguments.ledger}")
-    cluster.delete_ledger(arguments.ledger)
     return 0

@@ -15,6 +15,12 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tls-client-ca", metavar="FILE", type=Path, help="clients need a certificate signed by these")
 
 
+def add_peer_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of who is a server and a client."""
+    add_server_arguments(parser)
+    parser.add_argument("--tls-ca", metavar="FILE", type=Path, help="the certificates of others are signed by these")
+
+
 def add_client_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tls-ca", metavar="FILE", type=Path, help="speak TLS; bookies' certificates are signed by these"

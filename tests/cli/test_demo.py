@@ -51,6 +51,9 @@ def test_demo(table: Path, tmp_path: Path) -> None:
         [cells[3].strip() for line in part.splitlines() if len(cells := line.split("│")) > 3] for part in (away, back)
     ]
     assert copies == [["2 to 3", "3"], ["3", "3"]], "entries of the first fragment were on the killed one"
+    assert re.search(r"killed the master \(SIGKILL\) with [\d,]+ flights acknowledged, [1-9][\d,]* not", done.stdout)
+    assert re.search(rf"It cut [1-9][\d,]* bytes .* both hold {ROWS:,} flights", done.stdout)
+    assert f"table has 2 carriers, {ROWS:,} flights, each once, as in the file" in done.stdout
 
 
 def test_verification_notices_what_differs(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

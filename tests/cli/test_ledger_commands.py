@@ -10,6 +10,7 @@ import pytest
 
 from pyreplog.cli.app import main
 from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.ledgermetadata import metadata_key
 from pyreplog.ledger.repairs import note_repair
 from tests.cli.support import Done, Run, process
 
@@ -112,3 +113,32 @@ def test_what_is_refused(ledger: Callable[..., Done], run: Run, folder: Path, fi
     assert done.code == 6 and "9 bookies" in done.error
     with pytest.raises(SystemExit):
         main(["ledger", "--embedded", str(folder)])
+
+
+def test_what_makes_no_sense_is_named_and_deleted_by_force(
+    ledger: Callable[..., Done], run: Run, folder: Path, filled: int
+) -> None:
+    with Cluster.embedded(folder) as cluster:
+        there = cluster.metadata.get(metadata_key(filled))
+        assert there is not None
+        cluster.metadata.put(metadata_key(filled), b"{", there.version)
+    status = run("cluster", "--embedded", folder, "status")
+    assert status.code == 0 and f"garbled: {metadata_key(filled)}" in status.out and "every entry" not in status.out
+    assert ledger("delete", filled).code == 4
+    assert ledger("delete", "--force", filled).code == 0 and ledger("list").out == ""
+    assert ledger("delete", "seven").code == 2 and ledger("delete", "--force", filled).code == 1
+
+
+def test_limbo_is_shown_and_ended(ledger: Callable[..., Done], run: Run, folder: Path) -> None:
+    with Cluster.embedded(folder, durability="appended") as cluster:
+        made = cluster.create_ledger(durability="appended")
+        made.append_batch([b"a", b"b"])
+        made._abandon()
+    for bookie in folder.glob("bookie-*"):
+        (bookie / "unsynced").write_bytes(b"another boot's")
+    assert run("cluster", "--embedded", folder, "status").out.count(f"in limbo: ledger {made.id} on bookie-") == 3
+    done = ledger("recover", made.id)
+    assert done.code == 1 and "LIMBO" in done.error
+    assert ledger("recover", "--force", made.id).out == f"ledger {made.id} is closed: 2 entries\n"
+    assert ledger("repair").out == "0 copies repaired\n"
+    assert ledger("repair", made.id).out == "0 copies repaired\n"

@@ -1,0 +1,129 @@
+"""`pyreplog ha`: run the nodes of a replica group, ask how they are, change their roles and members."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pyreplog.cli import hanode, harocketmq, serving, tls
+from pyreplog.cli.output import amount, counted, print_fields, print_json
+from pyreplog.ha.remote import RemoteNode
+
+NAME = "ha"
+HELP = "run a log's master and replicas, ask how they are, promote one"
+
+_RUNNING = (
+    ("master", "run a master", hanode.add_master_arguments, hanode.run_master),
+    ("replica", "run a replica", hanode.add_replica_arguments, hanode.run_replica),
+    ("rocketmq-slave", "copy a RocketMQ broker's commit log", harocketmq.add_slave_arguments, harocketmq.run_slave),
+    ("rocketmq-master", "feed RocketMQ slaves", harocketmq.add_master_arguments, harocketmq.run_master),
+)
+_ASKING = (
+    ("status", "how a node is"),
+    ("promote", "make a replica master; refused when acknowledged records may be missing there"),
+    ("follow", "have a node follow another master; a master becomes a replica by that"),
+    ("members", "show who is counted, or change it, of a master"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, text, add, run_action in _RUNNING:
+        action = actions.add_parser(name, help=text, description=text)
+        add(action)
+        action.set_defaults(action=run_action)
+    for name, text in _ASKING:
+        action = actions.add_parser(name, help=text, description=text)
+        action.add_argument("address", metavar="HOST:PORT", help="the node")
+        action.add_argument("--secret-file", metavar="FILE", type=Path, help="holds the secret that all nodes share")
+        tls.add_client_arguments(action)
+        _add_action_arguments(action, name)
+        action.set_defaults(action=_ask, asked=name)
+
+
+def _add_action_arguments(action: argparse.ArgumentParser, name: str) -> None:
+    if name == "promote":
+        action.add_argument("--force", action="store_true", help="though acknowledged records may be lost")
+    elif name == "follow":
+        action.add_argument("--master", metavar="HOST:PORT", required=True, help="whom to follow")
+    elif name == "members":
+        change = action.add_mutually_exclusive_group()
+        change.add_argument("--add", metavar="NAME", help="count one more")
+        change.add_argument("--remove", metavar="NAME", help="count one less")
+        change.add_argument("--sync-replicas", metavar="K", type=int, help="replicas that an append waits for")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return int(arguments.action(arguments))
+
+
+def _ask(arguments: argparse.Namespace) -> int:
+    secret, context = serving.secret(arguments.secret_file), tls.client_context(arguments)
+    with RemoteNode(arguments.address, secret=secret, tls=context) as node:
+        found = _done(node, arguments)
+    if arguments.json:
+        print_json(found)
+    elif arguments.asked == "members":
+        print_fields(_members(found))
+    else:
+        if loss := found.get("possible_loss"):
+            print(f"possible loss: {loss}")
+        print_fields(_described(found))
+    return 0
+
+
+def _done(node: RemoteNode, arguments: argparse.Namespace) -> dict[str, Any]:
+    asked = arguments.asked
+    if asked == "promote":
+        return node.ask("promote", force=arguments.force)
+    if asked == "follow":
+        return node.ask("follow", master=arguments.master)
+    if asked == "members" and arguments.add is not None:
+        return node.ask("add-member", name=arguments.add)
+    if asked == "members" and arguments.remove is not None:
+        return node.ask("remove-member", name=arguments.remove)
+    if asked == "members" and arguments.sync_replicas is not None:
+        return node.ask("sync-replicas", count=arguments.sync_replicas)
+    return node.status()
+
+
+# ---- for people ------------------------------------------------------------------------------------------------
+
+
+def _described(found: dict[str, Any]) -> list[tuple[str, object]]:
+    fields: list[tuple[str, object]] = [
+        ("node", found["name"]),
+        ("role", found["role"] + (", on its own: replicas are not waited for" if found.get("asynchronous") else "")),
+        ("term", found["term"]),
+        ("log", found["log"] or "none yet"),
+        ("entries", f"{found['start']:,} to {found['received']['entry']:,}"),
+        ("on disk", f"before {found['synced']['entry']:,}"),
+        ("committed", f"before {found['committed']['entry']:,}"),
+    ]
+    if "master" in found:
+        fields.append(("master", found["master"] or "not known"))
+        fields.append(("stream", "runs" if found["streaming"] else found["trouble"]))
+    replicas = [(f"replica {replica['name']}", _replica(replica)) for replica in found.get("replicas", [])]
+    return [*fields, *replicas, *_members(found)]
+
+
+def _replica(replica: dict[str, Any]) -> str:
+    what = "observer, " if replica["observer"] else ""
+    level = "in sync" if replica["in_sync"] else "behind"
+    lag = f"{amount(replica['lag_bytes'])} and {replica['lag_ms']} ms behind"
+    return f"{what}{replica['state']}, {level}, {lag}, {amount(replica['bytes_per_s'])}/s"
+
+
+def _members(found: dict[str, Any]) -> list[tuple[str, object]]:
+    members = found["members"]
+    if members is None:
+        return [("members", "not known")]
+    rows: list[tuple[str, object]] = [("members", _quorum(members))]
+    if members["former"] is not None:
+        rows.append(("until known", _quorum(members["former"])))
+    return rows
+
+
+def _quorum(quorum: dict[str, Any]) -> str:
+    return f"{', '.join(quorum['names'])}; an append waits for {counted(quorum['sync_replicas'], 'replica')}"

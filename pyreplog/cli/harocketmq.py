@@ -1,0 +1,75 @@
+"""`pyreplog ha rocketmq-slave` and `rocketmq-master`: RocketMQ's HA protocol, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import ExitStack
+
+from pyreplog.cli import serving
+from pyreplog.cli.output import print_json
+from pyreplog.ha.rocketmq import Master, RawLog, Slave, State
+from pyreplog.net.reactor import Reactor
+
+_LOOK_S = 0.2
+
+
+def add_slave_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_log(parser)
+    parser.add_argument("--master", metavar="HOST:PORT", required=True, help="a broker's haListenPort")
+    parser.add_argument(
+        "--from", metavar="N", type=int, dest="start", help="of a new copy: from the file at N on, 0: all (last file)"
+    )
+    parser.add_argument("--listen", metavar="HOST:PORT", help="pass it on to slaves of this one")
+
+
+def add_master_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_log(parser)
+    parser.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="default 127.0.0.1:0, a free port")
+    parser.add_argument("--throttle-bytes-per-s", metavar="N", type=int, help="of the log, to one slave")
+
+
+def _add_log(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", metavar="DIR", help="laid out as a broker's store; made if need be")
+    parser.add_argument("--file-bytes", metavar="N", type=int, help="mappedFileSizeCommitLog, of a new one (1 GiB)")
+
+
+def run_slave(arguments: argparse.Namespace) -> int:
+    master = serving.host_and_port("--master", arguments.master)
+    listen = None if arguments.listen is None else serving.host_and_port("--listen", arguments.listen)
+    stop = serving.stopped_by_signals()
+    with (
+        RawLog(arguments.directory, file_bytes=arguments.file_bytes) as log,
+        Reactor() as reactor,
+        ExitStack() as stack,
+    ):
+        reactor.start()
+        on = None if listen is None else stack.enter_context(Master(reactor, log, host=listen[0], port=listen[1]))
+        landed = None if on is None else on.wake
+        slave = stack.enter_context(Slave(reactor, log, master, start=arguments.start, landed=landed))
+        _announce(arguments, "slave", log, on)
+        while slave.state is not State.STOPPED and not stop.wait(_LOOK_S):
+            continue
+        if slave.state is State.STOPPED and slave.error is not None:
+            raise slave.error
+    return 0
+
+
+def run_master(arguments: argparse.Namespace) -> int:
+    host, port = serving.host_and_port("--listen", arguments.listen)
+    stop = serving.stopped_by_signals()
+    with RawLog(arguments.directory, file_bytes=arguments.file_bytes) as log, Reactor() as reactor:
+        reactor.start()
+        with Master(reactor, log, host=host, port=port, max_bytes_per_s=arguments.throttle_bytes_per_s) as master:
+            _announce(arguments, "master", log, master)
+            stop.wait()
+    return 0
+
+
+def _announce(arguments: argparse.Namespace, role: str, log: RawLog, master: Master | None) -> None:
+    at = None if master is None else serving.address(*master.address)
+    if arguments.json:
+        print_json({"role": role, "start": log.start, "end": log.end, **({} if at is None else {"address": at})})
+    else:
+        print(f"RocketMQ {role}, {log.start} to {log.end}", "" if at is None else f", at {at}", sep="")
+        sys.stdout.flush()

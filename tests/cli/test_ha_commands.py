@@ -1,0 +1,248 @@
+"""`pyreplog ha`: nodes as processes, killed and promoted, by hand and by themselves; what is refused."""
+
+from __future__ import annotations
+
+import signal
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyreplog
+from pyreplog import ha
+from pyreplog.errors import ReplicaError
+from pyreplog.ha.rocketmq import RawLog
+from tests.cli.nodes import LIMIT_S, Processes, segments
+from tests.cli.support import SEGMENT_BYTES, Run, process, rows, values
+from tests.ha.nodes import until
+from tests.ha.rocketmq.records import FILE_BYTES, contents, fill
+from tests.net.test_tls import Authority
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
+LINES = [b"line %d " % number + b"." * 500 for number in range(1000)]
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with ExitStack() as stack:
+        yield Processes(tmp_path, stack)
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """A log of its own, of some segments: it becomes a master's."""
+    path = tmp_path / "a"
+    with pyreplog.open(path, segment_bytes=SEGMENT_BYTES) as log:
+        log.append_batch(LINES)
+    return path
+
+
+def has_all(status: dict[str, Any]) -> bool:
+    return len(LINES) == status["received"]["entry"] == status["committed"]["entry"]
+
+
+def test_a_group_by_hand(processes: Processes, filled: Path, run: Run) -> None:
+    """The master is killed, a replica promoted, the old master comes back as its replica."""
+    a = processes.start("master", "a", "--members", "a,b,c", "--sync-replicas", 1)
+    assert a.said == {"node": "a", "role": "master", "address": a.address, "term": "1 of a"}
+    c = processes.start("replica", "c", "--master", a.address)
+    b = processes.start("replica", "b", "--master", a.address, *c.peer())
+    for replica in (b, c):
+        processes.until(replica, has_all)
+        assert values(replica.path) == LINES
+    status = run("ha", "--json", "status", a.address).json
+    assert {(each["name"], each["state"]) for each in status["replicas"]} == {("b", "streaming"), ("c", "streaming")}
+    assert a.end(signal.SIGKILL)[0] == -signal.SIGKILL
+    assert run("ha", "status", a.address).code == 7
+    promoted = run("ha", "--json", "promote", b.address).json
+    assert (promoted["role"], promoted["term"], promoted["possible_loss"]) == ("master", "2 of b", "")
+    assert run("ha", "follow", c.address, "--master", b.address).code == 0
+    a = processes.start("replica", "a", "--master", b.address)
+    for replica in (a, c):
+        processes.until(replica, lambda found: found["streaming"] and found["term"] == "2 of b")
+    processes.until(b, lambda found: all(each["lag_bytes"] == 0 for each in found["replicas"]))
+    printed = run("ha", "status", b.address).out
+    assert "master" in printed and "replica a  streaming" in printed and "a, b, c; an append waits for 1" in printed
+    for node in (c, a, b):
+        assert node.end(signal.SIGTERM)[0] == 0
+    assert segments(a.path) == segments(b.path) == segments(c.path)
+    assert len(segments(b.path)) > 5 and values(b.path) == LINES
+    with pytest.raises(ReplicaError, match="pyreplog ha replica"):
+        pyreplog.open(a.path)
+
+
+def test_a_group_that_fails_over_by_itself(processes: Processes, filled: Path) -> None:
+    """The same command starts each node each time, whatever it is by then."""
+    store = (
+        "--metadata",
+        f"sqlite:{processes.folder / 'metadata'}",
+        "--group",
+        "orders",
+        "--lease-s",
+        1,
+        "--set",
+        "election_timeout_ms=500",
+    )
+    first = ("master", "a", "--members", "a,b,c", "--sync-replicas", 1, *store)
+    a = processes.start(*first)
+    others = {name: processes.start("replica", name, *store) for name in "bc"}
+    for replica in others.values():
+        processes.until(replica, has_all)
+    a.end(signal.SIGKILL)
+    master = processes.master_of(*others.values())
+    a = processes.start(*first)
+    found = processes.until(a, lambda found: found["role"] == "replica" and found["streaming"])
+    assert (found["master"], found["term"].split()[2]) == (master.address, master.name)
+    for node in (a, *others.values()):
+        node.end(signal.SIGKILL)
+    a, b, c = (processes.start(*first), *(processes.start("replica", name, *store) for name in "bc"))
+    master = processes.master_of(a, b, c)
+    for node in {a, b, c} - {master}:
+        processes.until(node, lambda found: found["streaming"] and has_all(found))
+    assert [node.end(signal.SIGTERM)[0] for node in (a, b, c)] == [0, 0, 0]
+    assert values(a.path) == values(b.path) == values(c.path) == LINES
+
+
+def test_members_are_changed_by_command(processes: Processes, filled: Path, run: Run) -> None:
+    a = processes.start("master", "a")
+    assert run("ha", "members", a.address).out == "members  a; an append waits for 0 replicas\n"
+    b = processes.start("replica", "b", "--master", a.address)
+    assert run("ha", "members", a.address, "--add", "b").code == 0
+    processes.until(a, lambda found: found["members"]["former"] is None)
+    done = run("ha", "--json", "members", a.address, "--sync-replicas", 1).json
+    assert (done["members"]["names"], done["members"]["sync_replicas"]) == (["a", "b"], 1)
+    processes.until(b, lambda found: found["members"] and found["members"]["sync_replicas"] == 1)
+    refused = run("ha", "members", a.address, "--remove", "c")
+    assert refused.code == 2 and "c is no member" in refused.error
+    assert run("ha", "members", b.address, "--add", "c").code == 1, "b is no master"
+    with pytest.raises(SystemExit):
+        run("ha", "members", a.address, "--add", "c", "--sync-replicas", 2)
+
+
+def test_promotions_that_are_refused(processes: Processes, filled: Path, run: Run) -> None:
+    a = processes.start("master", "a", "--members", "a,b,c", "--sync-replicas", 1)
+    b = processes.start("replica", "b", "--master", a.address, "--set", "election_timeout_ms=200")
+    processes.until(b, has_all)
+    a.end(signal.SIGKILL)
+    refused = run("ha", "promote", b.address)
+    assert refused.code == 6 and "promises are needed" in refused.error
+    assert processes.until(b, lambda _: True)["role"] == "replica"
+    forced = run("ha", "promote", b.address, "--force")
+    assert forced.code == 0 and "possible loss: " in forced.out
+    c = processes.start("replica", "c", "--master", a.address)
+    assert run("ha", "promote", c.address).code == 1, "it has no log"
+
+
+def test_secrets_certificates_metrics(processes: Processes, filled: Path, run: Run) -> None:
+    authority, secret = Authority(processes.folder, "ours"), processes.folder / "secret"
+    secret.write_bytes(b"a secret of the group\n")
+    key = str(authority.issue("server"))
+    links = ("--tls-cert", key, "--tls-ca", str(authority.file), "--secret-file", secret)
+    a = processes.start("master", "a", "--members", "a,b", *links, "--metrics", 0, "--throttle-bytes-per-s", 64 << 20)
+    b = processes.start("replica", "b", "--master", a.address, *links, "--observer", "--metrics", 0)
+    client = links[2:]
+    assert run("ha", "status", a.address, *client[:2]).code == 7, "without the secret"
+    assert '"name": "b"' in run("ha", "--json", "status", a.address, *client).out
+    numbers = {}
+    while numbers.get('pyreplog_ha_replica_lag_bytes{node="a",replica="b"}') != 0:
+        numbers = scrape(a.said["metrics"]) | scrape(b.said["metrics"])
+    assert numbers['pyreplog_ha_master{node="a"}'] == 1
+    assert numbers['pyreplog_ha_master{node="b"}'] == 0
+    assert numbers['pyreplog_ha_streaming{node="b"}'] == 1
+    ends = [numbers[f'pyreplog_ha_received_position{{node="{name}"}}'] for name in "ab"]
+    assert ends[0] == ends[1] > len(LINES) * 500
+    missing = {name for name in numbers if f"`{name.partition('{')[0]}`" not in DOCUMENT.read_text()}
+    assert not missing, "docs/operations.md names all"
+
+
+def scrape(address: str) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as reply:
+        lines = reply.read().decode().splitlines()
+    pairs = [line.rsplit(" ", 1) for line in lines if line.startswith("pyreplog_ha_")]
+    return {name: float(value) for name, value in pairs}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """One that another has open, one that is a copy, and some that are not there."""
+    folder = tmp_path_factory.mktemp("folders")
+    with (
+        pyreplog.open(folder / "open", segment_bytes=SEGMENT_BYTES),
+        ha.open_master(folder / "m", name="m", members=["m", "copy"]) as master,
+        ha.open_replica(folder / "copy", name="copy", master=master.address) as replica,
+    ):
+        until(lambda: replica.stats()["streaming"])
+        replica.close()
+        (folder / "short").write_bytes(b"short")
+        yield {name: folder / name for name in ("a", "b", "open", "absent", "copy", "short")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (["master", "{a}", "--listen", "nowhere"], 2, "--listen"),
+        (["master", "{a}", "--listen", "0.0.0.0:0"], 2, "--advertise"),
+        (["master", "{a}", "--metadata", "memory:"], 2, "--group"),
+        (["master", "{a}", "--group", "g"], 2, "--metadata"),
+        (["master", "{a}", "--peer", "b"], 2, "NAME=HOST:PORT"),
+        (["master", "{a}", "--set", "unheard-of=1"], 2, "unheard_of"),
+        (["master", "{a}", "--set", "in_sync_ms=-1"], 2, "in_sync_ms"),
+        (["master", "{a}", "--ack", "synced", "--durability", "appended"], 2, "durability"),
+        (["master", "{a}", "--members", "a,b", "--sync-replicas", "2"], 2, "sync"),
+        (["master", "{a}", "--tls-cert", "{absent}", "--tls-ca", "{absent}"], 2, "absent"),
+        (["master", "{open}"], 3, "process"),
+        (["master", "{copy}"], 1, "is a replica"),
+        (["replica", "{b}"], 2, "--master"),
+        (["rocketmq-slave", "{b}", "--master", "nowhere"], 2, "--master"),
+        (["rocketmq-slave", "{b}", "--master", "127.0.0.1:1", "--from", "5"], 2, "beginning of a file"),
+        (["rocketmq-master", "{b}", "--file-bytes", "1"], 2, "file_bytes"),
+        (["master", "{a}", "--secret-file", "{short}"], 2, "secret"),
+        (["status", "127.0.0.1:1", "--secret-file", "{short}"], 2, "secret"),
+        (["replica", "{b}", "--master", "nowhere"], 2, "host:port"),
+        (["status", "nowhere"], 2, "host:port"),
+        (["status", "127.0.0.1:1"], 7, "127.0.0.1:1"),
+    ],
+)
+def test_what_is_refused(
+    arguments: list[str],
+    code: int,
+    complaint: str,
+    folders: dict[str, Path],
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    done = run("ha", *(argument.format_map(folders) for argument in arguments))
+    assert done.code == code and complaint in done.error and done.error.count("\n") == 1
+
+
+def test_a_log_that_was_a_replica_is_read_as_any(processes: Processes, filled: Path, run: Run) -> None:
+    a = processes.start("master", "a", "--members", "a,b")
+    b = processes.start("replica", "b", "--master", a.address)
+    processes.until(b, has_all)
+    assert run("cat", b.path, "--to", 2).out.encode() == b"".join(line + b"\n" for line in LINES[:2])
+    b.end(signal.SIGTERM)
+    assert rows(b.path) == rows(filled)
+    done = process("fsck", b.path)
+    assert done.code == 0, done.out
+
+
+def test_rocketmq_slaves_in_a_chain(processes: Processes, tmp_path: Path, run: Run) -> None:
+    with RawLog(tmp_path / "m", file_bytes=FILE_BYTES) as log:
+        end = fill(log, 200)
+    master = processes.run("rocketmq-master", "m")
+    assert (master.said["start"], master.said["end"]) == (0, end)
+    options = ("--from", 0, "--file-bytes", FILE_BYTES, "--master")
+    first = processes.run("rocketmq-slave", "s", *options, master.address, "--listen", "127.0.0.1:0")
+    second = processes.run("rocketmq-slave", "t", *options, first.address)
+    until(lambda: len(contents(second.path)) == len(contents(master.path)))
+    until(lambda: contents(second.path) == contents(first.path) == contents(master.path))
+    assert [process.end(signal.SIGTERM) for process in (second, first)] == [(0, ""), (0, "")]
+    other = processes.run(
+        "rocketmq-slave", "o", "--from", 0, "--file-bytes", 4 * FILE_BYTES, "--master", master.address
+    )
+    _, complaint = other.popen.communicate(timeout=LIMIT_S)
+    assert other.popen.returncode == 4 and "expected a blank" in complaint, "files of another size: it gives up"
