@@ -71,6 +71,7 @@ setup(
             extension("sealed", "crc32c.c"),
             extension("entries", "crc32c.c"),
             extension("peek", "crc32c.c"),
+            extension("plainadd", "crc32c.c"),
             extension("intake", "crc32c.c"),
             extension("landing", "crc32c.c"),
             extension("lending", "crc32c.c"),

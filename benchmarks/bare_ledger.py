@@ -23,7 +23,7 @@ class BareLedger:
 
     def __init__(
         self, folder: Path, stack: ExitStack, log_bytes: int, durability: Durability, size: int,
-        *, count: int, acks: int, batch: int, in_turn: bool, spin: bool,
+        *, count: int, acks: int, batch: int, in_turn: bool, spin: bool, window: int,
     ) -> None:  # fmt: skip
         self.batch, self._written = batch, 0
         self._jobs: list[Job] = [
@@ -35,7 +35,7 @@ class BareLedger:
         self._sockets = [stack.enter_context(_connected(started.answer())) for started in self._jobs]
         descriptors = [one.fileno() for one in self._sockets]
         self._client = quorum.Client(
-            descriptors, quorum.Values(make_values(size)), quorum=acks, batch=batch, window=WINDOW_BYTES,
+            descriptors, quorum.Values(make_values(size)), quorum=acks, batch=batch, window=window,
             in_turn=in_turn, spin=spin,
         )  # fmt: skip
 
@@ -76,11 +76,11 @@ def _connected(port: int) -> socket.socket:
 @contextmanager
 def bare_ledger(
     plan: Plan, durability: Durability, size: int, *, batch: int, count: int = 3, acks: int = 2,
-    in_turn: bool = False, spin: bool = False,
+    in_turn: bool = False, spin: bool = False, window: int = WINDOW_BYTES,
 ) -> Iterator[BareLedger]:  # fmt: skip
-    """Bookies and a client, gone behind the block."""
+    """Bookies and a client, gone behind the block. The client's log is as large as the window."""
     with plan.folder() as folder, ExitStack() as stack:
         yield BareLedger(
             folder, stack, _LOG_SEGMENTS * plan.segment_bytes, durability, size,
-            count=count, acks=acks, batch=batch, in_turn=in_turn, spin=spin,
+            count=count, acks=acks, batch=batch, in_turn=in_turn, spin=spin, window=window,
         )  # fmt: skip

@@ -42,6 +42,14 @@ cdef class Answer:
         else:
             self.driver.answered(self.send, answer)
 
+    def stored(self):
+        """A plain OK, without a Reply. False: it does not count any more."""
+        if not self.part.acknowledge():
+            return False
+        if self.part.tracker.news():
+            self.driver.acked()
+        return True
+
     cdef bint is_ok(self, object reply) except -1:
         """Status, ledger, first, last."""
         return (len(reply) >= 4 and reply[0] == STATUS_OK and reply[1] == self.ledger

@@ -1,4 +1,4 @@
-from typing import final
+from typing import Any, final
 
 from pyreplog._native.frame import FrameBatch
 
@@ -29,4 +29,5 @@ class PlainAdd:
     @property
     def flags(self) -> int: ...
 
+def plain_request(request: tuple[Any, ...], /) -> PlainAdd | None: ...
 def plain_add(batch: FrameBatch, /) -> PlainAdd | None: ...

@@ -5,7 +5,7 @@ Threads: everything runs under the GIL.
 """
 
 cimport cython
-from cpython.buffer cimport Py_buffer, PyBuffer_FillInfo
+from cpython.buffer cimport Py_buffer, PyBuffer_FillInfo, PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromObject
 from libc.stdint cimport int64_t, uint8_t
@@ -13,6 +13,7 @@ from libc.string cimport memset
 
 from pyreplog._native.entries cimport LEDGERS
 from pyreplog._native.frame cimport FRAME_HEADER, FrameBatch, load_i64, put_header, store_i64
+from pyreplog._native.parts cimport get_buffer
 from pyreplog._native.peek cimport Seen, look
 
 cdef enum:      # a request's head
@@ -38,12 +39,15 @@ cdef int64_t LARGE = 64 << 10
 
 @cython.final
 cdef class PlainAdd:
-    """An ADD of entries [first, last]; of its records nothing but their heads was looked at. Made by `plain_add`.
+    """An ADD of entries [first, last]; of its records nothing but their heads was looked at. Made by `plain_add` and
+    `plain_request`.
 
     number: of its frame. key, flags: as in a Request. count, highest, lac: of the records, as `peek_entries` says.
     """
 
-    cdef FrameBatch batch           # keeps the bytes in place
+    cdef object kept                # what has the bytes, if it is not `view`
+    cdef Py_buffer view             # of a request's records
+    cdef bint viewed
     cdef const uint8_t *start       # of the records
     cdef readonly Py_ssize_t nbytes
     cdef readonly int64_t number, ledger, first, last, count, highest, lac
@@ -53,8 +57,16 @@ cdef class PlainAdd:
     def __init__(self):
         raise TypeError("plain ADDs are made by plain_add")
 
+    def __dealloc__(self):
+        if self.viewed:
+            PyBuffer_Release(&self.view)
+
     def __getbuffer__(self, Py_buffer *view, int flags):
         PyBuffer_FillInfo(view, self, <void *>self.start, self.nbytes, 1, flags)
+
+    cdef void note(self, int64_t ledger, int64_t first, int64_t last, const Seen *seen) noexcept:
+        self.ledger, self.first, self.last, self.flags = ledger, first, last, FLAG_UNSYNCED
+        self.count, self.highest, self.lac = seen.count, seen.highest, seen.lac
 
     @property
     def records(self):
@@ -93,8 +105,24 @@ def plain_add(FrameBatch batch not None, /):
     if not look(p + REQUEST_BYTES, size, ledger, first, last, &seen):
         return None
     add = PlainAdd.__new__(PlainAdd)
-    add.batch, add.start, add.nbytes = batch, p + REQUEST_BYTES, size
-    add.number, add.ledger, add.first, add.last = batch.column(0)[0], ledger, first, last
-    add.count, add.highest, add.lac = seen.count, seen.highest, seen.lac
-    add.key, add.flags = PyBytes_FromStringAndSize(<const char *>p + AT_KEY, KEY_BYTES), FLAG_UNSYNCED
+    add.kept, add.start, add.nbytes, add.number = batch, p + REQUEST_BYTES, size, batch.column(0)[0]
+    add.key = PyBytes_FromStringAndSize(<const char *>p + AT_KEY, KEY_BYTES)
+    add.note(ledger, first, last, &seen)
+    return add
+
+
+def plain_request(request, /):
+    """The same of a Request: one object for all whom it goes to. Its number is 0."""
+    cdef PlainAdd add
+    cdef Seen seen
+    cdef int64_t ledger = request[1], first = request[2], last = request[3]
+    if request[0] != KIND_ADD or request[5] != FLAG_UNSYNCED or not 0 <= ledger < LEDGERS or not 0 <= first < LEDGERS:
+        return None
+    add = PlainAdd.__new__(PlainAdd)
+    get_buffer(request[9], &add.view, "records")
+    add.viewed, add.start, add.nbytes = True, <const uint8_t *>add.view.buf, add.view.len
+    if not look(add.start, add.nbytes, ledger, first, last, &seen):
+        return None
+    add.key = request[4]
+    add.note(ledger, first, last, &seen)
     return add

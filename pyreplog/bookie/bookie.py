@@ -15,12 +15,14 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from pyreplog._native.peek import peek_entries
+from pyreplog._native.plainadd import PlainAdd
 from pyreplog.bookie.admission import check_key, check_writer
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.controls import Controls
 from pyreplog.bookie.counts import BookieCounts, Gauges
 from pyreplog.bookie.duplicates import are_stored
 from pyreplog.bookie.entrylog import EntryLog
+from pyreplog.bookie.failures import is_final, status_of
 from pyreplog.bookie.group import CommitGroup, Waiting
 from pyreplog.bookie.ledgerstate import CONTROLS, FENCE, LedgerState
 from pyreplog.bookie.ledgerstates import LedgerStates
@@ -29,15 +31,7 @@ from pyreplog.bookie.polls import Poll, Polls, Respond
 from pyreplog.bookie.protocol import ID_MAX, OK, RECOVERY, UNSYNCED, WAIT_MS_MAX, Flag, Kind, Reply, Request, Status
 from pyreplog.bookie.reading import read_entries
 from pyreplog.bookie.space import Space
-from pyreplog.errors import (
-    CorruptionError,
-    DiskError,
-    DiskFullError,
-    InvalidRecordsError,
-    OtherRecordError,
-    RecordTooLargeError,
-    ReplogError,
-)
+from pyreplog.errors import DiskError, DiskFullError, ReplogError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -45,7 +39,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Request, Respond], Reply | None]
-
 
 _LOST = b"entries of the ledger may have been lost in a crash"
 
@@ -103,25 +96,14 @@ class Bookie:
             return self._refuse(request, Status.REFUSED, f"ids are {ID_MAX} at most")
         if self._ledgers.is_deleted(request.ledger) and request.kind != Kind.STATUS:
             return self._refuse(request, Status.REFUSED, "the ledger was deleted")
-        return self._guarded(self._handlers[request.kind], request, respond)
-
-    def _guarded(self, handler: Handler, request: Request, respond: Respond) -> Reply | None:
-        """What the handler says, or what its failure means."""
         try:
-            return handler(request, respond)
-        except OtherRecordError as error:
-            return self._refuse(request, Status.REFUSED, str(error))
-        except (InvalidRecordsError, RecordTooLargeError) as error:
-            return self._refuse(request, Status.INVALID, str(error))
-        except DiskFullError as error:
-            self._space.fill()
-            plain = request.kind == Kind.ADD and not request.flags & Flag.RECOVERY
-            return self._refuse(request, Status.READ_ONLY if plain else Status.UNKNOWN, str(error))
-        except (CorruptionError, DiskError) as error:
-            return self._refuse(request, Status.UNKNOWN, str(error))
+            return self._handlers[request.kind](request, respond)
         except (ReplogError, OSError) as error:
-            self._fail(error)
-            return self._refuse(request, Status.UNKNOWN, str(error))
+            if isinstance(error, DiskFullError):
+                self._space.fill()
+            elif is_final(error):
+                self._fail(error)
+            return self._refuse(request, status_of(error, request), str(error))
 
     def _refuse(self, request: Request, status: Status, why: str) -> Reply:
         state = self._ledgers.peek(request.ledger)
@@ -185,15 +167,37 @@ class Bookie:
                 self._append(request.records)
             else:
                 state = self._store(request, state, Controls(), request.records)
-        self.counts.add(count, memoryview(request.records).nbytes)
-        state.last = max(state.last, highest)
-        self._raise_lac(state, lac)
+        self._took(state, count, memoryview(request.records).nbytes, highest, lac)
         reply = Reply(OK, ledger, first, last, state.lac)
         if request.flags & UNSYNCED and not self._log.staged:
             return reply
         self._group.touch(state, first)
         self._group.wait(respond, reply)
         return None
+
+    def _took(self, state: LedgerState, count: int, nbytes: int, highest: int, lac: int) -> None:
+        self.counts.add(count, nbytes)
+        state.last = max(state.last, highest)
+        self._raise_lac(state, lac)
+
+    def add_plainly(self, add: PlainAdd) -> int | None:
+        """What `handle` does with an ADD that nothing speaks against, in fewer steps; the LAC of its OK.
+
+        None: `handle` is to be asked. Nothing was done, or it fails once more and says why."""
+        state = self._ledgers.known(add.ledger)
+        if self._failure is not None or state is None or add.first <= state.last or self._log.staged:
+            return None
+        if self._space.read_only or self._ledgers.is_deleted(add.ledger) or check_writer(add, state) is not None:
+            return None
+        try:
+            self._log.append(add.records)
+        except (ReplogError, OSError):
+            return None
+        self._space.add(add.nbytes)
+        self._took(state, add.count, add.nbytes, add.highest, add.lac)
+        self.counts.requests[Kind.ADD] += 1
+        self.counts.replies[OK] += 1
+        return state.lac
 
     # ---- fences and reads -----------------------------------------------------------------------------------
 

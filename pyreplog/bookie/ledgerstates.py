@@ -36,13 +36,16 @@ class LedgerStates:
 
     def get(self, ledger: int) -> LedgerState | None:
         """None: nothing of this ledger is here. CorruptionError: who knows."""
+        state = self.known(ledger)
+        if state is None and (state := load_state(self._log, ledger)) is not None:
+            self.add(state)
+        return state
+
+    def known(self, ledger: int) -> LedgerState | None:
+        """As `get`, and None as well when it would have to be loaded."""
         state = self._states.get(ledger)
         if state is not None:
             self._states.move_to_end(ledger)
-            return state
-        state = load_state(self._log, ledger)
-        if state is not None:
-            self.add(state)
         return state
 
     def peek(self, ledger: int) -> LedgerState | None:

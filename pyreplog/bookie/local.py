@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
+from pyreplog._native.plainadd import PlainAdd
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.counts import BookieCounts, Gauges
@@ -87,6 +88,12 @@ class LocalBookie(Handle):
             if self._bookie.waits or request.kind == Kind.WAIT_LAC:
                 self._wake()
         self._deliver()
+
+    def add_plainly(self, add: PlainAdd) -> int | None:
+        """See Bookie. Errors: as `request`."""
+        self._check_open()
+        with self._lock:
+            return self._bookie.add_plainly(add)
 
     def with_bookie(self, call: Callable[Concatenate[Bookie, P], T], *args: P.args, **more: P.kwargs) -> T:
         """Run `call(bookie, ...)` alone: nothing else is handled meanwhile. It is short, and does not call this."""

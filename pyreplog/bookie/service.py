@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Container
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pyreplog._native.frame import CONTROL_OFFSET, FrameBatch, encode_header
+from pyreplog._native.plainadd import plain_add
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.group import Waiting
 from pyreplog.bookie.local import LocalBookie
@@ -61,6 +63,14 @@ class BookieService:
         """InvalidMessageError ends the connection; what came before has been handled."""
         assert isinstance(connection, ServerConnection)
         self._bookie.with_bookie(self._handle, connection, batch)
+
+    def at_once(self, batch: FrameBatch, taken: Container[int]) -> bytes | None:
+        """See `inflight.Quick`: an ADD that need not wait for a commit."""
+        add = plain_add(batch)
+        if add is None or add.number in taken:
+            return None
+        lac = self._bookie.add_plainly(add)
+        return None if lac is None else add.ok(lac)
 
     def _handle(self, bookie: Bookie, connection: ServerConnection, batch: FrameBatch) -> None:
         for number, body in batch:

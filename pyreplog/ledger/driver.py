@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from pyreplog._native.answers import Answer
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Event = Callable[[], Iterable[Effect]]
+Add = tuple[str, Request, Answer]
+"""Which bookie is to add what, and whom to tell."""
 
 
 class Machine(Protocol):
@@ -90,6 +92,10 @@ class Surroundings(Protocol):
 
     def send(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> None:
         """Ask a bookie; `on_reply` is called, from any thread, maybe before this returns."""
+        ...
+
+    def add(self, adds: Sequence[Add]) -> None:
+        """`send`, of ADDs to several bookies."""
         ...
 
     def wake_after(self, seconds: float, call: Callable[[], None]) -> Timer | None:
@@ -195,11 +201,22 @@ class Driver:
     def _round(self) -> None:
         with self._lock:
             for _ in range(len(self._inbox)):
-                self._effects.extend(self._step(self._inbox.popleft()))
+                try:
+                    self._effects.extend(self._inbox.popleft()())
+                except Exception as error:
+                    logger.exception("ledger %d: a step of %s failed", self._ledger, type(self._machine).__name__)
+                    self._effects.append(Finished(error=error))
         outcomes: list[Outcome] = []
+        adds: list[Add] = []
         finished: Finished | None = None
         while self._effects:
             effect = self._effects.popleft()
+            if isinstance(effect, Send) and type(effect.about) is Part:
+                adds.append((effect.bookie, effect.request, Answer(self, effect, self._ledger, effect.about)))
+                continue
+            if adds:
+                self._around.add(adds)
+                adds = []
             if isinstance(effect, Send):
                 self._send(effect)
             elif isinstance(effect, Settle):
@@ -208,20 +225,16 @@ class Driver:
                 finished = effect
             else:
                 self._carry_out(effect)
+        if adds:
+            self._around.add(adds)
         try:
-            settle_all(outcomes)
+            if outcomes:
+                settle_all(outcomes)
         finally:
             if self._after is not None:
                 self._after()
             if finished is not None:
                 self._finish(finished)
-
-    def _step(self, event: Event) -> Iterable[Effect]:
-        try:
-            return event()
-        except Exception as error:
-            logger.exception("ledger %d: a step of %s failed", self._ledger, type(self._machine).__name__)
-            return [Finished(error=error)]
 
     def _finish(self, last: Finished) -> None:
         while self._timers:
@@ -245,10 +258,6 @@ class Driver:
             self._around.work(self._load)
 
     def _send(self, send: Send) -> None:
-        bookie, request, about = send
-        if type(about) is Part:
-            self._around.send(bookie, request, Answer(self, send, request.ledger, about))
-            return
         machine = self._machine
         waiting = [send]
 
@@ -262,7 +271,7 @@ class Driver:
                 else:
                     self.post(lambda: machine.replied(send, answer))
 
-        self._around.send(bookie, request, take)
+        self._around.send(send.bookie, send.request, take)
 
     def acked(self) -> None:
         """OKs to ADDs have been noted where the machine looks for them (see `answers`)."""

@@ -235,7 +235,8 @@ class Ledger(Handle):
 
     def _progressed(self) -> None:
         """Something has happened to the writer."""
-        self._give_room()
+        if self._waiting_for_room:
+            self._give_room()
         if not self._telling and self._writer.has_lac_to_tell:
             self._telling = True
             self._around.wake_after(EXPLICIT_LAC_S, self._tell_lac)

@@ -22,8 +22,8 @@ from pyreplog.errors import (
     OutcomeUnknownError,
     ReplogError,
 )
-from pyreplog.ledger.driver import check_may_wait
-from pyreplog.ledger.merging import Adds
+from pyreplog.ledger.driver import Add, check_may_wait
+from pyreplog.ledger.merging import UNANSWERED_MAX, Adds
 from pyreplog.ledger.push import ENTRY_BYTES_MAX
 from pyreplog.ledger.status import BookieStatus
 from pyreplog.ledger.surroundings import Shared
@@ -124,6 +124,27 @@ class RemoteSurroundings(Shared):
             )
         except ReplogError as error:
             on_reply(error)
+
+    def add(self, adds: Sequence[Add]) -> None:
+        """What all are asked is encoded once."""
+        asked, head, size, deadline_us = None, b"", 0, self._deadline_us()
+        for bookie, request, answer in adds:
+            lane = self._adds.get((bookie, request.ledger)) or self._adds_to(bookie, request.ledger)
+            group = lane.alone(UNANSWERED_MAX, request, answer)
+            if group is None:
+                lane.send(request, answer)
+                continue
+            if request is not asked:
+                asked, head = request, encode_request(request)
+                size = len(head) + memoryview(request.records).nbytes
+            try:
+                channel = self._ready.get(bookie) or self._channel(bookie)
+                channel.ask((head, request.records), size, group, deadline_us)
+            except ReplogError as error:
+                group(error)
+
+    def _deadline_us(self) -> int:
+        return self.reactor.clock.monotonic_us() + int(self._request_timeout_s * 1e6)
 
     def _adds_to(self, bookie: str, ledger: int) -> Adds:
         if len(self._adds) >= _ADDS_MAX:

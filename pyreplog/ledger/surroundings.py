@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
+from pyreplog._native.answers import Answer
+from pyreplog._native.plainadd import PlainAdd, plain_request
 from pyreplog.ack import Ack
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.metrics import bookie_metrics
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import ClosedError, NotConnectedError, ReplogError
-from pyreplog.ledger.driver import Timer, check_may_wait
+from pyreplog.ledger.driver import Add, Timer, check_may_wait
 from pyreplog.ledger.effects import BadCopy
 from pyreplog.ledger.metrics import ClientCounts
 from pyreplog.ledger.placement import Candidate
@@ -75,6 +77,11 @@ class Shared:
         """Ask a bookie; `on_reply` is called, from any thread, maybe before this returns."""
         raise NotImplementedError
 
+    def add(self, adds: Sequence[Add]) -> None:
+        """`send`, of ADDs to several bookies."""
+        for bookie, request, answer in adds:
+            self.send(bookie, request, answer)
+
     def wait(self, ack: Ack[T], timeout: float | None = None) -> T:
         """`ack.result(timeout)`; the thread that waits may do the work it waits for. Errors: as `check_may_wait`."""
         if not ack.done():
@@ -130,6 +137,24 @@ class EmbeddedSurroundings(Shared):
             there.request(request, on_reply)
         except ReplogError as error:
             on_reply(error)
+
+    def add(self, adds: Sequence[Add]) -> None:
+        """What all are asked is looked at once."""
+        asked, plain = None, None
+        for bookie, request, answer in adds:
+            if request is not asked:
+                asked, plain = request, plain_request(request)
+            if plain is None or not self._add(bookie, plain, answer):
+                self.send(bookie, request, answer)
+
+    def _add(self, bookie: str, add: PlainAdd, answer: Answer) -> bool:
+        """False: nothing was done that may not be done again."""
+        there = self.bookies.get(bookie)
+        try:
+            stored = there is not None and there.add_plainly(add) is not None
+        except ReplogError:
+            return False
+        return stored and answer.stored()
 
     def bookie_statuses(self) -> list[BookieStatus]:
         return [BookieStatus(name, "", "", there.read_only, there.free_bytes) for name, there in self.bookies.items()]

@@ -248,9 +248,11 @@ class Connection:
     def _uncork(self) -> None:
         with self._lock:
             self._corked = False
-            if self.error is not None or not self._outbox.queued_bytes:
+            if not self._outbox.queued_bytes:
                 return
-            self._outbox.flush()
+            self._outbox.flush()  # last words, too
+            if self.error is not None:
+                return
             self._queue_grew()
         self._flushed()
 

@@ -119,7 +119,8 @@ class ServerConnection(Connection):
         if self._at_once is not None and not self._corked and not self._outbox.queued_bytes:
             answer = self._at_once(batch, self._requests)
             if answer is not None:
-                self.send(answer)
+                with self._lock:
+                    self._put((answer,), len(answer))
                 return
         taken, bad = batch.note(self._requests, REQUEST_BYTES)
         if taken:

@@ -195,11 +195,11 @@ class Reactor(Handle):
     def _before(self, timeout_s: float) -> float:
         """Seconds to sleep. From here on, whoever has something for the driver wakes it."""
         self._asleep = True
-        wait_s = self._timers.wait_s()
         if self._soon:
             return 0.0
-        if wait_s is not None and wait_s < timeout_s:
-            timeout_s = wait_s
+        next_us = self._timers.next_us
+        if next_us is not None:
+            timeout_s = max(0.0, min(timeout_s, (next_us - self.clock.monotonic_us()) / 1e6))
         if self._busy_s:
             return self._spin(timeout_s)
         return timeout_s
@@ -214,26 +214,23 @@ class Reactor(Handle):
         """Call back. Ctrl-C in a thread that drives while it waits for something of its own comes behind that: half a
         frame sent, or received, would cost the connection."""
         with uninterrupted:
-            self._call_back(events)
-
-    def _call_back(self, events: list[tuple[int, int]]) -> None:
-        callbacks = self._callbacks
-        for fd, mask in events:
-            callback = callbacks.get(fd)
-            if callback is not None:
-                try:
-                    callback(mask)
-                except Exception:
-                    logger.exception("a callback raised; its descriptor is not looked at any more")
-                    self.unregister(fd)
-            elif fd == self._eventfd:
-                self._drain_wakeups()
-        self._round += 1
-        if len(events) != 1 or self._round % _ROUNDS == 0 or events[0][0] == self._eventfd:
-            for timer in self._timers.due():
-                self._soon.append(timer.call)
-        if self._soon:
-            self._call_those_handed_over()
+            callbacks = self._callbacks
+            for fd, mask in events:
+                callback = callbacks.get(fd)
+                if callback is not None:
+                    try:
+                        callback(mask)
+                    except Exception:
+                        logger.exception("a callback raised; its descriptor is not looked at any more")
+                        self.unregister(fd)
+                elif fd == self._eventfd:
+                    self._drain_wakeups()
+            self._round += 1
+            if len(events) != 1 or self._round % _ROUNDS == 0 or events[0][0] == self._eventfd:
+                for timer in self._timers.due():
+                    self._soon.append(timer.call)
+            if self._soon:
+                self._call_those_handed_over()
 
     def _call_those_handed_over(self) -> None:
         """A call leaves the queue after it was made: Ctrl-C loses none."""

@@ -27,34 +27,36 @@ class Timer:
 class Timers:
     """The timers of a reactor: a timing wheel with a lock and a clock. Any thread."""
 
-    __slots__ = ("_clock", "_lock", "_wheel")
+    __slots__ = ("_clock", "_lock", "_wheel", "next_us")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = allocate_lock()
         self._wheel: TimingWheel[Timer] = TimingWheel(TICK_US)
+        self.next_us: int | None = None
+        """When something is due; None: nothing waits. An attribute because it is looked at for every message."""
 
     def add(self, delay_s: float, call: Callable[[], object]) -> tuple[Timer, bool]:
         """The timer, and whether it is the next one to go off."""
         timer = Timer(self, call, self._clock.monotonic_us() + int(delay_s * 1e6))
         with self._lock:
-            next_us = self._wheel.next_deadline_us()
+            next_us = self.next_us
             self._wheel.add(timer, timer._deadline_us)
+            self.next_us = self._wheel.next_deadline_us()
         return timer, next_us is None or timer._deadline_us < next_us
 
     def cancel(self, timer: Timer, deadline_us: int) -> bool:
         with self._lock:
-            return self._wheel.cancel(timer, deadline_us)
+            cancelled = self._wheel.cancel(timer, deadline_us)
+            self.next_us = self._wheel.next_deadline_us()
+        return cancelled
 
     def due(self) -> list[Timer]:
         """Those whose time has come; each is handed out once."""
-        next_us = self._wheel.next_deadline_us()
+        next_us = self.next_us
         if next_us is None or next_us > (now_us := self._clock.monotonic_us()):
             return []
         with self._lock:
-            return self._wheel.expire(now_us)
-
-    def wait_s(self) -> float | None:
-        """Seconds until something is due; None: nothing waits."""
-        next_us = self._wheel.next_deadline_us()
-        return None if next_us is None else max(0.0, (next_us - self._clock.monotonic_us()) / 1e6)
+            due = self._wheel.expire(now_us)
+            self.next_us = self._wheel.next_deadline_us()
+        return due

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyreplog.bookie.protocol import Kind, Reply, Request
 from pyreplog.errors import DisconnectedError
 from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.driver import Add
 from pyreplog.metadata.store import MetadataStore
 
 OnReply = Callable[[Reply | Exception], None]
@@ -26,7 +27,12 @@ class Meddler:
         self._held: deque[tuple[str, Request, OnReply]] = deque()
         self.seen: list[tuple[str, Request]] = []
         self.came = threading.Condition()
-        self._around.send = self.send
+        self._around.send, self._around.add = self.send, self.add
+
+    def add(self, adds: Sequence[Add]) -> None:
+        """One by one, by the longer way."""
+        for one in adds:
+            self.send(*one)
 
     def send(self, bookie: str, request: Request, on_reply: OnReply) -> None:
         with self.came:

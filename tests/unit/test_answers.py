@@ -207,3 +207,22 @@ def test_a_tracker_comes_to_the_same_as_one_that_python_tells(seed: int) -> None
                 twin.ack_range(place, first, last)
     assert [tracker.awaited(i) for i in range(3)] == [twin.awaited(i) for i in range(3)]
     assert tracker.lac == twin.lac
+
+
+def test_an_ok_without_a_reply_counts_as_one_with_it() -> None:
+    driver, tracker = Driver(), tracker_of(3, 3, 2, lap=0)
+    answers = [Answer(driver, index, LEDGER, Part(tracker, index, 0, 0)) for index in range(3)]
+    assert answers[0].stored() and driver.acks == 0
+    assert answers[1].stored() and driver.acks == 1 and tracker.lac == 0
+    tracker.mute(2)
+    assert not answers[2].stored() and driver.acks == 1 and not driver.answers
+
+
+def test_a_request_goes_alone_when_nothing_waits_before_it() -> None:
+    way, request = Way(), (1, LEDGER, 4, 9)
+    group = way.alone(1, request, "whom")
+    assert group is not None and (group.ledger, group.first, group.last) == (LEDGER, 4, 9)
+    assert group.adds == ((request, "whom"),) and way.unanswered == 1
+    assert way.alone(1, request, "whom") is None and way.unanswered == 1
+    way.waits = True
+    assert way.alone(2, request, "whom") is None

@@ -12,7 +12,7 @@ from benchmarks.rows.ledgers.pipelined import QUORUMS
 from benchmarks.sampling import interleave
 
 _SIZE = 100
-_BATCHES = 256
+_ENTRIES = 512 * BATCH
 
 
 def synced(plan: Plan) -> Section:
@@ -31,7 +31,7 @@ def synced(plan: Plan) -> Section:
 
 def _batches(plan: Plan, side: Bookies) -> Comparison:
     """Batches one behind the other."""
-    count = plan.scaled(_BATCHES, 16)
+    count = plan.scaled(_ENTRIES, 16 * BATCH) // BATCH
     with bare_ledger(plan, "synced", _SIZE, batch=BATCH, in_turn=True) as bare:
         turns = Turns(side, _SIZE, QUORUMS, "synced")
         found = interleave(

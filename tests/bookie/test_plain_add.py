@@ -1,0 +1,169 @@
+"""An ADD that nothing speaks against takes fewer steps; all it does is what `handle` would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyreplog._native.frame import FrameParser, encode
+from pyreplog._native.plainadd import PlainAdd, plain_add, plain_request
+from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.protocol import Flag, Request, Status, decode_reply, encode_request
+from pyreplog.errors import WrongTypeError
+from pyreplog.ledger.cluster import Cluster
+from tests.bookie.asking import LEDGER, OTHER_KEY, Node, add, entries_in, last, read, records_of, wait_lac
+
+_NUMBER = 77
+
+
+def _found(request: Request, number: int = _NUMBER) -> PlainAdd | None:
+    body = encode_request(request) + bytes(request.records)
+    return plain_add(FrameParser().feed(encode(number, body)))
+
+
+def _plain(*entries: int, **more: object) -> PlainAdd:
+    found = _found(add(*entries, flags=Flag.UNSYNCED, **more))  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def _begun(*, staged: bool = False) -> Node:
+    """A ledger with entries 0 and 1."""
+    node = Node(staged=staged)
+    node.ask(add(0, 1, flags=Flag.UNSYNCED))
+    return node
+
+
+def test_it_is_stored_counted_and_answered_as_any_other() -> None:
+    quick, slow = _begun(), _begun()
+    added = _plain(2, 3)
+    lac = quick.bookie.add_plainly(added)
+    reply = slow.ask(add(2, 3, flags=Flag.UNSYNCED))
+    assert lac is not None
+    ((number, body),) = FrameParser().feed(added.ok(lac))
+    assert (number, decode_reply(body)) == (_NUMBER, reply)
+    assert entries_in(quick.ask(read(0, 9))) == [0, 1, 2, 3]
+    slow.ask(read(0, 9))
+    assert quick.ask(last()) == slow.ask(last())
+    assert vars(quick.bookie.counts)["replies"] == vars(slow.bookie.counts)["replies"]
+    assert vars(quick.bookie.counts)["requests"] == vars(slow.bookie.counts)["requests"]
+    assert quick.bookie.counts.added_entries == slow.bookie.counts.added_entries == 4
+    assert quick.bookie.counts.added_bytes == slow.bookie.counts.added_bytes
+
+
+def test_it_tells_those_who_wait_for_the_lac() -> None:
+    node = _begun()
+    waiting = node.send(wait_lac(0))
+    node.bookie.add_plainly(_plain(2, lac=1))
+    (reply,) = waiting
+    assert (reply.status, reply.lac) == (Status.OK, 1)
+
+
+def _fence(node: Node) -> None:
+    node.ask(last(fence=True))
+
+
+def _delete(node: Node) -> None:
+    node.bookie.forget(LEDGER)
+
+
+def _fill(node: Node) -> None:
+    node.log.full = True
+
+
+def _poison(node: Node) -> None:
+    node.log.poisoned = True
+
+
+def _nothing(node: Node) -> None:
+    assert node.bookie.failure is None
+
+
+_OBSTACLES: dict[str, tuple[Callable[[Node], None], Request]] = {
+    "the ledger is fenced": (_fence, add(2, flags=Flag.UNSYNCED)),
+    "the ledger was deleted": (_delete, add(2, flags=Flag.UNSYNCED)),
+    "the disk is full": (_fill, add(2, flags=Flag.UNSYNCED)),
+    "the log has failed": (_poison, add(2, flags=Flag.UNSYNCED)),
+    "another's key": (_nothing, add(2, flags=Flag.UNSYNCED, key=OTHER_KEY)),
+    "a ledger never seen": (_nothing, add(2, ledger=8, flags=Flag.UNSYNCED)),
+    "an entry that is there": (_nothing, add(1, flags=Flag.UNSYNCED)),
+    "damaged": (
+        _nothing,
+        add(2, flags=Flag.UNSYNCED)._replace(records=records_of(2)[:-1] + bytes((records_of(2)[-1] ^ 1,))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _OBSTACLES)
+def test_what_speaks_against_it_is_left_to_handle(name: str) -> None:
+    meet, request = _OBSTACLES[name]
+    node, other = _begun(), _begun()
+    meet(node)
+    meet(other)
+    found = _found(request)
+    assert found is not None and node.bookie.add_plainly(found) is None
+    assert node.ask(request) == other.ask(request)
+    assert vars(node.bookie.counts)["replies"] == vars(other.bookie.counts)["replies"]
+
+
+def test_what_waits_for_a_sync_is_left_to_handle() -> None:
+    assert _begun(staged=True).bookie.add_plainly(_plain(2)) is None
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        add(2),
+        add(2, flags=Flag.UNSYNCED | Flag.RECOVERY),
+        read(0, 1),
+        add(2, flags=Flag.UNSYNCED)._replace(records=b""),
+        add(2, flags=Flag.UNSYNCED)._replace(records=records_of(2)[:-8]),
+        add(2, flags=Flag.UNSYNCED)._replace(ledger=LEDGER + 1),
+        add(2, flags=Flag.UNSYNCED)._replace(first=3, last=3),
+        add(2, flags=Flag.UNSYNCED)._replace(run=2, step=2),
+        add(2, flags=Flag.UNSYNCED)._replace(records=records_of(*range(2000))),
+    ],
+)
+def test_other_requests_are_none(request_: Request) -> None:
+    assert _found(request_) is None
+
+
+def test_bodies_that_are_no_request_are_none() -> None:
+    assert _found(add(2, flags=Flag.UNSYNCED), number=-1) is None
+    good = encode_request(add(2, flags=Flag.UNSYNCED))
+    assert all(plain_add(FrameParser().feed(encode(1, good[:size]))) is None for size in range(len(good) + 1))
+    two = encode(1, b"x") + encode(2, b"y")
+    assert plain_add(FrameParser().feed(two)) is None and plain_add(FrameParser().feed(b"")) is None
+
+
+def test_a_request_in_this_process_is_looked_at_in_the_same_way() -> None:
+    request = add(2, 3, flags=Flag.UNSYNCED)
+    found, framed = plain_request(request), _found(request)
+    assert found is not None and framed is not None
+    for name in ("ledger", "first", "last", "key", "flags", "count", "highest", "lac", "nbytes"):
+        assert getattr(found, name) == getattr(framed, name)
+    assert found.records == framed.records == request.records
+    assert plain_request(add(2)) is None and plain_request(read(0, 1)) is None
+    assert plain_request(request._replace(ledger=8)) is None
+    with pytest.raises(WrongTypeError):
+        plain_request(request._replace(records="text"))
+
+
+def test_a_cluster_in_one_process_appends_by_this_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int | None] = []
+
+    def note(bookie: LocalBookie, plain: PlainAdd) -> int | None:
+        taken.append(genuine(bookie, plain))
+        return taken[-1]
+
+    genuine = LocalBookie.add_plainly
+    monkeypatch.setattr(LocalBookie, "add_plainly", note)
+    with Cluster.embedded(tmp_path, bookies=3, durability="appended") as cluster:
+        with cluster.create_ledger(3, 3, 2, durability="appended") as ledger:
+            assert [ledger.append(b"%d" % n) for n in range(3)] == [0, 1, 2]
+        with cluster.open_ledger(ledger.id) as reader:
+            assert [value for batch in reader.read() for value in batch.values()] == [b"0", b"1", b"2"]
+    assert taken[:3] == [None] * 3, "the ledger's key comes first"
+    assert taken[3:] == [0] * 3 + [1] * 3
