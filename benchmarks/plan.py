@@ -20,7 +20,8 @@ class Plan:
 
     directory: every file is made below it, so its file system is the one measured. budget: seconds of measuring per
     row. rounds: at least so many turns of each side. segment_bytes: of our logs, and of the bare files beside them.
-    full: write FULL_BYTES in the tail-latency row, whatever the budget.
+    full: write FULL_BYTES in the tail-latency row, whatever the budget; and all that the rows of replicas take in full.
+    rocketmq: run RocketMQ's store, which Maven fetches, beside the stream.
     """
 
     directory: Path
@@ -28,6 +29,7 @@ class Plan:
     rounds: int = 5
     segment_bytes: int = 64 << 20
     full: bool = False
+    rocketmq: bool = False
 
     @classmethod
     def tiny(cls, directory: Path) -> Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -35,6 +36,11 @@ class Job:
         if not line:
             raise RuntimeError(f"job {self._name} ended with status {self._process.wait()} and no answer")
         return json.loads(line)
+
+    def has_answered(self, timeout_s: float) -> bool:
+        """Whether its next line is there, after so long at most; of a job that says one line to each word."""
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], timeout_s)[0])
 
     def ask(self, word: str) -> None:
         """Say a line to it."""

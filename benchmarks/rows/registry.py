@@ -1,16 +1,27 @@
-"""All rows, in the order of the goals."""
+"""All rows, in the order of the goals; and the bounds of goals that are not met."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
+from benchmarks.bounds.call import call
+from benchmarks.bounds.copies import copies
+from benchmarks.bounds.interruptions import interruptions
+from benchmarks.bounds.roundtrip import roundtrip
+from benchmarks.bounds.threads import threads
 from benchmarks.plan import Plan
 from benchmarks.proc import Load
 from benchmarks.result import Section
 from benchmarks.rows.append import batches, single
 from benchmarks.rows.follower import follower
 from benchmarks.rows.fresh import fresh
+from benchmarks.rows.ha.fanout import fanout
+from benchmarks.rows.ha.live import live
+from benchmarks.rows.ha.memory import memory as ha_memory
+from benchmarks.rows.ha.redis import redis
+from benchmarks.rows.ha.stream import stream
+from benchmarks.rows.ha.sync import sync
 from benchmarks.rows.ledgers.backlog import backlog
 from benchmarks.rows.ledgers.embedded import embedded
 from benchmarks.rows.ledgers.latency import latency
@@ -51,12 +62,27 @@ ROWS: dict[str, Row] = {
     "ledgers-recovery": ledger_recovery,
     "ledgers-memory": backlog,
     "ledgers-peers": ledger_peers,
+    "ha-stream": stream,
+    "ha-live": live,
+    "ha-sync": sync,
+    "ha-fanout": fanout,
+    "ha-redis": redis,
+    "ha-memory": ha_memory,
+}
+
+
+BOUNDS: dict[str, Row] = {
+    "bound-call": call,
+    "bound-interruptions": interruptions,
+    "bound-threads": threads,
+    "bound-roundtrip": roundtrip,
+    "bound-copies": copies,
 }
 
 
 def measure(name: str, plan: Plan) -> Section:
-    """One row, and what else the machine did meanwhile."""
+    """One row or bound, and what else the machine did meanwhile."""
     load, begin = Load(), time.monotonic()
-    section = ROWS[name](plan)
+    section = (ROWS | BOUNDS)[name](plan)
     section.others, section.seconds = load.others(), time.monotonic() - begin
     return section

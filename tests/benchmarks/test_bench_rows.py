@@ -16,7 +16,7 @@ from benchmarks.plan import Plan
 from benchmarks.result import Section
 from benchmarks.rows import peers as peers_row
 from benchmarks.rows.ledgers import peers as replicated_row
-from benchmarks.rows.registry import ROWS, measure
+from benchmarks.rows.registry import BOUNDS, ROWS, measure
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OurLedger, "settings", OurLedger.settings | {"segment_bytes": 1 << 20})
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if name not in ("peers", "ledgers-peers")])
+@pytest.mark.parametrize("name", [name for name in ROWS | BOUNDS if name not in ("peers", "ledgers-peers")])
 def test_row(name: str, tmp_path: Path) -> None:
     section = measure(name, Plan.tiny(tmp_path))
     check(section)
