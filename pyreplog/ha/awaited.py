@@ -31,7 +31,6 @@ class Awaited:
         """Why the commit point moves no more."""
         self._reached, self._offer, self._timeout_us, self._clock = reached, offer, timeout_us, clock
         self._purgatory = Purgatory()
-        self._purgatory.advance_and_drain(_COMMITTED, reached)
         self._watches: deque[tuple[int, Watch]] = deque()  # with their deadlines: all wait equally long
         self._rounds: dict[AbstractEventLoop, _Round] = {}
 
@@ -65,9 +64,12 @@ class Awaited:
             self.watch(position, ack)
 
     def watch(self, position: int, ack: Ack[Any]) -> None:
-        """Of an append that somebody offers."""
+        """Of an append that somebody offers. Check-watch-check, as the purgatory itself: it is told nothing while there
+        are no acks."""
         watch = self._purgatory.watch(_COMMITTED, position, ack)
         self._watches.append((self._clock.monotonic_us() + self._timeout_us, watch))
+        if self._reached >= position:
+            self._purgatory.advance_and_drain(_COMMITTED, self._reached)
 
     def _end_round(self, loop: AbstractEventLoop) -> None:
         self._watch_together(loop)
@@ -86,7 +88,8 @@ class Awaited:
     def advance(self, position: int) -> None:
         """The commit point is there now. Completes nothing: call `drain`, without locks."""
         self._reached = position
-        self._purgatory.advance(_COMMITTED, position)
+        if self._watches:
+            self._purgatory.advance(_COMMITTED, position)
 
     def drain(self) -> None:
         self._purgatory.drain()

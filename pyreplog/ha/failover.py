@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyreplog.errors import KeyExistsError, LeaseLostError, ReplogError
+from pyreplog.errors import InvalidArgumentError, KeyExistsError, LeaseLostError, ReplogError
 from pyreplog.handles import Handle
 from pyreplog.metadata.lease import Lease
 from pyreplog.metadata.store import MetadataStore
@@ -112,12 +112,14 @@ class Failover(Handle):
         self._wake.set()
 
     def _learn(self) -> None:
-        found: dict[str, str] = {}
         for name in self._store.list(f"{self._root}/nodes"):
             there = self._store.get(f"{self._root}/nodes/{name}")
-            if there is not None and name != self._node.name:
-                found[name] = there.value.decode("utf-8", "replace")
-        self._node.learn_peers(found)
+            if there is None or name == self._node.name:
+                continue
+            try:
+                self._node.learn_peers({name: there.value.decode("utf-8", "replace")})
+            except InvalidArgumentError as error:
+                logger.error("%s/nodes/%s: %s", self._root, name, error)
 
     def _holder(self) -> tuple[str, str] | None:
         """(name, address) of who holds the lease."""

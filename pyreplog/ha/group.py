@@ -114,7 +114,7 @@ class Group:
     @property
     def replicated(self) -> Mark | None:
         """The highest mark that the master and enough replicas have; None: no record of this term."""
-        mark = min(self.own, *(self._reached_by(quorum) for quorum in self.members.quorums))
+        mark = min([self.own, *[self._reached_by(quorum) for quorum in self.members.quorums]])
         return mark if mark.position > self._term_start.position else None
 
     def _reached_by(self, quorum: Quorum) -> Mark:

@@ -43,7 +43,7 @@ PROBE_US = 2_000_000
 """Members that do not follow are asked so often whether there is a newer master."""
 
 TELL_S = 0.002
-"""A commit point that no data follows is told after so long."""
+"""Replicas hear of the commit point after so long, and at the end: with each piece of data would cost as much again."""
 
 Asks = Callable[[str, Prepare, OnAnswer], object]
 """(member, what to ask, who is told the answer)."""
@@ -70,8 +70,8 @@ class Master:
         timeout_us = self._config.ack_timeout_ms * 1000
         self._awaited = Awaited(committed.position, self.offer, timeout_us, context.clock)
         self._followers: dict[Connection, Follower] = {}
-        self._told = self.group.commit
         self._telling = False
+        self._least = self._config.group.min_in_sync
         self._fenced: Term | None = None
         self._syncer: Syncer | None = None
         self._unstored: OSError | None = None  # why members were not stored
@@ -138,7 +138,7 @@ class Master:
             raise InvalidArgumentError("an event loop, or a callback, must not wait: await what submit gives")
 
     def _admit(self) -> None:
-        if self._fenced is not None or self._config.group.min_in_sync:
+        if self._fenced is not None or self._least:
             with self._lock:
                 self.group.admit(self._context.now_us)
 
@@ -201,7 +201,7 @@ class Master:
         self._do(lambda now_us: self._joined(connection, join, now_us))
         follower = self._followers.get(connection)
         if follower is not None:
-            follower.tell(self._told)
+            follower.tell(self.group.commit)
             follower.sender.pump()
 
     def _joined(self, connection: Connection, join: Join, now_us: int) -> list[Effect]:
@@ -333,15 +333,15 @@ class Master:
     def _committed(self, mark: Mark) -> None:
         self.log.show_up_to(*mark)
         self._awaited.advance(mark.position)
-        self._told = self.group.commit
         if not self._telling and self._followers and not self._closed:
             self._telling = True
             self._context.reactor.call_later(TELL_S, weakly(self._tell_all))
 
     def _tell_all(self) -> None:
         self._telling = False
+        commit = self.group.commit
         for follower in list(self._followers.values()):
-            follower.tell(self._told)
+            follower.tell(commit)
 
     def _tell_fenced(self, term: Term | None) -> None:
         if term is not None:
@@ -368,7 +368,6 @@ class Master:
             floor = self.group.floor(now_us)
             self.log.retention_floor = 1 << 62 if floor is None else floor
             self.group.trimmed(start_of(self.log))
-            self._told = self.group.commit
             absent = self.group.absent() if now_us - self._probed_us >= PROBE_US and self._fenced is None else []
             if absent:
                 self._probed_us = now_us
@@ -386,7 +385,7 @@ class Master:
         error: ReplogError = DeposedError("the master was closed while this append waited", self.group.term)
         self._awaited.fail(error)
         for connection, follower in list(self._followers.items()):
-            follower.tell(self._told)
+            follower.tell(self.group.commit)
             follower.sender.closed()
             connection.close()
         self.log.close()

@@ -41,8 +41,6 @@ class Snapshots(RealFiles):
         copy = self.folder / f"{len(self.copies):03d}-{what}"
         claims = (names.TAIL, names.CHECKPOINT)  # other threads write: what these say has to be in the rest
         found = sorted(self.directory.rglob("*"), key=lambda path: path.name not in claims)
-            self.directory.rglob("*"), key=lambda path: path.name != names.TAIL
-        )  # what it says is in the rest
         for path in found:
             with suppress(FileNotFoundError):  # made ready for later, by another thread
                 if path.is_file():

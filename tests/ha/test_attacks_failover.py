@@ -101,6 +101,16 @@ def test_a_master_that_nobody_can_read_is_none(stack: ExitStack, store: Metadata
     looks(failover, lambda: node.followed and node.followed[-1] == "127.0.0.1:7002")
 
 
+def test_a_node_that_nobody_can_reach_is_passed_over(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
+    a = Lab(tmp_path, stack).replica("a")
+    store.create("/ha/orders/nodes/b", b"nowhere")
+    store.create("/ha/orders/nodes/c", b"127.0.0.1:7003")
+    store.create(MASTER, b'["c", "127.0.0.1:7003"]')
+    failover = keep(stack, a, store)
+    looks(failover, lambda: a.stats()["master"] == "127.0.0.1:7003")
+    assert a._peers.addresses == {"c": "127.0.0.1:7003"}
+
+
 def test_a_master_whose_disk_failed_gives_the_lease_up(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
     lab = Lab(tmp_path, stack)
     a = lab.master(members="a", sync_replicas=0)

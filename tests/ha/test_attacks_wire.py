@@ -193,6 +193,16 @@ def test_a_second_join_is_refused(lab: Lab, reactor: Reactor) -> None:
     until(lambda: not a._master._followers)
 
 
+def test_last_words_are_heard(lab: Lab, reactor: Reactor) -> None:
+    """Also when what they answer came together with something else: what is sent meanwhile leaves together."""
+    a = lab.master(members="ab", sync_replicas=0)
+    with Stranger(reactor, a.address, "z") as stranger:
+        stranger.say(protocol.encode(join(a, "z")), protocol.encode(Progress(ORIGIN, ORIGIN)))
+        until(lambda: stranger.ended)
+    refusal = protocol.decode(stranger.heard[0][1])
+    assert isinstance(refusal, Refuse) and refusal.code == protocol.Code.NOT_A_MEMBER
+
+
 def test_progress_from_the_future_is_not_counted(lab: Lab, reactor: Reactor) -> None:
     a = lab.master(members="ac", sync_replicas=1, ack_timeout_ms=50)
     with Stranger(reactor, a.address) as stranger:

@@ -1,0 +1,215 @@
+"""Nodes that are interrupted, forked, fail to open, or are closed in the middle: nothing stays behind, nothing hangs."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from pyreplog import ha
+from pyreplog.errors import ClosedError, DeposedError, ForkedError, ReplicaError, ReplogError
+from pyreplog.ha import protocol
+from pyreplog.ha.terms import TERMS
+from pyreplog.net.reactor import Reactor
+from tests.ha.nodes import Lab, level, until, values
+from tests.ha.test_attacks import faulty_replica
+from tests.ha.test_attacks_wire import Stranger, join
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with ExitStack() as stack:
+        yield Lab(tmp_path, stack)
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("pyreplog")}
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def spoil_terms(folder: Path) -> None:
+    (folder / TERMS).write_bytes(b"no terms")
+
+
+def spoil_log(folder: Path) -> None:
+    segment = next(folder.glob("*.log"))
+    data = bytearray(segment.read_bytes())
+    data[:64] = bytes(64)
+    segment.write_bytes(data)
+
+
+@pytest.mark.parametrize("spoil", [spoil_terms, spoil_log])
+def test_what_cannot_be_opened_leaves_nothing(lab: Lab, spoil: Callable[[Path], None]) -> None:
+    a = lab.master(members="a", sync_replicas=0)
+    a.append(b"one")
+    lab.close(a)
+    spoil(lab.folder / "a")
+    before, open_before = threads(), descriptors()
+    for _ in range(5):
+        with pytest.raises(ReplogError):
+            lab.master("a")
+        with pytest.raises(ReplogError):
+            lab.replica("a")
+    until(lambda: threads() <= before)
+    assert descriptors() <= open_before
+
+
+def test_a_port_that_is_taken_leaves_nothing(lab: Lab) -> None:
+    a = lab.master(members="a", sync_replicas=0)
+    port = int(a.address.rpartition(":")[2])
+    before, open_before = threads(), descriptors()
+    for _ in range(5):
+        with pytest.raises(OSError):
+            lab.master("b", port=port)
+    until(lambda: threads() <= before)
+    assert descriptors() <= open_before
+
+
+def test_roles_that_change_leave_nothing(lab: Lab) -> None:
+    a = lab.master(members="ab", sync_replicas=0)
+    b = lab.replica("b", a)
+    a.append(b"one")
+    level(a, b)
+    counts = []
+    for _ in range(4):
+        b.promote()
+        until(lambda: a.role == "replica")
+        a.follow(b.address)
+        until(lambda: a.log.tail.end == b.log.tail.end)
+        a.promote()
+        until(lambda: b.role == "replica")
+        b.follow(a.address)
+        until(lambda: a.log.tail.end == b.log.tail.end)
+        until(lambda: "pyreplog-rejoin" not in threads())
+        counts.append(descriptors())
+    gc.collect()  # mapped pages of closed logs
+    until(lambda: descriptors() <= counts[0] + 4)
+    assert len([thread for thread in threading.enumerate() if thread.name.startswith("pyreplog")]) < 20
+
+
+def test_ctrl_c_while_an_append_waits(lab: Lab) -> None:
+    a = lab.master(members="ab", ack_timeout_ms=60_000)
+
+    def interrupt() -> None:
+        until(lambda: a.log.tail.end_entry == 1 and a._context.reactor._baton.lent())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        a.append(b"interrupted")
+    thread.join()
+    b = lab.replica("b", a)
+    a.append(b"more")
+    level(a, b)
+    assert values(b) == [b"interrupted", b"more"]
+
+
+@pytest.mark.parametrize("name", ["members", "terms"])
+def test_ctrl_c_while_it_is_promoted(lab: Lab, name: str) -> None:
+    a = lab.master()
+    b, files = faulty_replica(lab, "b", a)
+    c = lab.replica("c", a)
+    a.append(b"one")
+    level(a, b, c)
+    lab.close(a)
+
+    def interrupt(path: Path) -> None:
+        if path.name == name and threading.current_thread() is threading.main_thread():
+            files.before = lambda path: None  # type: ignore[method-assign]
+            signal.raise_signal(signal.SIGINT)
+
+    files.before = interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        b.promote()
+    assert b.role == "replica"
+    assert b.promote() == ""
+    c.follow(b.address)
+    b.append(b"two")
+    level(b, c)
+
+
+def test_a_forked_child_is_refused(lab: Lab) -> None:
+    a = lab.master(members="ab", sync_replicas=0)
+    b = lab.replica("b", a)
+    a.append(b"one")
+    child = os.fork()
+    if not child:
+        refused = 0
+        for call in (lambda: a.append(b"of the child"), lambda: a.replication(), lambda: b.promote(), lambda: b.log):
+            try:
+                call()
+            except ForkedError:
+                refused += 1
+        a.close()
+        b.close()
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+    a.append(b"two")
+    level(a, b)
+    assert values(b) == [b"one", b"two"]
+
+
+def test_closing_tells_who_waits_and_refuses_what_comes_after(lab: Lab) -> None:
+    a = lab.master(members="ab", ack_timeout_ms=60_000)
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            a.append(b"waits")
+        except ReplogError as error:
+            errors.append(error)
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    until(lambda: a.log.tail.end_entry == 4)
+    ack = a.submit(b"waits, too")
+    lab.close(a)
+    for worker in workers:
+        worker.join(20)
+    assert [type(error) for error in errors] == [DeposedError] * 4
+    assert isinstance(ack.exception(20), DeposedError)
+    for call in (lambda: a.append(b"late"), lambda: a.submit(b"late"), lambda: a.log, a.stats, a.replication):
+        with pytest.raises(ClosedError):
+            call()
+    a.close()
+
+
+def test_many_connections(lab: Lab) -> None:
+    """300 observers that join, and leave together."""
+    a = lab.master(members="ab", sync_replicas=1)
+    b = lab.replica("b", a)
+    a.append(b"one")
+    with Reactor() as reactor, ExitStack() as stack:
+        reactor.start()
+        strangers = [stack.enter_context(Stranger(reactor, a.address, f"x{i}")) for i in range(300)]
+        for i, stranger in enumerate(strangers):
+            stranger.say(protocol.encode(join(a, f"x{i}", observer=True)))
+        until(lambda: len(a.replication().replicas) == 301)
+        for i in range(20):
+            a.append(b"%d" % i)
+        level(a, b)
+    until(lambda: len(a.replication().replicas) == 1)
+    assert a._master is not None
+    until(lambda: len(a._master._followers) == 1)  # type: ignore[union-attr]
+
+
+def test_a_copy_is_no_master(lab: Lab) -> None:
+    a = lab.master(members="ab", sync_replicas=0)
+    b = lab.replica("b", a)
+    level(a, b)
+    lab.close(b)
+    before = threads()
+    with pytest.raises(ReplicaError):
+        ha.open_master(lab.folder / "b", name="b", **lab._settings({}))
+    assert threads() <= before
