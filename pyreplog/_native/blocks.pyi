@@ -3,6 +3,7 @@ from typing import Final, final
 KEPT_MAX: Final[int]
 
 def kept_bytes() -> int: ...
+
 @final
 class Block:
     def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises: made by those who fill them

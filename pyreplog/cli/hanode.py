@@ -18,9 +18,9 @@ from pyreplog.cli.output import print_json
 from pyreplog.config import DURABILITIES, LogConfig
 from pyreplog.errors import InvalidArgumentError, PromotionRefusedError
 from pyreplog.ha.failover import LEASE_S, Failover
-from pyreplog.ha.group import ACK_MODES, GroupConfig
 from pyreplog.ha.metrics import node_metrics
 from pyreplog.ha.node import Node
+from pyreplog.ha.protocol.group import ACK_MODES, GroupConfig
 from pyreplog.log.replica import is_replica
 from pyreplog.metadata.url import open_store
 from pyreplog.metrics import MetricsServer

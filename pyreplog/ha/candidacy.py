@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from pyreplog.ack import Ack
 from pyreplog.errors import HigherTermError, ReplogError
 from pyreplog.ha.context import Context, ends_of
-from pyreplog.ha.effects import StorePromise
-from pyreplog.ha.election import Ask, Effect, Election, Won
-from pyreplog.ha.mark import Mark
 from pyreplog.ha.peers import Peers
-from pyreplog.ha.protocol import Decline, Message, Promise
+from pyreplog.ha.protocol.effects import StorePromise
+from pyreplog.ha.protocol.election import Ask, Effect, Election, Won
+from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.messages import Decline, Message, Promise
+from pyreplog.ha.protocol.terms import Term, Terms
 from pyreplog.ha.replica import ends_of_replica
-from pyreplog.ha.terms import Term, Terms
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.mirrorlog import MirrorLog, canonical
 

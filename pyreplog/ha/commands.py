@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pyreplog.errors import InvalidMessageError, ReplogError
-from pyreplog.ha import protocol
-from pyreplog.ha.fields import TEXT_BYTES_MAX
-from pyreplog.ha.protocol import Command, Status
+from pyreplog.ha.protocol import messages
+from pyreplog.ha.protocol.fields import TEXT_BYTES_MAX
+from pyreplog.ha.protocol.messages import Command, Status
 from pyreplog.ha.status import describe
 from pyreplog.net.inflight import ServerConnection
 
@@ -61,7 +61,7 @@ def obey(node: Node, connection: ServerConnection, number: int, command: Command
     except Exception as error:
         logger.exception("%s: a command failed", node.name)
         answer = _failure(error)
-    connection.reply(number, protocol.encode(Status(json.dumps(answer).encode())))
+    connection.reply(number, messages.encode(Status(json.dumps(answer).encode())))
 
 
 def _failure(error: Exception) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pyreplog._native.frame import DEFAULT_MAX_BODY
 from pyreplog.config import LogConfig, Settings
 from pyreplog.errors import ConfigError
-from pyreplog.ha.fields import NAME_BYTES_MAX
-from pyreplog.ha.group import GroupConfig
+from pyreplog.ha.protocol.fields import NAME_BYTES_MAX
+from pyreplog.ha.protocol.group import GroupConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from pyreplog._native.landing import marks_of
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ha.config import NodeConfig
-from pyreplog.ha.mark import Mark
-from pyreplog.ha.members import MembersFile
-from pyreplog.ha.terms import TermsFile
+from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.members import MembersFile
+from pyreplog.ha.protocol.terms import TermsFile
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import Files
 from pyreplog.net.handshake import Identity, Secret

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pyreplog._native.tail import PAGE, Tail
 from pyreplog.ha.context import Context
-from pyreplog.ha.fields import FieldWriter
-from pyreplog.ha.terms import Term, write_term
+from pyreplog.ha.protocol.fields import FieldWriter
+from pyreplog.ha.protocol.terms import Term, write_term
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import names, replica
 from pyreplog.log.commitlog import CommitLog

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, TypeVar
 from pyreplog._native.frame import CONTROL_OFFSET, encode
 from pyreplog.ack import Ack
 from pyreplog.errors import DeposedError, DisconnectedError, InvalidArgumentError, ReplogError
-from pyreplog.ha import protocol
 from pyreplog.ha.awaited import Awaited
-from pyreplog.ha.chain import refuse
 from pyreplog.ha.context import Context, ends_of, start_of
-from pyreplog.ha.effects import Committed, Effect, Fenced, HangUp, ModeChanged, StoreMembers, Tell
-from pyreplog.ha.follower import Follower
-from pyreplog.ha.group import Group, GroupStats
-from pyreplog.ha.joining import Source
-from pyreplog.ha.mark import Mark
-from pyreplog.ha.members import Members
 from pyreplog.ha.peers import OnAnswer
-from pyreplog.ha.protocol import Accept, Decline, Join, Message, Prepare, Progress, Stored
-from pyreplog.ha.sender import Sender
-from pyreplog.ha.syncer import Syncer
-from pyreplog.ha.terms import Term
-from pyreplog.ha.throttle import Throttle
+from pyreplog.ha.protocol import messages
+from pyreplog.ha.protocol.effects import Committed, Effect, Fenced, HangUp, ModeChanged, StoreMembers, Tell
+from pyreplog.ha.protocol.group import Group, GroupStats
+from pyreplog.ha.protocol.joining import Source
+from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.members import Members
+from pyreplog.ha.protocol.messages import Accept, Decline, Join, Message, Prepare, Progress, Stored
+from pyreplog.ha.protocol.terms import Term
+from pyreplog.ha.stream.chain import refuse
+from pyreplog.ha.stream.follower import Follower
+from pyreplog.ha.stream.sender import Sender
+from pyreplog.ha.stream.syncer import Syncer
+from pyreplog.ha.stream.throttle import Throttle
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.net.connection import Connection
 from pyreplog.net.sockets import weakly
@@ -318,7 +318,7 @@ class Master:
         return file.members == members
 
     def _tell(self, connection: Connection, message: Message) -> None:
-        connection.send(encode(CONTROL_OFFSET, protocol.encode(message)))
+        connection.send(encode(CONTROL_OFFSET, messages.encode(message)))
         if isinstance(message, Accept):
             sender = Sender(
                 self._context.reactor, connection, self.log, message.resume.position,

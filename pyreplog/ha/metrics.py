@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyreplog.errors import NotMasterError
 from pyreplog.ha.context import start_of
-from pyreplog.ha.group import GroupStats
-from pyreplog.ha.standing import StandingStats
+from pyreplog.ha.protocol.group import GroupStats
+from pyreplog.ha.protocol.standing import StandingStats
 from pyreplog.ha.voting import _ends
 from pyreplog.metrics import Labels, Metric
 

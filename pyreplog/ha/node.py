@@ -19,17 +19,17 @@ from pyreplog.ha.candidacy import Candidacy, elect, end_of
 from pyreplog.ha.commands import Commands
 from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.context import SERVICE, Context, parse_address, start_of
-from pyreplog.ha.election import Won
-from pyreplog.ha.group import GroupStats
-from pyreplog.ha.mark import Mark
 from pyreplog.ha.master import Master
-from pyreplog.ha.members import Members, MembersFile
 from pyreplog.ha.peers import Peers
-from pyreplog.ha.protocol import Command, Message, Prepare, Status
+from pyreplog.ha.protocol.election import Won
+from pyreplog.ha.protocol.group import GroupStats
+from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.members import Members, MembersFile
+from pyreplog.ha.protocol.messages import Command, Message, Prepare, Status
+from pyreplog.ha.protocol.terms import NO_TERM, Term, TermsFile
 from pyreplog.ha.replica import Replica, ends_of_replica
 from pyreplog.ha.service import Service, Streams
 from pyreplog.ha.status import describe
-from pyreplog.ha.terms import NO_TERM, Term, TermsFile
 from pyreplog.ha.voting import vote
 from pyreplog.handles import Handle
 from pyreplog.log import replica as replicas

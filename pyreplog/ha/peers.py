@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 
 from pyreplog.errors import InvalidMessageError, NotConnectedError, ReplogError
-from pyreplog.ha import protocol
 from pyreplog.ha.context import SERVICE, Context, parse_address
-from pyreplog.ha.protocol import Message
+from pyreplog.ha.protocol import messages
+from pyreplog.ha.protocol.messages import Message
 from pyreplog.net.client import Channel
 from pyreplog.net.handshake import Identity
 
@@ -53,7 +53,7 @@ class Peers:
         try:
             channel = self._channel(member)
             timeout = self._context.config.election_timeout_ms / 1000
-            channel.request(protocol.encode(question), on_reply=lambda body: on_answer(_decoded(body)), timeout=timeout)
+            channel.request(messages.encode(question), on_reply=lambda body: on_answer(_decoded(body)), timeout=timeout)
         except ReplogError as error:
             on_answer(error)
 
@@ -89,6 +89,6 @@ def _decoded(body: memoryview | ReplogError) -> Message | ReplogError:
     if isinstance(body, ReplogError):
         return body
     try:
-        return protocol.decode(body)
+        return messages.decode(body)
     except InvalidMessageError as error:
         return error

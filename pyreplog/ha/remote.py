@@ -10,9 +10,9 @@ from typing import Any, Self
 from pyreplog import errors
 from pyreplog.ack import Ack
 from pyreplog.errors import CommandRefusedError, InvalidMessageError, ReplogError
-from pyreplog.ha import protocol
 from pyreplog.ha.context import SERVICE, parse_address
-from pyreplog.ha.protocol import Command, Status
+from pyreplog.ha.protocol import messages
+from pyreplog.ha.protocol.messages import Command, Status
 from pyreplog.net.client import Channel
 from pyreplog.net.handshake import Identity, Secret
 from pyreplog.net.reactor import Reactor
@@ -46,7 +46,7 @@ class RemoteNode:
         Errors: CommandRefusedError, it says why not; NotConnectedError; PeerTimeoutError and DisconnectedError: whether
         it is done is unknown; InvalidMessageError.
         """
-        body = protocol.encode(Command(json.dumps({"command": command, **arguments}).encode()))
+        body = messages.encode(Command(json.dumps({"command": command, **arguments}).encode()))
         answer: Ack[bytes] = Ack()
 
         def heard(reply: memoryview | ReplogError) -> None:
@@ -73,7 +73,7 @@ class RemoteNode:
 
 
 def _understood(address: str, body: bytes) -> dict[str, Any]:
-    message = protocol.decode(body)
+    message = messages.decode(body)
     found = _parsed(message.json) if isinstance(message, Status) else None
     if not isinstance(found, dict):
         raise InvalidMessageError(f"{address}: expected a status, found {type(message).__name__} {body[:80]!r}")

@@ -7,16 +7,16 @@ from collections.abc import Callable
 
 from pyreplog._native.landing import marks_of
 from pyreplog.errors import DisconnectedError, InvalidMessageError, JoinRefusedError, ReplogError
-from pyreplog.ha import protocol
-from pyreplog.ha.chain import Chain, refuse
 from pyreplog.ha.context import Context, start_of
-from pyreplog.ha.effects import Cut, Effect, Joined, Leave, Make, Say, Show, StoreMembers, StoreTerms
-from pyreplog.ha.following import Following
-from pyreplog.ha.joining import Source, judge
-from pyreplog.ha.mark import ORIGIN, Mark
-from pyreplog.ha.protocol import NO_UUID, Accept, Code, Commit, Join, Progress, Refuse, Stored
-from pyreplog.ha.receiver import Receiver
-from pyreplog.ha.terms import Terms
+from pyreplog.ha.protocol import messages
+from pyreplog.ha.protocol.effects import Cut, Effect, Joined, Leave, Make, Say, Show, StoreMembers, StoreTerms
+from pyreplog.ha.protocol.following import Following
+from pyreplog.ha.protocol.joining import Source, judge
+from pyreplog.ha.protocol.mark import ORIGIN, Mark
+from pyreplog.ha.protocol.messages import NO_UUID, Accept, Code, Commit, Join, Progress, Refuse, Stored
+from pyreplog.ha.protocol.terms import Terms
+from pyreplog.ha.stream.chain import Chain, refuse
+from pyreplog.ha.stream.receiver import Receiver
 from pyreplog.log import replica as replicas
 from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.net.connection import Connection
@@ -183,7 +183,7 @@ class Replica:
 
     def _heard(self, body: bytes) -> None:
         """InvalidMessageError ends the connection."""
-        message = protocol.decode(body)
+        message = messages.decode(body)
         if isinstance(message, Accept) and self._link is not None:
             self._link.well()
         self._do(lambda: self.following.heard(message))
@@ -208,7 +208,7 @@ class Replica:
 
     def _carry_out(self, effect: Effect) -> None:
         if isinstance(effect, Say):
-            self._receiver.say(protocol.encode(effect.message))
+            self._receiver.say(messages.encode(effect.message))
         elif isinstance(effect, Show):
             self._show(effect)
         elif isinstance(effect, StoreTerms):

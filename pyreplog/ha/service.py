@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyreplog._native.frame import CONTROL_OFFSET
 from pyreplog.errors import InvalidMessageError, JoinRefusedError, ReplogError
-from pyreplog.ha import protocol
-from pyreplog.ha.protocol import AskStatus, Command, Join, Message, Prepare, Progress, Refuse, Stored
+from pyreplog.ha.protocol import messages
+from pyreplog.ha.protocol.messages import AskStatus, Command, Join, Message, Prepare, Progress, Refuse, Stored
 from pyreplog.net.inflight import ServerConnection
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Service:
         for number, body in batch:
             if not body:
                 continue
-            message = protocol.decode(body)
+            message = messages.decode(body)
             if number == CONTROL_OFFSET:
                 self._streamed(connection, message)
             else:
@@ -62,7 +62,7 @@ class Service:
             return
         streams = self._node.streams
         if streams is None:
-            connection.close(JoinRefusedError(protocol.Code.NOT_MASTER, "this node is about to change its role"))
+            connection.close(JoinRefusedError(messages.Code.NOT_MASTER, "this node is about to change its role"))
         elif isinstance(message, Progress):
             streams.progress(connection, message)
         elif isinstance(message, Join):
@@ -76,9 +76,9 @@ class Service:
     def _asked(self, connection: ServerConnection, number: int, message: Message) -> None:
         if isinstance(message, Prepare):
             _check_name(connection, message.term.master)
-            connection.reply(number, protocol.encode(self._node.vote(message)))
+            connection.reply(number, messages.encode(self._node.vote(message)))
         elif isinstance(message, AskStatus):
-            connection.reply(number, protocol.encode(self._node.status()))
+            connection.reply(number, messages.encode(self._node.status()))
         elif isinstance(message, Command):
             self._node.command(connection, number, message)
         else:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyreplog.ha.group import GroupStats
-from pyreplog.ha.members import Members, Quorum
+from pyreplog.ha.protocol.group import GroupStats
+from pyreplog.ha.protocol.members import Members, Quorum
 from pyreplog.ha.voting import _ends
 
 if TYPE_CHECKING:

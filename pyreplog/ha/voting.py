@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from pyreplog.errors import ReplicationError
 from pyreplog.ha.context import ends_of
-from pyreplog.ha.election import refuse_candidate
-from pyreplog.ha.mark import ORIGIN, Mark
-from pyreplog.ha.protocol import NO_UUID, Decline, Message, Prepare, Promise
+from pyreplog.ha.protocol.election import refuse_candidate
+from pyreplog.ha.protocol.mark import ORIGIN, Mark
+from pyreplog.ha.protocol.messages import NO_UUID, Decline, Message, Prepare, Promise
+from pyreplog.ha.protocol.terms import Term, Terms
 from pyreplog.ha.replica import ends_of_replica
-from pyreplog.ha.terms import Term, Terms
 from pyreplog.log.mirrorlog import MirrorLog
 
 if TYPE_CHECKING:

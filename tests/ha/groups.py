@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, TypeVar
 
-from pyreplog.ha.effects import Committed, Effect, HangUp, Tell
-from pyreplog.ha.group import Group, GroupConfig
-from pyreplog.ha.joining import Source
-from pyreplog.ha.mark import ORIGIN, Mark
-from pyreplog.ha.members import Members
-from pyreplog.ha.protocol import Accept, Join, Progress
-from pyreplog.ha.terms import History, Term, TermStart
+from pyreplog.ha.protocol.effects import Committed, Effect, HangUp, Tell
+from pyreplog.ha.protocol.group import Group, GroupConfig
+from pyreplog.ha.protocol.joining import Source
+from pyreplog.ha.protocol.mark import ORIGIN, Mark
+from pyreplog.ha.protocol.members import Members
+from pyreplog.ha.protocol.messages import Accept, Join, Progress
+from pyreplog.ha.protocol.terms import History, Term, TermStart
 
 UUID = b"u" * 16
 SEGMENT_BYTES = 1 << 16

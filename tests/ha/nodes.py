@@ -10,8 +10,8 @@ from typing import Any
 
 from pyreplog import ha
 from pyreplog.config import LogConfig
-from pyreplog.ha.group import GroupConfig
 from pyreplog.ha.node import Node
+from pyreplog.ha.protocol.group import GroupConfig
 from pyreplog.log import names
 
 SEGMENT_BYTES = 64 << 10

@@ -11,7 +11,7 @@ import pyreplog
 from pyreplog._native.frame import FrameParser
 from pyreplog.config import LogConfig
 from pyreplog.errors import ClosedError
-from pyreplog.ha.feed import Feed
+from pyreplog.ha.stream.feed import Feed
 from pyreplog.log import names
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.mirrorlog import STREAM_HEADER_BYTES, MirrorLog

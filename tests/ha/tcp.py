@@ -9,9 +9,9 @@ from typing import Any
 
 from pyreplog._native.frame import CONTROL_OFFSET, FrameBatch
 from pyreplog.errors import ReplogError
-from pyreplog.ha.mark import Mark
-from pyreplog.ha.receiver import Receiver
-from pyreplog.ha.sender import Sender
+from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.stream.receiver import Receiver
+from pyreplog.ha.stream.sender import Sender
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.log.replica import is_replica

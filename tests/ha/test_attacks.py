@@ -24,10 +24,10 @@ from pyreplog.errors import (
 )
 from pyreplog.ha import logs
 from pyreplog.ha.context import ends_of
-from pyreplog.ha.mark import Mark
 from pyreplog.ha.node import Node
-from pyreplog.ha.protocol import Message, Prepare, Promise
-from pyreplog.ha.terms import Term, TermsFile
+from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.messages import Message, Prepare, Promise
+from pyreplog.ha.protocol.terms import Term, TermsFile
 from pyreplog.log.mirrorlog import MirrorLog
 from tests.crash.faults import FaultyFiles
 from tests.ha import streams
@@ -431,7 +431,7 @@ def test_commands_do_not_take_any_number_of_threads(lab: Lab, monkeypatch: pytes
     monkeypatch.setattr("pyreplog.ha.commands._obey", wait)
     try:
         for number in range(200):
-            a.command(Connection(), number, ha.protocol.Command(b'{"command": "status"}'))  # type: ignore[arg-type]
+            a.command(Connection(), number, ha.protocol.messages.Command(b'{"command": "status"}'))  # type: ignore[arg-type]
         working = [thread for thread in threading.enumerate() if thread.name == "pyreplog-command"]
         assert 1 < len(working) <= 16
     finally:

@@ -14,8 +14,8 @@ import pytest
 
 from pyreplog import ha
 from pyreplog.errors import ClosedError, DeposedError, ForkedError, ReplicaError, ReplogError
-from pyreplog.ha import protocol
-from pyreplog.ha.terms import TERMS
+from pyreplog.ha.protocol import messages
+from pyreplog.ha.protocol.terms import TERMS
 from pyreplog.net.reactor import Reactor
 from tests.ha.nodes import Lab, level, until, values
 from tests.ha.test_attacks import faulty_replica
@@ -194,7 +194,7 @@ def test_many_connections(lab: Lab) -> None:
         reactor.start()
         strangers = [stack.enter_context(Stranger(reactor, a.address, f"x{i}")) for i in range(300)]
         for i, stranger in enumerate(strangers):
-            stranger.say(protocol.encode(join(a, f"x{i}", observer=True)))
+            stranger.say(messages.encode(join(a, f"x{i}", observer=True)))
         until(lambda: len(a.replication().replicas) == 301)
         for i in range(20):
             a.append(b"%d" % i)

@@ -14,12 +14,12 @@ import pytest
 
 from pyreplog._native.frame import CONTROL_OFFSET, FrameBatch, encode
 from pyreplog.errors import ReplogError
-from pyreplog.ha import protocol
 from pyreplog.ha.context import SERVICE, parse_address
-from pyreplog.ha.mark import ORIGIN, Mark
-from pyreplog.ha.members import Members
 from pyreplog.ha.node import Node
-from pyreplog.ha.protocol import (
+from pyreplog.ha.protocol import messages
+from pyreplog.ha.protocol.mark import ORIGIN, Mark
+from pyreplog.ha.protocol.members import Members
+from pyreplog.ha.protocol.messages import (
     NO_UUID,
     Accept,
     AskStatus,
@@ -36,7 +36,7 @@ from pyreplog.ha.protocol import (
     Status,
     Stored,
 )
-from pyreplog.ha.terms import NO_TERM, History, Term, TermStart
+from pyreplog.ha.protocol.terms import NO_TERM, History, Term, TermStart
 from pyreplog.net.connection import Connection
 from pyreplog.net.dialer import Link
 from pyreplog.net.handshake import Identity
@@ -100,7 +100,7 @@ def join(node: Node, name: str = "c", **changed: Any) -> Join:
     return Join(NO_UUID, 0, name, False, ORIGIN, ORIGIN, NO_TERM, History())._replace(**changed)
 
 
-def messages(node: Node) -> list[Message]:
+def everything(node: Node) -> list[Message]:
     members, term = node.members, Term(1, "a")
     assert members is not None
     uuid = node.log.uuid
@@ -124,7 +124,7 @@ def test_nothing_that_arrives_hurts_a_group(lab: Lab, reactor: Reactor) -> None:
     b = lab.replica("b", a)
     a.append(b"before")
     rng = Random(7)
-    bodies = [protocol.encode(message) for message in messages(a)]
+    bodies = [messages.encode(message) for message in everything(a)]
     for node in (a, b):
         for _ in range(60):
             with Stranger(reactor, node.address) as stranger:
@@ -144,7 +144,7 @@ def test_nothing_that_arrives_hurts_a_group(lab: Lab, reactor: Reactor) -> None:
     assert_same_files(a, b)
 
 
-CANDIDATES = (protocol.Kind.JOIN, protocol.Kind.PREPARE)
+CANDIDATES = (messages.Kind.JOIN, messages.Kind.PREPARE)
 
 
 def _damaged(body: bytes, rng: Random) -> bytes:
@@ -165,10 +165,10 @@ def test_a_command_that_is_garbage_is_answered(lab: Lab, reactor: Reactor) -> No
         for number, text in enumerate(
             [b"", b"\xff", b"[" * 100_000, json.dumps({"command": "x" * 2_000_000}).encode()]
         ):
-            stranger.say(protocol.encode(Command(text)), number=number)
+            stranger.say(messages.encode(Command(text)), number=number)
         until(lambda: len(stranger.heard) == 4)
     for _, body in stranger.heard:
-        answer = protocol.decode(body)
+        answer = messages.decode(body)
         assert isinstance(answer, Status)
         assert "error" in json.loads(answer.json)
         assert len(body) < 4096
@@ -177,16 +177,16 @@ def test_a_command_that_is_garbage_is_answered(lab: Lab, reactor: Reactor) -> No
 def test_replies_that_nobody_asked_for_close_the_connection(lab: Lab, reactor: Reactor) -> None:
     a = lab.master(members="a", sync_replicas=0)
     with Stranger(reactor, a.address) as stranger:
-        stranger.say(protocol.encode(Status(b"{}")), number=5)
+        stranger.say(messages.encode(Status(b"{}")), number=5)
         until(lambda: stranger.ended)
 
 
 def test_a_second_join_is_refused(lab: Lab, reactor: Reactor) -> None:
     a = lab.master(members="ac", sync_replicas=0)
     with Stranger(reactor, a.address) as stranger:
-        stranger.say(protocol.encode(join(a)))
+        stranger.say(messages.encode(join(a)))
         until(lambda: stranger.heard)
-        stranger.say(protocol.encode(join(a)))
+        stranger.say(messages.encode(join(a)))
         until(lambda: stranger.ended)
     until(lambda: a.replication().replicas[0].state == "gone")
     assert a._master is not None
@@ -197,19 +197,19 @@ def test_last_words_are_heard(lab: Lab, reactor: Reactor) -> None:
     """Also when what they answer came together with something else: what is sent meanwhile leaves together."""
     a = lab.master(members="ab", sync_replicas=0)
     with Stranger(reactor, a.address, "z") as stranger:
-        stranger.say(protocol.encode(join(a, "z")), protocol.encode(Progress(ORIGIN, ORIGIN)))
+        stranger.say(messages.encode(join(a, "z")), messages.encode(Progress(ORIGIN, ORIGIN)))
         until(lambda: stranger.ended)
-    refusal = protocol.decode(stranger.heard[0][1])
-    assert isinstance(refusal, Refuse) and refusal.code == protocol.Code.NOT_A_MEMBER
+    refusal = messages.decode(stranger.heard[0][1])
+    assert isinstance(refusal, Refuse) and refusal.code == messages.Code.NOT_A_MEMBER
 
 
 def test_progress_from_the_future_is_not_counted(lab: Lab, reactor: Reactor) -> None:
     a = lab.master(members="ac", sync_replicas=1, ack_timeout_ms=50)
     with Stranger(reactor, a.address) as stranger:
-        stranger.say(protocol.encode(join(a)))
+        stranger.say(messages.encode(join(a)))
         until(lambda: stranger.heard)
         ack = a.submit(b"never acknowledged")
-        stranger.say(protocol.encode(Progress(Mark(1 << 40, 1 << 30), Mark(1 << 40, 1 << 30))))
+        stranger.say(messages.encode(Progress(Mark(1 << 40, 1 << 30), Mark(1 << 40, 1 << 30))))
         until(lambda: stranger.ended)
         assert ack.exception(20) is not None
     assert a.committed == ORIGIN
@@ -220,7 +220,7 @@ def test_nobody_speaks_for_another(lab: Lab, reactor: Reactor) -> None:
     a = lab.master(members="abc", sync_replicas=1)
     for said in (join(a, "b"), prepare(a, "b")):
         with Stranger(reactor, a.address, "c") as stranger:
-            stranger.say(protocol.encode(said), number=CONTROL_OFFSET if isinstance(said, Join) else 1)
+            stranger.say(messages.encode(said), number=CONTROL_OFFSET if isinstance(said, Join) else 1)
             until(lambda stranger=stranger: stranger.ended)  # type: ignore[misc]
     assert a.replication().replicas == ()
     assert str(a.term) == "1 of a"
@@ -242,7 +242,7 @@ def test_who_is_told_to_follow_another_does_not_mind_a_last_refusal(lab: Lab) ->
 
     def both() -> None:
         replica.follow(("127.0.0.1", 1))
-        replica._heard(protocol.encode(Refuse(protocol.Code.FOREIGN, "not you")))
+        replica._heard(messages.encode(Refuse(messages.Code.FOREIGN, "not you")))
         told.append(True)
 
     b._context.reactor.call_soon(both)
@@ -257,7 +257,7 @@ def test_a_replica_that_never_reads_costs_nothing_but_itself(lab: Lab, reactor: 
     a = lab.master(sync_replicas=1)
     b = lab.replica("b", a)
     with Stranger(reactor, a.address) as stranger:
-        stranger.say(protocol.encode(join(a)))
+        stranger.say(messages.encode(join(a)))
         until(lambda: stranger.heard)
         stranger.connections[0].pause()
         for _ in range(20):
@@ -291,7 +291,7 @@ class Liar:
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
         for _, body in batch:
-            if body and isinstance(protocol.decode(body), Join):
+            if body and isinstance(messages.decode(body), Join):
                 self.joins += 1
                 for said in self._says:
                     connection.send(said)
@@ -304,7 +304,7 @@ class Liar:
 
 
 def control(message: Message) -> bytes:
-    return encode(CONTROL_OFFSET, protocol.encode(message))
+    return encode(CONTROL_OFFSET, messages.encode(message))
 
 
 def test_a_master_that_talks_nonsense_changes_nothing(lab: Lab, reactor: Reactor) -> None:

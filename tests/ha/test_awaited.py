@@ -10,7 +10,7 @@ from pyreplog.ack import Ack
 from pyreplog.clock import ManualClock
 from pyreplog.errors import DeposedError, ReplicationTimeoutError
 from pyreplog.ha.awaited import Awaited
-from pyreplog.ha.terms import Term
+from pyreplog.ha.protocol.terms import Term
 
 TIMEOUT_US = 1_000_000
 

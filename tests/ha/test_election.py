@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import HigherTermError, PromotionRefusedError
-from pyreplog.ha.effects import StorePromise
-from pyreplog.ha.election import Ask, Effect, Election, Lost, Won, refuse_candidate
-from pyreplog.ha.mark import Mark
-from pyreplog.ha.members import Members, Quorum, Stamp
-from pyreplog.ha.protocol import NO_UUID, Code, Decline, Prepare, Promise
-from pyreplog.ha.terms import NO_TERM, History, Term, Terms, TermStart
+from pyreplog.ha.protocol.effects import StorePromise
+from pyreplog.ha.protocol.election import Ask, Effect, Election, Lost, Won, refuse_candidate
+from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.members import Members, Quorum, Stamp
+from pyreplog.ha.protocol.messages import NO_UUID, Code, Decline, Prepare, Promise
+from pyreplog.ha.protocol.terms import NO_TERM, History, Term, Terms, TermStart
 
 from .groups import HISTORY, T2, T3, UUID, mark, only
 

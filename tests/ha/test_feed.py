@@ -9,8 +9,8 @@ import pytest
 
 from pyreplog._native.frame import FrameParser
 from pyreplog.errors import StreamError, TrimmedError, TruncatedError
-from pyreplog.ha.feed import Feed
-from pyreplog.ha.intake import Intake
+from pyreplog.ha.stream.feed import Feed
+from pyreplog.ha.stream.intake import Intake
 from pyreplog.log.mirrorlog import MirrorLog
 from tests.ha.streams import (
     PER_SEGMENT,

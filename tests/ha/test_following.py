@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import HigherTermError, JoinRefusedError
-from pyreplog.ha.effects import Cut, Effect, Joined, Leave, Make, Say, Show, StoreMembers, StoreTerms
-from pyreplog.ha.following import Following
-from pyreplog.ha.mark import ORIGIN, Mark
-from pyreplog.ha.members import Members
-from pyreplog.ha.protocol import (
+from pyreplog.ha.protocol.effects import Cut, Effect, Joined, Leave, Make, Say, Show, StoreMembers, StoreTerms
+from pyreplog.ha.protocol.following import Following
+from pyreplog.ha.protocol.mark import ORIGIN, Mark
+from pyreplog.ha.protocol.members import Members
+from pyreplog.ha.protocol.messages import (
     NO_UUID,
     PERMANENT,
     Accept,
@@ -24,7 +24,7 @@ from pyreplog.ha.protocol import (
     Refuse,
     Stored,
 )
-from pyreplog.ha.terms import History, Term, Terms, TermStart
+from pyreplog.ha.protocol.terms import History, Term, Terms, TermStart
 
 from .groups import HISTORY, SEGMENT_BYTES, T1, T2, T3, UUID, mark, only
 

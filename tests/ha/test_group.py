@@ -13,13 +13,13 @@ from pyreplog.errors import (
     InvalidArgumentError,
     NotEnoughReplicasError,
 )
-from pyreplog.ha.effects import Fenced, HangUp, ModeChanged, StoreMembers, Tell
-from pyreplog.ha.group import Group, GroupConfig
-from pyreplog.ha.joining import Source
-from pyreplog.ha.mark import ORIGIN, Mark
-from pyreplog.ha.members import Members, Quorum
-from pyreplog.ha.protocol import NO_UUID, Accept, Code, Commit, Decline, MembersAre, Prepare, Progress
-from pyreplog.ha.terms import History, Term, TermStart
+from pyreplog.ha.protocol.effects import Fenced, HangUp, ModeChanged, StoreMembers, Tell
+from pyreplog.ha.protocol.group import Group, GroupConfig
+from pyreplog.ha.protocol.joining import Source
+from pyreplog.ha.protocol.mark import ORIGIN, Mark
+from pyreplog.ha.protocol.members import Members, Quorum
+from pyreplog.ha.protocol.messages import NO_UUID, Accept, Code, Commit, Decline, MembersAre, Prepare, Progress
+from pyreplog.ha.protocol.terms import History, Term, TermStart
 
 from .groups import HISTORY, SEGMENT_BYTES, T1, T2, T3, UUID, Lab, commits, mark, only
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pyreplog.errors import ChangeUnderWayError, CorruptionError, InvalidArgumentError
-from pyreplog.ha.members import MEMBERS, MEMBERS_MAX, Members, MembersFile, Quorum, Stamp
-from pyreplog.ha.terms import NO_TERM, Term
+from pyreplog.ha.protocol.members import MEMBERS, MEMBERS_MAX, Members, MembersFile, Quorum, Stamp
+from pyreplog.ha.protocol.terms import NO_TERM, Term
 from pyreplog.log.files import RealFiles
 
 NAMES = "abcdefg"

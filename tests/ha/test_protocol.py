@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import pyreplog
 from pyreplog.errors import InvalidMessageError
-from pyreplog.ha import protocol
-from pyreplog.ha.mark import Mark
-from pyreplog.ha.members import MAGIC as MEMBERS_MAGIC
-from pyreplog.ha.members import Members, Quorum
-from pyreplog.ha.protocol import (
+from pyreplog.ha.protocol import messages
+from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.members import MAGIC as MEMBERS_MAGIC
+from pyreplog.ha.protocol.members import Members, Quorum
+from pyreplog.ha.protocol.messages import (
     VERSION,
     Accept,
     AskStatus,
@@ -38,8 +38,8 @@ from pyreplog.ha.protocol import (
     decode,
     encode,
 )
-from pyreplog.ha.terms import HISTORY_MAX, History, Term, Terms, TermStart
-from pyreplog.ha.terms import MAGIC as TERMS_MAGIC
+from pyreplog.ha.protocol.terms import HISTORY_MAX, History, Term, Terms, TermStart
+from pyreplog.ha.protocol.terms import MAGIC as TERMS_MAGIC
 
 FORMAT = (Path(pyreplog.__file__).parent / "_native" / "FORMAT.md").read_text()
 UUID = bytes(range(16))
@@ -162,8 +162,8 @@ def test_all_kinds_and_codes_are_documented() -> None:
     assert {name: kind for name, (kind, _) in documented().items()} == {kind.name: kind.value for kind in Kind}
     codes = section("Replication").partition("Codes of REFUSE")[2]
     assert dict(re.findall(r"\b(\d+) ([A-Z_]+)\b", codes)) == {str(code.value): code.name for code in Code}
-    assert {kind for kind, *_ in protocol._KINDS} == set(Kind) and {type(sample) for sample in SAMPLES} == set(
-        protocol._WRITERS
+    assert {kind for kind, *_ in messages._KINDS} == set(Kind) and {type(sample) for sample in SAMPLES} == set(
+        messages._WRITERS
     )
 
 

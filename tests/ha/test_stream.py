@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import ClosedError, DisconnectedError, StreamError, TrimmedError
-from pyreplog.ha.growth import Growth
-from pyreplog.ha.sender import Sender
-from pyreplog.ha.throttle import Throttle
+from pyreplog.ha.stream.growth import Growth
+from pyreplog.ha.stream.sender import Sender
+from pyreplog.ha.stream.throttle import Throttle
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.net.connection import Connection
 from pyreplog.net.dialer import Link

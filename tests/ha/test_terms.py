@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog.errors import CorruptionError, FormatVersionError, HigherTermError
-from pyreplog.ha.mark import Mark
-from pyreplog.ha.terms import HISTORY_MAX, NO_TERM, TERMS, History, Term, Terms, TermsFile, TermStart
+from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.terms import HISTORY_MAX, NO_TERM, TERMS, History, Term, Terms, TermsFile, TermStart
 from pyreplog.log.files import RealFiles
 
 

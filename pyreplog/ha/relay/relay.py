@@ -15,13 +15,13 @@ from pyreplog.errors import NotAReplicaError, NotConnectedError
 from pyreplog.ha import logs
 from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.context import Context, parse_address
-from pyreplog.ha.members import MembersFile
+from pyreplog.ha.protocol.members import MembersFile
+from pyreplog.ha.protocol.terms import TermsFile
 from pyreplog.ha.relay.applier import Applier
 from pyreplog.ha.relay.config import ApplierConfig
 from pyreplog.ha.relay.position import PositionStore
 from pyreplog.ha.relay.task import Apply
 from pyreplog.ha.replica import Replica
-from pyreplog.ha.terms import TermsFile
 from pyreplog.handles import Handle
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log.files import RealFiles

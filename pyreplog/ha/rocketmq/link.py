@@ -11,7 +11,7 @@ from pyreplog.errors import DisconnectedError, ReplogError
 from pyreplog.ha.rocketmq.effects import FRAME_BYTES, Close, Effect, Progress, Send
 from pyreplog.ha.rocketmq.feeding import Feeding
 from pyreplog.ha.rocketmq.rawlog import RawLog
-from pyreplog.ha.throttle import Throttle
+from pyreplog.ha.stream.throttle import Throttle
 from pyreplog.net.outbox import Outbox
 from pyreplog.net.reactor import READ, WRITE, Reactor
 from pyreplog.net.sockets import Address

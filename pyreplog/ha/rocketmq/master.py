@@ -14,7 +14,7 @@ from pyreplog.ha.rocketmq.feeding import Feeding
 from pyreplog.ha.rocketmq.link import Fed, Link
 from pyreplog.ha.rocketmq.rawlog import RawLog
 from pyreplog.ha.rocketmq.records import Message
-from pyreplog.ha.throttle import Throttle
+from pyreplog.ha.stream.throttle import Throttle
 from pyreplog.net.endpoint import Endpoint
 from pyreplog.net.reactor import READ, Reactor
 from pyreplog.net.sockets import Address, family_of, look_up, prepare, weakly

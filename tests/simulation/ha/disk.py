@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyreplog.ha.mark import Mark
-from pyreplog.ha.members import Members
-from pyreplog.ha.terms import Terms
+from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.members import Members
+from pyreplog.ha.protocol.terms import Terms
 
 RECORD_BYTES = 10
 

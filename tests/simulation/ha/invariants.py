@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyreplog.ha.effects import Leave
-from pyreplog.ha.election import Won
-from pyreplog.ha.group import Group
-from pyreplog.ha.mark import Mark
-from pyreplog.ha.members import Members
-from pyreplog.ha.terms import Term, Terms
+from pyreplog.ha.protocol.effects import Leave
+from pyreplog.ha.protocol.election import Won
+from pyreplog.ha.protocol.group import Group
+from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.members import Members
+from pyreplog.ha.protocol.terms import Term, Terms
 
 from ..invariants import BrokenInvariantError
 from .messages import Data

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pyreplog.ha.protocol import Accept, Commit, Decline, Join, MembersAre, Prepare, Progress, Promise, Refuse, Stored
-from pyreplog.ha.terms import History
+from pyreplog.ha.protocol.messages import (
+    Accept,
+    Commit,
+    Decline,
+    Join,
+    MembersAre,
+    Prepare,
+    Progress,
+    Promise,
+    Refuse,
+    Stored,
+)
+from pyreplog.ha.protocol.terms import History
 
 
 class Data(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from pyreplog.ha.protocol import decode, encode
+from pyreplog.ha.protocol.messages import decode, encode
 
 from .messages import Data, describe
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyreplog.errors import HigherTermError, JoinRefusedError, NotEnoughReplicasError, ReplogError
-from pyreplog.ha import effects as do
-from pyreplog.ha.effects import StoreMembers
-from pyreplog.ha.election import Ask, Election, Lost, Won, refuse_candidate
-from pyreplog.ha.following import Following
-from pyreplog.ha.group import Group
-from pyreplog.ha.joining import Source
-from pyreplog.ha.mark import ORIGIN, Mark
-from pyreplog.ha.protocol import (
+from pyreplog.ha.protocol import effects as do
+from pyreplog.ha.protocol.effects import StoreMembers
+from pyreplog.ha.protocol.election import Ask, Election, Lost, Won, refuse_candidate
+from pyreplog.ha.protocol.following import Following
+from pyreplog.ha.protocol.group import Group
+from pyreplog.ha.protocol.joining import Source
+from pyreplog.ha.protocol.mark import ORIGIN, Mark
+from pyreplog.ha.protocol.messages import (
     NO_UUID,
     Accept,
     Code,
@@ -24,7 +24,7 @@ from pyreplog.ha.protocol import (
     Refuse,
     Stored,
 )
-from pyreplog.ha.terms import NO_TERM, Term, Terms
+from pyreplog.ha.protocol.terms import NO_TERM, Term, Terms
 
 from .disk import Disk, mark
 from .messages import Data

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from pyreplog.ha.group import AckMode, GroupConfig
-from pyreplog.ha.mark import ORIGIN
-from pyreplog.ha.members import Members
-from pyreplog.ha.terms import Term, Terms
+from pyreplog.ha.protocol.group import AckMode, GroupConfig
+from pyreplog.ha.protocol.mark import ORIGIN
+from pyreplog.ha.protocol.members import Members
+from pyreplog.ha.protocol.terms import Term, Terms
 
 from ..world import World
 from .faults import Faults

@@ -12,10 +12,10 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pyreplog.errors import InvalidMessageError
-from pyreplog.ha.fields import FieldReader, FieldWriter
-from pyreplog.ha.mark import Mark
-from pyreplog.ha.members import Members, Stamp, read_members, write_members
-from pyreplog.ha.terms import History, Term, read_history, read_term, write_history, write_term
+from pyreplog.ha.protocol.fields import FieldReader, FieldWriter
+from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.members import Members, Stamp, read_members, write_members
+from pyreplog.ha.protocol.terms import History, Term, read_history, read_term, write_history, write_term
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -14,14 +14,14 @@ from typing import Literal, NamedTuple
 
 from pyreplog.config import Settings
 from pyreplog.errors import ConfigError, HigherTermError, InvalidArgumentError, NotEnoughReplicasError
-from pyreplog.ha.effects import Committed, Effect, Fenced, HangUp, ModeChanged, StoreMembers, Tell
-from pyreplog.ha.fallback import Fallback
-from pyreplog.ha.joining import NEW_COPY, Source, foreign, judge
-from pyreplog.ha.mark import ORIGIN, Mark
-from pyreplog.ha.members import Members, Quorum
-from pyreplog.ha.protocol import NO_UUID, Code, Commit, Decline, Join, MembersAre, Prepare, Progress, Refuse
-from pyreplog.ha.standing import Limits, Standing, StandingStats
-from pyreplog.ha.terms import Term
+from pyreplog.ha.protocol.effects import Committed, Effect, Fenced, HangUp, ModeChanged, StoreMembers, Tell
+from pyreplog.ha.protocol.fallback import Fallback
+from pyreplog.ha.protocol.joining import NEW_COPY, Source, foreign, judge
+from pyreplog.ha.protocol.mark import ORIGIN, Mark
+from pyreplog.ha.protocol.members import Members, Quorum
+from pyreplog.ha.protocol.messages import NO_UUID, Code, Commit, Decline, Join, MembersAre, Prepare, Progress, Refuse
+from pyreplog.ha.protocol.standing import Limits, Standing, StandingStats
+from pyreplog.ha.protocol.terms import Term
 
 AckMode = Literal["received", "synced"]
 ACK_MODES: tuple[AckMode, ...] = ("received", "synced")

@@ -9,10 +9,10 @@ an election would believe them. Nothing is reported before all three: what is co
 from __future__ import annotations
 
 from pyreplog.errors import HigherTermError, JoinRefusedError
-from pyreplog.ha.effects import Cut, Effect, Joined, Leave, Make, Say, Show, StoreMembers, StoreTerms
-from pyreplog.ha.joining import NEW_COPY
-from pyreplog.ha.mark import ORIGIN, Mark
-from pyreplog.ha.protocol import (
+from pyreplog.ha.protocol.effects import Cut, Effect, Joined, Leave, Make, Say, Show, StoreMembers, StoreTerms
+from pyreplog.ha.protocol.joining import NEW_COPY
+from pyreplog.ha.protocol.mark import ORIGIN, Mark
+from pyreplog.ha.protocol.messages import (
     NO_UUID,
     PERMANENT,
     Accept,
@@ -25,7 +25,7 @@ from pyreplog.ha.protocol import (
     Refuse,
     Stored,
 )
-from pyreplog.ha.terms import Term, Terms
+from pyreplog.ha.protocol.terms import Term, Terms
 
 
 class Following:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.ha.mark import ORIGIN, Mark
-from pyreplog.ha.protocol import NO_UUID, VERSION, Accept, Code, Join, Refuse
-from pyreplog.ha.terms import History, Term
+from pyreplog.ha.protocol.mark import ORIGIN, Mark
+from pyreplog.ha.protocol.messages import NO_UUID, VERSION, Accept, Code, Join, Refuse
+from pyreplog.ha.protocol.terms import History, Term
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from pyreplog._native.checksum import crc32c
 from pyreplog.errors import CorruptionError, FormatVersionError, HigherTermError, InvalidMessageError
-from pyreplog.ha.fields import FieldReader, FieldWriter
-from pyreplog.ha.mark import Mark
+from pyreplog.ha.protocol.fields import FieldReader, FieldWriter
+from pyreplog.ha.protocol.mark import Mark
 from pyreplog.log.files import Files
 
 TERMS = "terms"

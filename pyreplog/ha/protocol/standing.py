@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from pyreplog.ha.mark import Mark
-from pyreplog.ha.protocol import Progress
+from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.messages import Progress
 
 RATE_US = 1_000_000
 

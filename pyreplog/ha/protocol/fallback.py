@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyreplog.ha.mark import Mark
+from pyreplog.ha.protocol.mark import Mark
 
 
 class Fallback:

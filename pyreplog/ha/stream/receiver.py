@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from pyreplog._native.frame import CONTROL_OFFSET, encode
 from pyreplog.errors import ReplogError
-from pyreplog.ha.intake import Intake
-from pyreplog.ha.mark import Mark
-from pyreplog.ha.syncer import Syncer
+from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.stream.intake import Intake
+from pyreplog.ha.stream.syncer import Syncer
 
 if TYPE_CHECKING:
     from pyreplog._native.frame import FrameBatch

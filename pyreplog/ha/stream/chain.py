@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pyreplog._native.frame import CONTROL_OFFSET, encode
 from pyreplog.errors import JoinRefusedError, ReplogError
-from pyreplog.ha import protocol
 from pyreplog.ha.context import Context
-from pyreplog.ha.follower import Follower
-from pyreplog.ha.growth import Growth
-from pyreplog.ha.protocol import Accept, Commit, Progress, Refuse
-from pyreplog.ha.sender import Sender
+from pyreplog.ha.protocol import messages
+from pyreplog.ha.protocol.messages import Accept, Commit, Progress, Refuse
+from pyreplog.ha.stream.follower import Follower
+from pyreplog.ha.stream.growth import Growth
+from pyreplog.ha.stream.sender import Sender
 from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.net.connection import Connection
 
@@ -25,7 +25,7 @@ class Chain:
 
     def join(self, connection: Connection, answer: Accept) -> None:
         """Somebody follows from now on."""
-        connection.send(encode(CONTROL_OFFSET, protocol.encode(answer)))
+        connection.send(encode(CONTROL_OFFSET, messages.encode(answer)))
         config = self._context.config
         sender = Sender(
             self._context.reactor, connection, self._log, answer.resume.position,
@@ -67,5 +67,5 @@ class Chain:
 
 def refuse(connection: Connection, refusal: Refuse) -> None:
     """Last words."""
-    connection.send(encode(CONTROL_OFFSET, protocol.encode(refusal)))
+    connection.send(encode(CONTROL_OFFSET, messages.encode(refusal)))
     connection.close(JoinRefusedError(refusal.code, refusal.text))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pyreplog.errors import ReplogError
-from pyreplog.ha.mark import Mark
-from pyreplog.ha.members import Members
-from pyreplog.ha.protocol import Message, Refuse
-from pyreplog.ha.terms import History, Term
+from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.members import Members
+from pyreplog.ha.protocol.messages import Message, Refuse
+from pyreplog.ha.protocol.terms import History, Term
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pyreplog.ha import protocol
-from pyreplog.ha.protocol import Commit
-from pyreplog.ha.sender import Sender
+from pyreplog.ha.protocol import messages
+from pyreplog.ha.protocol.messages import Commit
+from pyreplog.ha.stream.sender import Sender
 
 
 class Follower:
@@ -44,4 +44,4 @@ class Follower:
         """Let it know the commit point, if it does not."""
         if commit != self._told:
             self._told = commit
-            self.sender.control(protocol.encode(commit))
+            self.sender.control(messages.encode(commit))

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from pyreplog.errors import HigherTermError, PromotionRefusedError, ReplicationError
-from pyreplog.ha.effects import StorePromise
-from pyreplog.ha.group import AckMode
-from pyreplog.ha.mark import Mark
-from pyreplog.ha.members import Members
-from pyreplog.ha.protocol import NO_UUID, Code, Decline, Prepare, Promise
-from pyreplog.ha.terms import History, Term, Terms
+from pyreplog.ha.protocol.effects import StorePromise
+from pyreplog.ha.protocol.group import AckMode
+from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.members import Members
+from pyreplog.ha.protocol.messages import NO_UUID, Code, Decline, Prepare, Promise
+from pyreplog.ha.protocol.terms import History, Term, Terms
 
 
 class Ask(NamedTuple):

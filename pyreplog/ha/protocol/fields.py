@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyreplog.errors import InvalidMessageError
-from pyreplog.ha.mark import Mark
+from pyreplog.ha.protocol.mark import Mark
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

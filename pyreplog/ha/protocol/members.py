@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from pyreplog._native.quorum import MAX_ENSEMBLE
 from pyreplog.errors import ChangeUnderWayError, CorruptionError, InvalidArgumentError, InvalidMessageError
-from pyreplog.ha.fields import NAME_BYTES_MAX, FieldReader, FieldWriter
-from pyreplog.ha.terms import NO_TERM, Term, read_term, seal, unseal, write_term
+from pyreplog.ha.protocol.fields import NAME_BYTES_MAX, FieldReader, FieldWriter
+from pyreplog.ha.protocol.terms import NO_TERM, Term, read_term, seal, unseal, write_term
 from pyreplog.log.files import Files
 
 MEMBERS = "members"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from pyreplog._native.frame import CONTROL_OFFSET, encode
 from pyreplog.errors import DisconnectedError, ReplogError
-from pyreplog.ha.feed import TRANSFER_BYTES, Feed
-from pyreplog.ha.growth import Growth
-from pyreplog.ha.throttle import Throttle
+from pyreplog.ha.stream.feed import TRANSFER_BYTES, Feed
+from pyreplog.ha.stream.growth import Growth
+from pyreplog.ha.stream.throttle import Throttle
 
 if TYPE_CHECKING:
     from pyreplog.clock import Clock
