@@ -46,3 +46,8 @@ class NodeConfig(Settings):
         self._check_int("throttle_bytes_per_s", 1, 1 << 50, optional=True)
         self._check_int("ack_timeout_ms", 1, 1 << 40)
         self._check_int("election_timeout_ms", 1, 1 << 40)
+
+    @property
+    def lossless(self) -> bool:
+        """Whether a master of these settings sends nothing that is not on its disk."""
+        return self.log.durability == "synced"

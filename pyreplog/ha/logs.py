@@ -22,13 +22,21 @@ def lost_nothing(context: Context) -> bool:
     checkpoint = checkpoints.load(context.path)
     if checkpoint is None:
         return False
-    if checkpoint.clean or context.config.log.durability == "synced":
+    if checkpoint.clean or context.terms.terms.lossless:
         return True
     page = context.path / names.TAIL
     if not page.exists() or page.stat().st_size < PAGE:
         return False
     with page.open("rb") as file:
         return Tail(file, writable=False).belongs_to(boot_id(), checkpoint.uuid)
+
+
+def go_on(context: Context) -> None:
+    """Before a master's log is opened again: it leads on, or, when it may lack what it had sent, has to be elected."""
+    if context.terms.terms.leads and not lost_nothing(context):
+        context.terms.resign()
+    elif context.terms.terms.leads:
+        context.terms.go_on(lossless=context.config.lossless)
 
 
 def open_log(context: Context) -> CommitLog:

@@ -251,12 +251,11 @@ class Node(Handle):
             context, name = self._context, self.name
             if replicas.is_replica(context.path):
                 raise ReplicaError(context.path)
-            if context.terms.terms.leads and not logs.lost_nothing(context):
-                context.terms.resign()
+            logs.go_on(context)
             log = self._log = logs.open_log(context)
             if not context.terms.history.starts:
                 context.members.store(Members.first({name, *members}, sync_replicas))
-                context.terms.begin(Term(1, name), start_of(log))
+                context.terms.begin(Term(1, name), start_of(log), lossless=self.config.lossless)
             elif not context.terms.terms.leads:
                 self._take_office(elect(self, end_of(log), force))
             if context.terms.history.start_of(self.term) == end_of(log):  # nobody is elected who holds nothing
@@ -327,7 +326,7 @@ class Node(Handle):
 
     def _take_office(self, won: Won) -> None:
         self._context.members.store(won.members)
-        self._context.terms.begin(won.term, won.start)
+        self._context.terms.begin(won.term, won.start, lossless=self.config.lossless)
 
     def _fall_back(self) -> None:
         """The office could not be taken: it is a replica as before."""

@@ -25,6 +25,8 @@ from pyreplog.errors import (
     ReplicationTimeoutError,
     TruncatedError,
 )
+from pyreplog.log import checkpoint
+from pyreplog.log.files import RealFiles
 from tests.ha.nodes import Lab, assert_same_files, level, until, values
 
 
@@ -334,3 +336,25 @@ def test_settings_are_checked() -> None:
         pyreplog.ha.NodeConfig(name="a", group=pyreplog.ha.GroupConfig(ack="synced"))
     with pytest.raises(ConfigError, match="name"):
         pyreplog.ha.NodeConfig(name="")
+
+
+def cut_power(directory: Path) -> None:
+    """What is left says neither that the log was closed nor that the same kernel runs."""
+    files, last = RealFiles(), checkpoint.load(directory)
+    assert last is not None
+    file = checkpoint.CheckpointFile(directory, files, last)
+    file.advance(position=last.position, entry=last.entry, clean=False)
+    file.close()
+    (directory / "tail").write_bytes(bytes(4096))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "term"),
+    [("appended", "synced", "2 of a"), ("synced", "appended", "1 of a"), ("synced", "synced", "1 of a")],
+)
+def test_who_may_have_lost_what_it_sent_has_to_be_elected(lab: Lab, before: str, now: str, term: str) -> None:
+    """It counts how the log was written, not how it is opened. Of two members, one elects itself."""
+    master = lab.master(members="ab", durability=before)
+    lab.close(master)
+    cut_power(lab.folder / "a")
+    assert str(lab.master(members="ab", durability=now).term) == term

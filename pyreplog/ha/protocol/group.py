@@ -16,6 +16,7 @@ from pyreplog.config import Settings
 from pyreplog.errors import ConfigError, HigherTermError, InvalidArgumentError, NotEnoughReplicasError
 from pyreplog.ha.protocol.effects import Committed, Effect, Fenced, HangUp, ModeChanged, StoreMembers, Tell
 from pyreplog.ha.protocol.fallback import Fallback
+from pyreplog.ha.protocol.holding import Holding
 from pyreplog.ha.protocol.joining import NEW_COPY, Source, foreign, judge
 from pyreplog.ha.protocol.mark import ORIGIN, Mark
 from pyreplog.ha.protocol.members import Members, Quorum
@@ -46,7 +47,7 @@ class GroupConfig(Settings):
     in_sync_bytes: int = 64 << 20
     in_sync_ms: int = 15_000
     fallback_after_ms: int | None = None
-    retention_hold_bytes: int = 1 << 40
+    retention_hold_bytes: int = 64 << 30
     remember_ms: int = 600_000
 
     def __post_init__(self) -> None:
@@ -98,6 +99,7 @@ class Group:
         limit_ms = config.fallback_after_ms
         self._fallback = Fallback(None if limit_ms is None else limit_ms * 1000)
         self._refused = self._reports = 0
+        self._holding = Holding(config.retention_hold_bytes, config.remember_ms * 1000)
 
     # ---- where it stands ------------------------------------------------------------------------------------
 
@@ -159,14 +161,8 @@ class Group:
 
     def floor(self, now_us: int) -> int | None:
         """Position from which on the log is kept for replicas; None: for none."""
-        remembered = now_us - self.config.remember_ms * 1000
-        needed = [
-            standing.received.position
-            for standing in self._standings.values()
-            if standing.connection is not None
-            or (standing.left_us >= remembered and not standing.observer and standing.name in self.members.everyone)
-        ]
-        return max(min(needed), self._end.position - self.config.retention_hold_bytes) if needed else None
+        others = self.members.everyone - {self.name}
+        return self._holding.floor(self._standings, others, self._start, self._end, now_us)
 
     def stats(self, now_us: int) -> GroupStats:
         replicas = tuple(

@@ -8,7 +8,7 @@ compared as RocketMQ's EpochFileCache does (facts of AutoSwitchHA): the newest t
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -130,22 +130,24 @@ class Terms:
     """What a node remembers of terms. promised: it follows no lower one, and answers none.
 
     leads: it is the master of `promised`, and goes on as that when it starts again; see `TermsFile.resign`.
+    lossless: it sends nothing that is not on its disk: then a power cut takes nothing that it had sent.
     """
 
     promised: Term = NO_TERM
     history: History = History()
     leads: bool = False
+    lossless: bool = False
 
-    def begun(self, term: Term, start: Mark) -> Terms:
+    def begun(self, term: Term, start: Mark, *, lossless: bool) -> Terms:
         """As master of a term that begins there."""
-        return Terms(term, self.history.begin(term, start), leads=True)
+        return Terms(term, self.history.begin(term, start), leads=True, lossless=lossless)
 
     def resigned(self) -> Terms:
         return Terms(self.promised, self.history)
 
     def encode(self) -> bytes:
         fields = FieldWriter("<")
-        fields.numbers("B", self.leads)
+        fields.numbers("B", self.leads + self.lossless)
         write_term(fields, self.promised)
         write_history(fields, self.history)
         return seal(MAGIC, fields.take())
@@ -155,8 +157,8 @@ class Terms:
         """CorruptionError; FormatVersionError."""
         fields = unseal(path, MAGIC, data)
         try:
-            leads, promised = fields.flag(), read_term(fields)
-            found = cls(promised, read_history(fields), leads)
+            leads, promised = fields.count("B", 2), read_term(fields)
+            found = cls(promised, read_history(fields), leads > 0, leads > 1)
             fields.end()
             if leads and found.history.last != promised:
                 raise fields.error(f"a history up to {promised}", f"{found.history.last}")
@@ -212,10 +214,14 @@ class TermsFile:
         self._check(term)
         self._store(Terms(term, history))
 
-    def begin(self, term: Term, start: Mark) -> None:
+    def begin(self, term: Term, start: Mark, *, lossless: bool = False) -> None:
         """This node is master of `term` from `start`, its log's end, on. HigherTermError, as of `promise`."""
         self._check(term)
-        self._store(self.terms.begun(term, start))
+        self._store(self.terms.begun(term, start, lossless=lossless))
+
+    def go_on(self, *, lossless: bool) -> None:
+        """A master starts again, and sends from now on what is synced only, or not."""
+        self._store(replace(self.terms, lossless=lossless))
 
     def resign(self) -> None:
         """A master that starts again may lack what it had sent: after anything but a clean close, in another boot, of a
