@@ -138,7 +138,7 @@ class Terms:
     leads: bool = False
     lossless: bool = False
 
-    def begun(self, term: Term, start: Mark, *, lossless: bool) -> Terms:
+    def begun(self, term: Term, start: Mark, *, lossless: bool = False) -> Terms:
         """As master of a term that begins there."""
         return Terms(term, self.history.begin(term, start), leads=True, lossless=lossless)
 
