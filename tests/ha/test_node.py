@@ -302,7 +302,7 @@ def test_another_log_is_refused_for_good(lab: Lab) -> None:
     master.add_member("z")
     stranger.follow(master.address)
     until(lambda: "another directory" in stranger.stats()["trouble"])
-    assert values(stranger) == [b"of another log"] or stranger.log.tail.end_entry == 1
+    assert stranger.log.tail.end_entry == 1, "nothing of it was cut"
 
 
 def test_a_follower_beyond_a_cut_is_told(lab: Lab) -> None:
@@ -316,7 +316,7 @@ def test_a_follower_beyond_a_cut_is_told(lab: Lab) -> None:
     level(old, b)
     following = iter(b.log.follow(start=5, timeout=20))
     assert next(following).value == b"only on a and b"
-    assert "may" not in c.promote(force=True) or True
+    assert "promote" in c.promote(force=True), "others hold more, and it says so"
     b.follow(c.address)
     with pytest.raises((TruncatedError, pyreplog.errors.ClosedError)):
         next(following)
