@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyreplog.ha.protocol.group import GroupStats
 from pyreplog.ha.protocol.members import Members, Quorum
-from pyreplog.ha.voting import _ends
+from pyreplog.ha.voting import ends
 
 if TYPE_CHECKING:
     from pyreplog.ha.node import Node
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def describe(node: Node) -> dict[str, Any]:
     """name, role, address, uuid, term, log (start, received, synced, committed: entry numbers and positions), members;
     of a master its replicas and counters, of a replica its master and what keeps it from streaming."""
-    received, synced = _ends(node)
+    received, synced = ends(node)
     log, members = node._log, node.members
     found: dict[str, Any] = {
         "name": node.name,

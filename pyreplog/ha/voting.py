@@ -64,12 +64,13 @@ def _give_promise(node: Node, term: Term) -> None:
 
 
 def _promise_to(node: Node, prepare: Prepare) -> Promise:
-    received, synced = _ends(node)
+    received, synced = ends(node)
     history = node._context.terms.history.up_to(received)
     return Promise(prepare.term, history, received, synced, node.members, prepare.trial)
 
 
-def _ends(node: Node) -> tuple[Mark, Mark]:
+def ends(node: Node) -> tuple[Mark, Mark]:
+    """(received, synced) of a node's log, whatever its role is."""
     log = node._log
     if log is None:
         return ORIGIN, ORIGIN
