@@ -14,13 +14,13 @@ from pyreplog._native cimport record as rec
 from pyreplog._native.batch cimport RecordBatch, make_batch
 from pyreplog._native.blocks cimport Block, give_block, make_block, take_block
 from pyreplog._native.layout cimport (
-    ATTRIBUTES_MAX, FORM_ATTRIBUTES, FORM_KEY, FORM_LONG, KEY_MAX, KIND_CONTROL, LONG_HEADER, LongHeader,
-    RecordHead, SEGMENT_MAX,
+    ATTRIBUTES_MAX, FORM_ATTRIBUTES, FORM_KEY, FORM_LONG, KEY_MAX, KIND_BATCH, KIND_CONTROL, KIND_DATA, LONG_HEADER,
+    LongHeader, RecordHead, SEGMENT_MAX,
 )
 from pyreplog._native.parts cimport Batch, get_buffer
 from pyreplog._native.record cimport Part
 from pyreplog._native.status cimport describe
-from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, RecordTooLargeError
+from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, RecordTooLargeError, WrongTypeError
 
 CONTROL = LEDGERS
 """In an index, the control records of ledger L are entries of ledger L + CONTROL, numbered by what they are."""
@@ -98,16 +98,18 @@ cdef void encode_long(uint8_t *dst, uint32_t length, const Part *part, uint8_t k
 
 
 def encode_entries(values, keys=None, event_times=None, *, int64_t ledger, int64_t first, int64_t lac, int64_t time,
-                   uint64_t ledger_bytes=0, uint64_t ledger_messages=0, int64_t size_max=SEGMENT_MAX):
+                   uint64_t ledger_bytes=0, uint64_t ledger_messages=0, int64_t size_max=SEGMENT_MAX, messages=None):
     """Encode values as entries first, first + 1, ... of a ledger.
 
     values, keys, event_times: as CommitLog.append_batch. lac: last add confirmed its writer knows, -1: none. time:
     append time, microseconds since the epoch. ledger_bytes, ledger_messages: the ledger's totals before these entries.
-    size_max: bytes that one encoded record may have at most.
+    size_max: bytes that one encoded record may have at most. messages: how many messages each value holds, 1 or more:
+    these are batch entries; None: data entries, of one message each.
     Errors: WrongTypeError, InvalidArgumentError, RecordTooLargeError.
     """
     cdef Batch batch = Batch(values, keys, event_times, None)
     cdef Entries made = Entries.__new__(Entries)
+    cdef _Counts counts = None if messages is None else _Counts(messages, batch.count, ledger_messages)
     cdef Py_ssize_t i
     cdef int64_t total = 0
     size_max = min(size_max, SEGMENT_MAX)
@@ -127,13 +129,41 @@ def encode_entries(values, keys=None, event_times=None, *, int64_t ledger, int64
     if made.bytes == NULL:
         raise MemoryError
     made.ledger, made.first, made.count = ledger, first, batch.count
-    made.ledger_bytes, made.ledger_messages = ledger_bytes, ledger_messages + <uint64_t>batch.count
+    made.ledger_bytes, made.ledger_messages = ledger_bytes, ledger_messages
     if total >= RELEASE_GIL_FROM:
         with nogil:
-            encode_run(made, batch.parts, time, lac, ledger_messages)
+            encode_run(made, batch.parts, counts, time, lac)
     else:
-        encode_run(made, batch.parts, time, lac, ledger_messages)
+        encode_run(made, batch.parts, counts, time, lac)
     return made
+
+
+cdef class _Counts:
+    """How many messages each of some entries holds."""
+
+    cdef int64_t *at
+
+    def __cinit__(self, messages, Py_ssize_t count, uint64_t ledger_messages):
+        cdef Py_ssize_t i = 0
+        cdef int64_t room = INT64_MAX - <int64_t>min(ledger_messages, <uint64_t>INT64_MAX)
+        if not hasattr(messages, "__iter__"):
+            raise WrongTypeError(f"messages: expected integers, found {type(messages).__name__}")
+        cdef tuple items = tuple(messages)
+        if len(items) != count:
+            raise InvalidArgumentError(f"messages: expected {count}, one per value, found {len(items)}")
+        self.at = <int64_t *>malloc(max(count, 1) * sizeof(int64_t))
+        if self.at == NULL:
+            raise MemoryError
+        for i in range(count):
+            if isinstance(items[i], bool) or not hasattr(items[i], "__index__"):
+                raise WrongTypeError(f"messages: expected integers, found {type(items[i]).__name__}")
+            if not 1 <= items[i] <= room:
+                raise InvalidArgumentError(f"messages: expected 1 or more, below 2**63 in all, found {items[i]}")
+            self.at[i] = items[i]
+            room -= self.at[i]
+
+    def __dealloc__(self):
+        free(self.at)
 
 
 cdef int64_t check_part(const Part *part, int64_t size_max) except -1:
@@ -148,12 +178,14 @@ cdef int64_t check_part(const Part *part, int64_t size_max) except -1:
     return length
 
 
-cdef void encode_run(Entries made, const Part *parts, int64_t time, int64_t lac, uint64_t messages) noexcept nogil:
+cdef void encode_run(Entries made, const Part *parts, _Counts counts, int64_t time, int64_t lac) noexcept nogil:
     cdef Py_ssize_t i
+    cdef uint8_t kind = KIND_DATA if counts is None else KIND_BATCH
     for i in range(made.count):
         made.ledger_bytes += <uint64_t>parts[i].value_length
+        made.ledger_messages += <uint64_t>(1 if counts is None else counts.at[i])
         encode_long(made.bytes + made.starts[i], <uint32_t>rec.part_length(&parts[i], LONG_HEADER), &parts[i],
-                    parts[i].kind, time, made.ledger, made.first + i, lac, made.ledger_bytes, messages + i + 1)
+                    kind, time, made.ledger, made.first + i, lac, made.ledger_bytes, made.ledger_messages)
 
 
 def encode_control(int64_t ledger, int64_t code, value, *, int64_t lac, int64_t time):

@@ -46,7 +46,21 @@ enum {
     REPLOG_TAG_PROPERTY = 2,   /* u16 name length, name, value */
     REPLOG_TAG_PRODUCER = 3,   /* producer name */
     REPLOG_TAG_SEQUENCE = 4,   /* i64 */
+
+    /* value of a batch entry: header, producer, body; each column of the body is there if its flag is set */
+    REPLOG_MESSAGES_VERSION = 1,
+    REPLOG_MESSAGES_HEADER = 32,
+    REPLOG_MESSAGES_CODEC_MAX = 2,
+    REPLOG_MESSAGES_RAW_MAX = 64 << 20, /* bytes of a body that is not compressed */
+    REPLOG_MESSAGES_KEYS = 0x01,
+    REPLOG_MESSAGES_EVENT_TIMES = 0x02,
+    REPLOG_MESSAGES_SEQUENCES = 0x04,
+    REPLOG_MESSAGES_DELIVER_AT = 0x08,
+    REPLOG_MESSAGES_PROPERTIES = 0x10,
+    REPLOG_MESSAGES_FLAGS = 0x1f,
 };
+
+#define REPLOG_MESSAGES_NO_KEY 0x80000000u /* in a key end: the message has no key */
 
 #define REPLOG_SEGMENT_MAGIC 0x3130474f4c504552ull /* "REPLOG01" */
 #define REPLOG_INDEX_MAGIC   0x313058444e495052ull /* "RPINDX01" */
@@ -78,6 +92,19 @@ typedef struct {
     uint64_t ledger_bytes;    /* running value bytes of the ledger, this entry included */
     uint64_t ledger_messages; /* running message count of the ledger, this entry included */
 } replog_long;
+
+/* Start of the value of a batch entry. */
+typedef struct {
+    uint8_t version;
+    uint8_t codec;            /* of the body: 0 none, 1 zstd, 2 lz4 */
+    uint16_t flags;
+    uint16_t producer_length;
+    uint16_t reserved;        /* zero */
+    uint32_t count;           /* messages, at least 1 */
+    uint32_t raw_size;        /* bytes of the body when it is not compressed */
+    int64_t first_sequence;   /* -1: the messages have no sequence numbers */
+    int64_t last_sequence;
+} replog_messages;
 
 /* First block of a segment file; the rest of the 4096 bytes is zero. */
 typedef struct {
@@ -153,6 +180,7 @@ _Static_assert(sizeof(replog_tail) == 120, "tail page");
 _Static_assert(sizeof(replog_record) == 24, "record head");
 _Static_assert(sizeof(replog_short) == REPLOG_SHORT_HEADER, "short header");
 _Static_assert(sizeof(replog_long) == REPLOG_LONG_HEADER, "long header");
+_Static_assert(sizeof(replog_messages) == REPLOG_MESSAGES_HEADER, "messages header");
 _Static_assert(sizeof(replog_segment) == 64, "segment header");
 _Static_assert(offsetof(replog_record, kind) == REPLOG_CRC_FROM, "CRC starts after the stamp");
 _Static_assert(REPLOG_SEGMENT_HEADER % REPLOG_ALIGN == 0, "records start aligned");

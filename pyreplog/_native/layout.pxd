@@ -30,10 +30,21 @@ cdef extern from "layout.h" nogil:
         TAG_PROPERTY "REPLOG_TAG_PROPERTY"
         TAG_PRODUCER "REPLOG_TAG_PRODUCER"
         TAG_SEQUENCE "REPLOG_TAG_SEQUENCE"
+        MESSAGES_VERSION "REPLOG_MESSAGES_VERSION"
+        MESSAGES_HEADER "REPLOG_MESSAGES_HEADER"
+        MESSAGES_CODEC_MAX "REPLOG_MESSAGES_CODEC_MAX"
+        MESSAGES_RAW_MAX "REPLOG_MESSAGES_RAW_MAX"
+        MESSAGES_KEYS "REPLOG_MESSAGES_KEYS"
+        MESSAGES_EVENT_TIMES "REPLOG_MESSAGES_EVENT_TIMES"
+        MESSAGES_SEQUENCES "REPLOG_MESSAGES_SEQUENCES"
+        MESSAGES_DELIVER_AT "REPLOG_MESSAGES_DELIVER_AT"
+        MESSAGES_PROPERTIES "REPLOG_MESSAGES_PROPERTIES"
+        MESSAGES_FLAGS "REPLOG_MESSAGES_FLAGS"
     const uint64_t SEGMENT_MAGIC "REPLOG_SEGMENT_MAGIC"
     const uint64_t INDEX_MAGIC "REPLOG_INDEX_MAGIC"
     const uint64_t TAIL_MAGIC "REPLOG_TAIL_MAGIC"
     const uint32_t LAG_NONE "REPLOG_LAG_NONE"
+    const uint32_t NO_KEY "REPLOG_MESSAGES_NO_KEY"
 
     ctypedef struct RecordHead "replog_record":
         uint32_t length
@@ -56,6 +67,17 @@ cdef extern from "layout.h" nogil:
         int64_t lac
         uint64_t ledger_bytes
         uint64_t ledger_messages
+
+    ctypedef struct MessagesHeader "replog_messages":
+        uint8_t version
+        uint8_t codec
+        uint16_t flags
+        uint16_t producer_length
+        uint16_t reserved
+        uint32_t count
+        uint32_t raw_size
+        int64_t first_sequence
+        int64_t last_sequence
 
     ctypedef struct SegmentHeader "replog_segment":
         uint64_t magic

@@ -50,7 +50,7 @@ from pyreplog.ledger.reader import LedgerReader
 from pyreplog.ledger.recovery import LedgerRecovery
 from pyreplog.ledger.remote import RemoteSurroundings
 from pyreplog.ledger.repairs import Repair, repairs
-from pyreplog.ledger.status import ClusterStatus, LedgerStatus, missing_copies
+from pyreplog.ledger.status import ClusterStatus, ledger_status
 from pyreplog.ledger.stored import delete_garbled, find_ledger, list_ledgers, load_ledger, survey
 from pyreplog.ledger.surroundings import Shared
 from pyreplog.ledger.writer import LedgerWriter
@@ -191,7 +191,7 @@ class Cluster(Handle):
                 self._around.counts.recover()
             if force and metadata.state is not State.CLOSED:
                 logger.warning("ledger %d is recovered by force: entries may be lost", ledger)
-            metadata = self._run(ledger, LedgerRecovery(metadata, version, key, self._choose, force=force))
+            metadata = self._around.wait(self.begin_recovery(metadata, version, key, force=force))
         reader = LedgerReader(metadata, key, self._around)
         if not recover:
             try:
@@ -200,6 +200,12 @@ class Cluster(Handle):
                 reader.close()
                 raise
         return reader
+
+    def begin_recovery(
+        self, metadata: LedgerMetadata, version: int, key: bytes, *, force: bool = False
+    ) -> Ack[LedgerMetadata]:
+        """The recovery of `open_ledger`, without waiting: the Ack gives the closed ledger's metadata, or fails."""
+        return self._start(metadata.ledger, LedgerRecovery(metadata, version, key, self._choose, force=force))
 
     def delete_ledger(self, ledger: int) -> None:
         """Delete a ledger; its space comes back when the bookies collect garbage.
@@ -251,7 +257,7 @@ class Cluster(Handle):
         found, garbled = survey(store)
         limbo = self._start(0, LimboQuery(running))
         ends = [(metadata, self._ask_ends(metadata)) for metadata in found]  # all are asked before one is waited for
-        ledgers = [_status(metadata, self._around.wait(asked), running) for metadata, asked in ends]
+        ledgers = [ledger_status(metadata, self._around.wait(asked), running) for metadata, asked in ends]
         noted, odd = repairs(store)
         return ClusterStatus(bookies, ledgers, noted, self._around.wait(limbo), [*garbled, *odd])
 
@@ -311,6 +317,11 @@ class Cluster(Handle):
     def metadata(self) -> MetadataStore:
         """The store that ledgers, bookies and repairs are kept in."""
         return self._around.metadata
+
+    @property
+    def surroundings(self) -> Shared:
+        """What is built on ledgers shares with them: timers, threads for what blocks."""
+        return self._around
 
     def _next_id(self) -> int:
         """An id that no ledger has, or ever had."""
@@ -386,9 +397,3 @@ def _check_choices(durability: str, window_bytes: int, metadata: Mapping[str, st
     for name, value in (metadata or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise WrongTypeError(f"metadata: expected text for text, found {name!r}: {value!r}")
-
-
-def _status(metadata: LedgerMetadata, ends: tuple[int, int], running: set[str]) -> LedgerStatus:
-    confirmed, pushed = ends
-    missing = missing_copies(metadata, pushed, running)
-    return LedgerStatus(metadata.ledger, metadata.state, len(metadata.fragments), confirmed, pushed, missing)

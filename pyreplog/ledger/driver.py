@@ -118,7 +118,7 @@ class Surroundings(Protocol):
 class _Turns(threading.local):
     """Of each thread: the drivers it has to go on with; None: it is not at any."""
 
-    drivers: deque[Driver] | None = None
+    drivers: deque[Turns] | None = None
 
 
 _turns = _Turns()
@@ -136,7 +136,30 @@ def check_may_wait() -> None:
         raise InvalidArgumentError("a callback cannot wait for a ledger: use submit, and callbacks of what it gives")
 
 
-class Driver:
+class Turns:
+    """Something with steps that one thread at a time takes, and that threads never wait for."""
+
+    def _run(self) -> None:
+        """Take all steps there are, unless another thread is at it; that one takes them all."""
+        raise NotImplementedError
+
+    def _go_on(self) -> None:
+        mine = _turns.drivers
+        if mine is not None:
+            mine.append(self)
+            return
+        _turns.drivers = mine = deque((self,))
+        try:
+            while mine:
+                mine[0]._run()
+                mine.popleft()
+        finally:
+            _turns.drivers = None
+            while mine:  # a callback raised what is no Exception
+                mine.popleft()._go_on()
+
+
+class Driver(Turns):
     """One machine, from any number of threads.
 
     done: an Ack that gives the machine's result when it is `Finished`, or fails with its error. after: called when
@@ -172,21 +195,6 @@ class Driver:
         with uninterrupted:
             self._inbox.append(event)
             self._go_on()
-
-    def _go_on(self) -> None:
-        mine = _turns.drivers
-        if mine is not None:
-            mine.append(self)
-            return
-        _turns.drivers = mine = deque((self,))
-        try:
-            while mine:
-                mine[0]._run()
-                mine.popleft()
-        finally:
-            _turns.drivers = None
-            while mine:  # a callback raised what is no Exception
-                mine.popleft()._go_on()
 
     def _run(self) -> None:
         """Rounds, until nothing is left. What comes while another thread is at it, that thread sees afterwards."""

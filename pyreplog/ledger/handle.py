@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from pyreplog._native.batch import RecordBatch
 from pyreplog.ack import Ack, as_timeout, settle_all
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, OutcomeUnknownError, ReplogError, WindowFullError
@@ -16,6 +17,8 @@ from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.ledger.driver import Driver, Surroundings, check_may_wait, in_callback
 from pyreplog.ledger.effects import Effect, Settle
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.readahead import STRETCH_BYTES_MAX
+from pyreplog.ledger.someread import SomeRead, check_range
 from pyreplog.ledger.staging import Entry, Staging, columns, outcomes
 from pyreplog.ledger.writer import LedgerWriter
 
@@ -52,6 +55,8 @@ class Ledger(Handle):
         self._telling = False  # a timer is set to tell the LAC
         self._close_s: float | None = CLOSE_S
         self._give_up_s = GIVE_UP_S
+        self.on_progress: Callable[[], object] | None = None
+        """Called, with no lock held, when something was confirmed, has all its copies, or failed. Must not block."""
         super().__init__(f"ledger {self.id}")
 
     # ---- where it stands ------------------------------------------------------------------------------------
@@ -81,6 +86,16 @@ class Ledger(Handle):
         """How many these are."""
         return self._writer.pending_entries
 
+    @property
+    def error(self) -> ReplogError | None:
+        """Why nothing can be appended any more; None: it can."""
+        return self._writer.error
+
+    @property
+    def ended(self) -> Ack[LedgerMetadata]:
+        """Done when nothing more will be done to the ledger here: with its metadata, when it was closed in order."""
+        return self._driver.done
+
     # ---- appending ------------------------------------------------------------------------------------------
 
     def append(self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, event_time: int | None = None) -> int:
@@ -109,9 +124,14 @@ class Ledger(Handle):
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None = None,
         event_times: Iterable[int | None] | None = None,
+        *,
+        messages: Iterable[int] | None = None,
     ) -> range:
-        """Append several; returns their ids, which are consecutive, once all are confirmed. Errors as append."""
-        return self._wait(lambda: self.submit_batch(values, keys, event_times))
+        """Append several; returns their ids, which are consecutive, once all are confirmed. Errors as append.
+
+        messages: how many messages each value holds, 1 or more, for entries that are batches; None: they are none.
+        """
+        return self._wait(lambda: self.submit_batch(values, keys, event_times, messages=messages))
 
     def submit(
         self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, event_time: int | None = None
@@ -133,6 +153,8 @@ class Ledger(Handle):
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None = None,
         event_times: Iterable[int | None] | None = None,
+        *,
+        messages: Iterable[int] | None = None,
     ) -> Ack[range]:
         """As append_batch, without waiting: the Ack gives the ids. They follow those of what was submitted before.
 
@@ -142,15 +164,24 @@ class Ledger(Handle):
         self._make_room()
         if self._staging:
             self._driver.call(self._append_staged)
-        return self._driver.call(lambda: self._append(values, keys, event_times))
+        return self._driver.call(lambda: self._append(values, keys, event_times, messages))
+
+    def push_batch(self, values: Iterable[ReadableBuffer], *, messages: Iterable[int] | None = None) -> Ack[range]:
+        """As submit_batch, for one who keeps a window of its own: waits for no room, and is never refused for want of
+        it."""
+        self._check_open()
+        if self._staging:
+            self._driver.call(self._append_staged)
+        return self._driver.call(lambda: self._append(values, None, None, messages))
 
     def _append(
         self,
         values: Iterable[ReadableBuffer],
         keys: Iterable[ReadableBuffer | None] | None,
         event_times: Iterable[int | None] | None,
+        messages: Iterable[int] | None = None,
     ) -> tuple[Ack[range], list[Effect]]:
-        return self._writer.append(values, keys, event_times, time_us=self._clock.now_us())
+        return self._writer.append(values, keys, event_times, time_us=self._clock.now_us(), messages=messages)
 
     def _append_alone(
         self, value: ReadableBuffer, key: ReadableBuffer | None, event_time: int | None
@@ -196,6 +227,14 @@ class Ledger(Handle):
         check_may_wait()
         return self._around.wait(submit())
 
+    # ---- reading --------------------------------------------------------------------------------------------
+
+    def read_some(self, first: int, last: int, *, bytes_max: int = STRETCH_BYTES_MAX) -> Ack[RecordBatch]:
+        """Confirmed entries, as `LedgerReader.read_some`. Errors: OutOfRangeError, beyond `last_add_confirmed`."""
+        self._check_open()
+        check_range(self.id, first, last, self.last_add_confirmed)
+        return SomeRead(self.metadata, self._writer.key, self._around, first, last, bytes_max=bytes_max).start()
+
     # ---- back-pressure --------------------------------------------------------------------------------------
 
     def room(self) -> Ack[None]:
@@ -240,6 +279,8 @@ class Ledger(Handle):
         if not self._telling and self._writer.has_lac_to_tell:
             self._telling = True
             self._around.wake_after(EXPLICIT_LAC_S, self._tell_lac)
+        if self.on_progress is not None:
+            self.on_progress()
 
     def _tell_lac(self) -> None:
         """Readers that follow would else not see the last entries before the next ones are written."""

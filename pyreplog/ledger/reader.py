@@ -23,6 +23,7 @@ from pyreplog.ledger.lac import LacQuery
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, metadata_key
 from pyreplog.ledger.readahead import STRETCH_BYTES_MAX, read_ahead
 from pyreplog.ledger.reading import LedgerReading
+from pyreplog.ledger.someread import SomeRead, check_range
 from pyreplog.ledger.stored import load_ledger
 from pyreplog.metadata.watching import Watch
 from pyreplog.net.sockets import weakly
@@ -98,6 +99,18 @@ class LedgerReader(Handle):
     def entry(self, entry: int) -> bytes:
         """The value of one entry. Errors as read."""
         return next(self.read(entry, entry))[0].value
+
+    def read_some(self, first: int, last: int, *, bytes_max: int = STRETCH_BYTES_MAX) -> Ack[RecordBatch]:
+        """Entries from `first` on, at least one, and up to `last` while they have about `bytes_max` bytes; verified.
+
+        For one who reads on by itself: waits for nothing, in callbacks too. Errors: OutOfRangeError and those of the
+        handle are raised here, the others of `read` are the Ack's; NoSuchLedgerError, it was deleted meanwhile.
+        """
+        self._check_open()
+        check_range(self.id, first, last, self._lac)
+        return SomeRead(
+            self.metadata, self._key, self._around, first, last, bytes_max=bytes_max, adopt=self._adopt
+        ).start()
 
     def _batches(self, first: int, last: int) -> Iterator[RecordBatch]:
         meta = self.metadata
@@ -197,7 +210,9 @@ class LedgerReader(Handle):
 
     def _reload(self) -> None:
         """The ledger's metadata as they are now."""
-        metadata = load_ledger(self._around.metadata, self.id).metadata
+        self._adopt(load_ledger(self._around.metadata, self.id).metadata)
+
+    def _adopt(self, metadata: LedgerMetadata) -> None:
         with self._lock:
             if not self.is_closed or metadata.state is State.CLOSED:
                 self.metadata = metadata

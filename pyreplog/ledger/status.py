@@ -69,3 +69,10 @@ def missing_copies(metadata: LedgerMetadata, last: int, running: set[str]) -> in
                 if bookie not in running
             )
     return missing
+
+
+def ledger_status(metadata: LedgerMetadata, ends: tuple[int, int], running: set[str]) -> LedgerStatus:
+    """Of one ledger. ends: LAC and highest entry. running: bookies."""
+    confirmed, pushed = ends
+    missing = missing_copies(metadata, pushed, running)
+    return LedgerStatus(metadata.ledger, metadata.state, len(metadata.fragments), confirmed, pushed, missing)

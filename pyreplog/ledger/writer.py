@@ -62,6 +62,7 @@ class LedgerWriter:
     ) -> None:
         self.metadata, self._version = metadata, version
         self.entry_bytes_max = entry_bytes_max
+        self.key = key
         self._choose, self._delay = choose, delay_ensemble_change
         self._push = Push(metadata, 0, key)
         self._acks: deque[tuple[int, Ack[range]]] = deque()  # (last entry, ack), ascending
@@ -115,8 +116,11 @@ class LedgerWriter:
         event_times: Iterable[int | None] | None,
         *,
         time_us: int,
+        messages: Iterable[int] | None = None,
     ) -> tuple[Ack[range], list[Effect]]:
         """Number, encode and send entries; the Ack gives their numbers once they are confirmed.
+
+        messages: as `encode_entries`.
 
         Errors: those of `encode_entries`, nothing was appended; LedgerClosedError, LedgerFencedError, and what else
         ended the writer.
@@ -130,7 +134,7 @@ class LedgerWriter:
         entries = encode_entries(
             values, keys, event_times, ledger=self.metadata.ledger, first=first, lac=self.last_add_confirmed,
             time=self._time_us, ledger_bytes=self._length, ledger_messages=self._messages,
-            size_max=self.entry_bytes_max,
+            size_max=self.entry_bytes_max, messages=messages,
         )  # fmt: skip
         ack = Ack(range(first, first + len(entries)))
         if not len(entries):

@@ -1,0 +1,15 @@
+# Batches of messages as columns.
+from pyreplog._native.blocks cimport Block
+from pyreplog._native.messagecolumns cimport Place
+from pyreplog._native.messageentry cimport MessageTable
+
+
+cdef class MessageBatch:
+    cdef MessageTable table
+    cdef Block block              # what has the places
+    cdef const Place *places
+    cdef Py_ssize_t count
+    cdef dict columns
+    cdef object column(self, int which)
+    cdef object entry_column(self, int which)
+    cdef Py_ssize_t checked(self, index) except -1

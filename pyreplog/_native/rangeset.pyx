@@ -1,0 +1,454 @@
+"""Sets of offsets as ranges: millions of them, 16 bytes each, with all that runs over many done in C.
+
+Bytes of one: FORMAT.md, "Range set". Threads: everything runs under the GIL, which makes each call one step.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport INT64_MAX, INT64_MIN
+from libc.stdlib cimport free, realloc
+
+from pyreplog._native.rows cimport (
+    ROWS_NO_MEMORY,
+    ROWS_OK,
+    rows_at,
+    rows_before,
+    rows_bytes,
+    rows_clear,
+    rows_insert,
+    rows_remove,
+    rows_set,
+    rows_until,
+)
+from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, WrongTypeError
+
+OFFSET_END = OFFSET_MAX
+
+cdef enum:
+    STEPS = 4       # from one range to the next, before it is searched again
+
+
+# ---- ranges --------------------------------------------------------------------------------------------------------
+
+cdef void ranges_probe(const Rows *rows, int64_t start, int64_t end, Merge *merge) noexcept nogil:
+    cdef Spot spot = rows_until(rows, start), before = spot
+    cdef const int64_t *row = rows_before(rows, &before)
+    merge.start, merge.end, merge.count, merge.held = start, end, 0, 0
+    if row != NULL and row[1] >= start:
+        spot, merge.start = before, row[0]
+    merge.spot = spot
+    row = rows_at(rows, &spot)
+    while row != NULL and row[0] <= end:
+        merge.count += 1
+        merge.held += row[1] - row[0]
+        merge.end = max(merge.end, row[1])
+        spot.row += 1
+        row = rows_at(rows, &spot)
+
+
+cdef int ranges_commit(Rows *rows, Merge *merge, const int64_t *row) noexcept nogil:
+    cdef Spot rest
+    if not merge.count:
+        if rows_insert(rows, &merge.spot, row) < 0:
+            return ROWS_NO_MEMORY
+        rows.chunks[merge.spot.chunk].flag = 1
+        return ROWS_OK
+    rows_at(rows, &merge.spot)
+    rows_set(rows, merge.spot, row)
+    rows.chunks[merge.spot.chunk].flag = 1
+    if merge.count > 1:
+        rest = merge.spot
+        rest.row += 1
+        rows_at(rows, &rest)
+        rows_remove(rows, rest, merge.count - 1)
+    return ROWS_OK
+
+
+cdef int64_t ranges_add(Rows *rows, int64_t start, int64_t end) noexcept nogil:
+    cdef Merge merge
+    cdef int64_t row[2]
+    ranges_probe(rows, start, end, &merge)
+    row[0], row[1] = merge.start, merge.end
+    if ranges_commit(rows, &merge, row) < 0:
+        return ROWS_NO_MEMORY
+    return merge.end - merge.start - merge.held
+
+
+cdef int64_t ranges_cut(Rows *rows, int64_t start, int64_t end) noexcept nogil:
+    """Remove [start, end) from rows of width 2: how many members are gone, or ROWS_NO_MEMORY."""
+    cdef Spot spot = rows_until(rows, start), before = spot
+    cdef int64_t *row = rows_before(rows, &before)
+    cdef int64_t rest[2]
+    cdef int64_t gone = 0, count = 0
+    if row != NULL and row[1] > end and row[0] < start:     # a hole in it
+        rest[0], rest[1] = end, row[1]
+        if rows_insert(rows, &spot, rest) < 0:
+            return ROWS_NO_MEMORY
+        rows_before(rows, &spot)[1] = start
+        return end - start
+    if row != NULL and row[0] == start:
+        spot = before
+    elif row != NULL and row[1] > start:
+        gone = row[1] - start
+        row[1] = start
+    row = rows_at(rows, &spot)
+    before = spot
+    while row != NULL and row[1] <= end:
+        count += 1
+        gone += row[1] - row[0]
+        spot.row += 1
+        row = rows_at(rows, &spot)
+    if row != NULL and row[0] < end:
+        gone += end - row[0]
+        rest[0], rest[1] = end, row[1]
+        rows_set(rows, spot, rest)
+    if count:
+        rows_remove(rows, before, count)
+    return gone
+
+
+cdef Known ranges_known(const Rows *rows, int64_t offset) noexcept nogil:
+    cdef Known known
+    cdef Spot spot = rows_until(rows, offset)
+    cdef const int64_t *row = rows_at(rows, &spot)
+    known.start, known.stop = INT64_MIN, INT64_MAX
+    if row != NULL:
+        known.stop = row[0]
+    row = rows_before(rows, &spot)
+    known.present = row != NULL and row[1] > offset
+    if known.present:
+        known.start, known.stop = row[0], row[1]
+    elif row != NULL:
+        known.start = row[1]
+    return known
+
+
+cdef const int64_t *ranges_from(const Rows *rows, int64_t offset, Spot *spot) noexcept nogil:
+    """The first range that ends behind an offset, and its spot; NULL: there is none."""
+    cdef const int64_t *row
+    spot[0] = rows_until(rows, offset)
+    row = rows_before(rows, spot)
+    if row != NULL and row[1] <= offset:
+        spot.row += 1
+    return rows_at(rows, spot)
+
+
+cdef int64_t ranges_missing(const Rows *rows, int64_t start, int64_t end) noexcept nogil:
+    cdef int64_t missing = end - start
+    cdef Spot spot
+    cdef const int64_t *row = ranges_from(rows, start, &spot)
+    while row != NULL and row[0] < end:
+        missing -= min(row[1], end) - max(row[0], start)
+        spot.row += 1
+        row = rows_at(rows, &spot)
+    return missing
+
+
+cdef void ranges_mask(const Rows *rows, const int64_t *offsets, int64_t count, uint8_t *mask) noexcept nogil:
+    cdef const int64_t *row = NULL
+    cdef int64_t i, steps, last = INT64_MAX
+    cdef Spot spot
+    for i in range(count):
+        steps = 0 if offsets[i] >= last else STEPS
+        while steps < STEPS and row != NULL and row[1] <= offsets[i]:
+            spot.row += 1
+            row = rows_at(rows, &spot)
+            steps += 1
+        if steps == STEPS:
+            row = ranges_from(rows, offsets[i], &spot)
+        mask[i] = row != NULL and row[0] <= offsets[i]
+        last = offsets[i]
+
+
+cdef tuple ranges_between(const Rows *rows, int64_t start, int64_t end, int64_t most):
+    import numpy
+    cdef Spot spot, begin
+    cdef const int64_t *row = ranges_from(rows, start, &spot)
+    cdef int64_t count = 0, i
+    cdef int64_t[::1] starts, ends
+    begin = spot
+    while row != NULL and row[0] < end and count < most:
+        count += 1
+        spot.row += 1
+        row = rows_at(rows, &spot)
+    both = numpy.empty((2, count), numpy.int64)
+    starts, ends = both[0], both[1]
+    for i in range(count):
+        row = rows_at(rows, &begin)
+        starts[i], ends[i] = max(row[0], start), min(row[1], end)
+        begin.row += 1
+    return both[0], both[1]
+
+
+# ---- arguments and bytes -------------------------------------------------------------------------------------------
+
+cdef const int64_t[::1] int64s(object array, str what):
+    """Integers of one dimension; nothing is rounded or cut."""
+    try:
+        return array
+    except (TypeError, ValueError):
+        pass
+    import numpy
+    made = numpy.asarray(array)
+    if made.ndim == 1 and not made.size:
+        return numpy.empty(0, numpy.int64)
+    if made.ndim != 1 or made.dtype.kind != "i":
+        raise WrongTypeError(f"{what}: expected int64 of one dimension, found {made.dtype} of shape {made.shape}")
+    return numpy.ascontiguousarray(made, numpy.int64)
+
+
+cdef int check_range(int64_t start, int64_t end) except -1:
+    if not 0 <= start <= end <= OFFSET_MAX:
+        raise InvalidArgumentError(f"range: expected 0 <= start <= end <= {OFFSET_MAX}, found {start} to {end}")
+    return 0
+
+
+cdef int put_varint(Out *out, int64_t value) noexcept nogil:
+    cdef uint64_t rest = <uint64_t>value
+    cdef size_t wanted = 2 * out.room + 64
+    cdef void *moved
+    if out.used + VARINT_MAX > out.room:
+        moved = realloc(out.data, wanted)
+        if moved == NULL:
+            return ROWS_NO_MEMORY
+        out.data, out.room = <uint8_t *>moved, wanted
+    while rest > 127:
+        out.data[out.used] = <uint8_t>(rest | 128)
+        out.used += 1
+        rest >>= 7
+    out.data[out.used] = <uint8_t>rest
+    out.used += 1
+    return ROWS_OK
+
+
+cdef int64_t get_varint(const uint8_t **at, const uint8_t *stop) noexcept nogil:
+    cdef uint64_t value = 0
+    cdef int shift = 0
+    cdef uint8_t byte
+    while at[0] < stop and shift < 7 * VARINT_MAX:
+        byte = at[0][0]
+        at[0] += 1
+        value |= <uint64_t>(byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return <int64_t>value if value <= <uint64_t>OFFSET_MAX and (byte or shift == 7) else -1
+    return -1
+
+
+# ---- the set -------------------------------------------------------------------------------------------------------
+
+@cython.final
+cdef class RangeSet:
+    """Offsets from 0 to 2**62 - 1, as ranges [start, end) that ascend and do not touch. Empty at first.
+
+    `len()` is the number of ranges, `total` that of members, `nbytes` the memory they take. InvalidArgumentError of a
+    range unless 0 <= start <= end <= 2**62; arrays: WrongTypeError unless they are int64 of one dimension.
+    """
+
+    def __cinit__(self):
+        self.rows.width = 2
+
+    def __dealloc__(self):
+        rows_clear(&self.rows)
+
+    def __len__(self):
+        return self.rows.count
+
+    def __bool__(self):
+        return self.rows.count > 0
+
+    def __contains__(self, int64_t offset, /):
+        return ranges_known(&self.rows, offset).present
+
+    @property
+    def nbytes(self):
+        return rows_bytes(&self.rows)
+
+    @property
+    def first(self):
+        """The lowest member; None: there is none."""
+        return self.next_present(0)
+
+    @property
+    def last(self):
+        """The highest member; None: there is none."""
+        cdef Spot spot = rows_until(&self.rows, OFFSET_MAX)
+        cdef const int64_t *row = rows_before(&self.rows, &spot)
+        return row[1] - 1 if row != NULL else None
+
+    def add(self, int64_t start, int64_t end):
+        """How many of [start, end) are new."""
+        check_range(start, end)
+        return self.put(start, end)
+
+    def remove(self, int64_t start, int64_t end):
+        """How many of [start, end) were members; none is any more."""
+        check_range(start, end)
+        return self.cut(start, end)
+
+    def add_offsets(self, offsets):
+        """How many of int64 `offsets` are new. Any order; fastest when they ascend."""
+        return self.each(int64s(offsets, "offsets"), True)
+
+    def remove_offsets(self, offsets):
+        """How many of int64 `offsets` were members; none is any more. Any order; fastest when they ascend."""
+        return self.each(int64s(offsets, "offsets"), False)
+
+    def add_ranges(self, starts, ends):
+        """How many members of the ranges [starts[i], ends[i]) are new."""
+        return self.each_range(int64s(starts, "starts"), int64s(ends, "ends"), True)
+
+    def remove_ranges(self, starts, ends):
+        """How many members of the ranges [starts[i], ends[i]) there were; none is left."""
+        return self.each_range(int64s(starts, "starts"), int64s(ends, "ends"), False)
+
+    def clear(self):
+        rows_clear(&self.rows)
+        self.total = 0
+
+    def covers(self, int64_t start, int64_t end):
+        """Whether all of [start, end) are members."""
+        check_range(start, end)
+        cdef Known known = ranges_known(&self.rows, start)
+        return start == end or known.present and known.stop >= end
+
+    def missing(self, int64_t start, int64_t end):
+        """How many of [start, end) are no members."""
+        check_range(start, end)
+        return ranges_missing(&self.rows, start, end)
+
+    def next_missing(self, int64_t at):
+        """The lowest offset from `at` on that is no member."""
+        cdef Known known = ranges_known(&self.rows, at)
+        return known.stop if known.present else at
+
+    def next_present(self, int64_t at):
+        """The lowest member from `at` on; None: there is none."""
+        cdef Known known = ranges_known(&self.rows, at)
+        if known.present:
+            return at
+        return known.stop if known.stop != INT64_MAX else None
+
+    def pop_first(self, int64_t most=OFFSET_MAX):
+        """Remove the lowest range, or its first `most` members: (start, end); None: the set is empty."""
+        cdef Spot spot
+        cdef const int64_t *row
+        cdef int64_t start, end
+        if most < 1:
+            raise InvalidArgumentError(f"most: expected 1 or more, found {most}")
+        spot.chunk, spot.row = 0, 0
+        row = rows_at(&self.rows, &spot)
+        if row == NULL:
+            return None
+        start, end = row[0], row[0] + min(most, row[1] - row[0])
+        self.cut(start, end)
+        return start, end
+
+    def mask(self, offsets):
+        """bool[n]: which of int64 `offsets` are members. Any order; fastest when they ascend."""
+        import numpy
+        cdef const int64_t[::1] wanted = int64s(offsets, "offsets")
+        cdef uint8_t[::1] mask
+        made = numpy.empty(wanted.shape[0], numpy.uint8)
+        if wanted.shape[0]:
+            mask = made
+            ranges_mask(&self.rows, &wanted[0], wanted.shape[0], &mask[0])
+        return made.view(numpy.bool_)
+
+    def intersect(self, int64_t start=0, int64_t end=OFFSET_MAX, int64_t most=OFFSET_MAX):
+        """(starts int64[m], ends int64[m]) of the first `most` ranges, cut to [start, end)."""
+        check_range(start, end)
+        return ranges_between(&self.rows, start, end, most)
+
+    def chunks(self, int64_t most=4096):
+        """All ranges as (starts, ends) of at most `most` each. What is added or removed meanwhile is seen or not."""
+        cdef int64_t at = 0
+        while True:
+            starts, ends = ranges_between(&self.rows, at, OFFSET_MAX, most)
+            if not len(starts):
+                return
+            at = ends[len(ends) - 1]
+            yield starts, ends
+
+    def dump(self):
+        """All of it as bytes."""
+        cdef Out out
+        cdef Spot spot
+        cdef const int64_t *row
+        cdef int64_t at = 0
+        cdef int status = ROWS_OK
+        out.data, out.used, out.room = NULL, 0, 0
+        spot.chunk, spot.row = 0, 0
+        row = rows_at(&self.rows, &spot)
+        while row != NULL and status == ROWS_OK:
+            status = put_varint(&out, row[0] - at)
+            if status == ROWS_OK:
+                status = put_varint(&out, row[1] - row[0])
+            at = row[1]
+            spot.row += 1
+            row = rows_at(&self.rows, &spot)
+        try:
+            if status < 0:
+                raise MemoryError
+            return PyBytes_FromStringAndSize(<char *>out.data, out.used)
+        finally:
+            free(out.data)
+
+    @classmethod
+    def load(cls, data):
+        """The set that `dump` made bytes of. InvalidRecordsError: they are none."""
+        cdef const uint8_t[::1] view = memoryview(data).cast("B")
+        cdef RangeSet made = RangeSet()
+        cdef Py_ssize_t size = view.shape[0]
+        cdef const uint8_t *begin = &view[0] if size else NULL
+        cdef const uint8_t *at = begin
+        cdef int64_t end = 0, gap, length
+        while at < begin + size:
+            gap = get_varint(&at, begin + size)
+            length = get_varint(&at, begin + size)
+            if gap < (1 if end else 0) or length < 1 or gap > OFFSET_MAX - end or length > OFFSET_MAX - end - gap:
+                raise InvalidRecordsError(at - begin, "a gap and a length of ranges that ascend", f"{gap}, {length}")
+            made.put(end + gap, end + gap + length)
+            end += gap + length
+        return made
+
+    cdef int64_t put(self, int64_t start, int64_t end) except -1:
+        cdef int64_t new = ranges_add(&self.rows, start, end) if start < end else 0
+        if new < 0:
+            raise MemoryError
+        self.total += new
+        return new
+
+    cdef int64_t cut(self, int64_t start, int64_t end) except -1:
+        cdef int64_t gone = ranges_cut(&self.rows, start, end) if start < end else 0
+        if gone < 0:
+            raise MemoryError
+        self.total -= gone
+        return gone
+
+    cdef int64_t each(self, const int64_t[::1] offsets, bint present) except -1:
+        """Runs of offsets that follow each other are one range."""
+        cdef Py_ssize_t count = offsets.shape[0], i, stop = 0
+        cdef int64_t changed = 0
+        for i in range(count):
+            if not 0 <= offsets[i] < OFFSET_MAX:
+                raise InvalidArgumentError(f"offset: expected 0 to {OFFSET_MAX - 1}, found {offsets[i]}")
+        while stop < count:
+            i = stop
+            stop += 1
+            while stop < count and offsets[stop] == offsets[stop - 1] + 1:
+                stop += 1
+            changed += (self.put(offsets[i], offsets[stop - 1] + 1) if present
+                        else self.cut(offsets[i], offsets[stop - 1] + 1))
+        return changed
+
+    cdef int64_t each_range(self, const int64_t[::1] starts, const int64_t[::1] ends, bint present) except -1:
+        cdef Py_ssize_t i
+        cdef int64_t changed = 0
+        if starts.shape[0] != ends.shape[0]:
+            raise InvalidArgumentError(f"ends: expected {starts.shape[0]} of them, found {ends.shape[0]}")
+        for i in range(starts.shape[0]):
+            check_range(starts[i], ends[i])
+        for i in range(starts.shape[0]):
+            changed += self.put(starts[i], ends[i]) if present else self.cut(starts[i], ends[i])
+        return changed

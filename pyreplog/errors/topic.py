@@ -1,0 +1,78 @@
+"""Errors of topics."""
+
+from __future__ import annotations
+
+from pyreplog.errors.base import ReplogError
+
+
+class TopicError(ReplogError):
+    """Base of what can be wrong with a topic. `topic` is its name."""
+
+    def __init__(self, topic: str, message: str) -> None:
+        self.topic, self.message = topic, message
+        super().__init__(f"topic {topic}: {message}")
+
+    def __reduce__(self) -> tuple[type[TopicError], tuple[str, str]]:
+        return type(self), (self.topic, self.message)
+
+
+class NoSuchTopicError(TopicError):
+    """There is no topic of that name, or it was deleted."""
+
+    exit_code = 2
+
+
+class TopicExistsError(TopicError):
+    """There is a topic of that name already."""
+
+    exit_code = 2
+
+
+class TopicFencedError(TopicError):
+    """Somebody else owns the topic now: this owner may not go on. Of a publish that fails with it, the outcome is
+    unknown: the new owner keeps every message that it finds."""
+
+
+class TopicOwnedError(TopicError):
+    """Another process owns the topic; the message names it. Ask it (`pyreplog.connect`), or wait until it is gone."""
+
+    retriable = True
+    exit_code = 3
+
+
+class TopicFullError(TopicError):
+    """The topic has as many ledgers as its metadata can hold; nothing was published. Trim it, or have it roll later."""
+
+    exit_code = 6
+
+
+class BacklogFullError(TopicError):
+    """The topic's backlog quota is used up; nothing was published."""
+
+    retriable = True
+
+
+class SubscriptionError(TopicError):
+    """Base of what can be wrong with a subscription; the message names it."""
+
+
+class NoSuchSubscriptionError(SubscriptionError):
+    """The topic has no subscription of that name."""
+
+    exit_code = 2
+
+
+class SubscriptionBusyError(SubscriptionError):
+    """The subscription has consumers that exclude this one, or that must leave before what was asked can be done."""
+
+    retriable = True
+
+
+class SequenceError(TopicError):
+    """A producer's sequence ids must ascend within a batch."""
+
+
+class InvalidMessagesError(ReplogError):
+    """An entry that should hold messages does not: where, what was expected, what was found."""
+
+    exit_code = 4

@@ -1,0 +1,172 @@
+"""Single messages gathered into entries: until enough have come, or the first has waited long enough.
+
+Without a linger time they wait for company only while an entry is on its way: those that come meanwhile go together as
+soon as it is confirmed. So a lone publisher never waits, and many share entries without a delay to tune. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from pyreplog._native.messageencoder import encode_messages
+from pyreplog.ack import Ack
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+GATHERED_BYTES = 4 << 20
+"""So much does not wait, of however many producers it is."""
+MESSAGE_BYTES = 64
+"""What a message takes beside its key and value, at most; an entry's own, and its record's, are not in it."""
+
+_PLAIN_TIME_US = 1 << 62
+
+
+class Single(NamedTuple):
+    """One message to be published, and who waits for its offset. sequence: -1, none. size: bytes, about."""
+
+    value: bytes
+    key: bytes | None
+    properties: Mapping[str, str | bytes] | None
+    event_time: int | None
+    deliver_at: int | None
+    sequence: int
+    size: int
+    ack: Ack[int]
+
+    @property
+    def messages_given(self) -> int:
+        return 1
+
+    @classmethod
+    def of(
+        cls,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None,
+        properties: Mapping[str, str | bytes] | None,
+        event_time: int | None,
+        deliver_at: int | None,
+        sequence: int,
+    ) -> Self:
+        """Errors: those of `encode_messages`, for what cannot be encoded: it must not fail others of its entry."""
+        ack: Ack[int] = Ack()
+        if (
+            type(value) is bytes
+            and (key is None or type(key) is bytes)
+            and properties is None
+            and (event_time is None or (type(event_time) is int and abs(event_time) < _PLAIN_TIME_US))
+            and (deliver_at is None or (type(deliver_at) is int and 0 <= deliver_at < _PLAIN_TIME_US))
+        ):
+            size = len(value) + (len(key) if key else 0) + MESSAGE_BYTES
+            return cls(value, key, None, event_time, deliver_at, sequence, size, ack)
+        size = len(
+            encode_messages(
+                [value],
+                [key],
+                properties=[properties],
+                event_times=[event_time],
+                deliver_at=[deliver_at],
+            )
+        )
+        properties = dict(properties) if properties else None
+        key = None if key is None else bytes(key)
+        return cls(bytes(value), key, properties, event_time, deliver_at, sequence, size, ack)
+
+
+class Group:
+    """Messages of one producer that are one entry; those that have sequence numbers have them ascending."""
+
+    __slots__ = ("producer", "singles", "size")
+
+    def __init__(self, producer: bytes) -> None:
+        self.producer = producer
+        self.singles: list[Single] = []
+        self.size = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.singles)
+
+    @property
+    def sequences(self) -> list[int] | None:
+        """None: they have no numbers."""
+        return None if self.singles[0].sequence < 0 else [single.sequence for single in self.singles]
+
+    @property
+    def acks(self) -> list[Ack[int]]:
+        return [single.ack for single in self.singles]
+
+    def add(self, single: Single) -> None:
+        self.singles.append(single)
+        self.size += single.size
+
+    def follows(self, single: Single) -> bool:
+        """Whether the number of a message lets it be the next one of this entry."""
+        last = self.singles[-1].sequence
+        return single.sequence > last >= 0 or single.sequence == last == -1
+
+    def encode(self) -> bytes:
+        """The entry."""
+        values, keys, properties, event_times, deliver_at, sequences, _, _ = zip(*self.singles, strict=True)
+        count = len(values)
+        return encode_messages(
+            list(values),
+            None if keys.count(None) == count else list(keys),
+            properties=None if properties.count(None) == count else list(properties),
+            event_times=None if event_times.count(None) == count else list(event_times),
+            deliver_at=None if deliver_at.count(None) == count else list(deliver_at),
+            sequences=None if sequences[0] < 0 else list(sequences),
+            producer=self.producer,
+        )
+
+
+class Batcher:
+    """Messages that wait to be sent, as one entry or several per producer. Threads: the caller's lock.
+
+    The messages of one producer stay in order; those of different producers may change places.
+    """
+
+    def __init__(self, *, linger_us: int, messages_max: int, bytes_max: int) -> None:
+        self._linger_us, self._messages_max, self._bytes_max = linger_us, messages_max, bytes_max
+        self._groups: list[Group] = []
+        self._open: dict[bytes, Group] = {}  # the last of each producer
+        self._bytes = 0
+        self._flying = 0  # what was taken and has not landed
+        self.due_us: int | None = None
+        """When what waits has lingered long enough; None: nothing waits, or not for the time."""
+
+    def __len__(self) -> int:
+        return sum(group.count for group in self._groups)
+
+    def add(self, producer: bytes, single: Single, now_us: int) -> bool:
+        """Whether all that wait are to be sent now; else they are when something lands, or at `due_us`."""
+        group = self._open.get(producer)
+        if group is None or not self._fits(group, single):
+            group = self._open[producer] = Group(producer)
+            self._groups.append(group)
+        group.add(single)
+        self._bytes += single.size
+        if group.count >= self._messages_max or group.size >= self._bytes_max or self._bytes >= GATHERED_BYTES:
+            return True
+        if self._linger_us and self.due_us is None:
+            self.due_us = now_us + self._linger_us
+        return not self._linger_us and not self._flying
+
+    def _fits(self, group: Group, single: Single) -> bool:
+        return (
+            group.count < self._messages_max and group.size + single.size <= self._bytes_max and group.follows(single)
+        )
+
+    def take(self) -> list[Group]:
+        """All that wait, to be sent together; `landed` says when their outcome is known."""
+        groups, self._groups = self._groups, []
+        self._open.clear()
+        self._bytes, self.due_us = 0, None
+        self._flying += bool(groups)
+        return groups
+
+    def landed(self) -> bool:
+        """Of something that was taken the outcome is known; whether what waits is to be sent now."""
+        self._flying -= 1
+        return bool(self._groups) and not self._linger_us

@@ -1,0 +1,240 @@
+"""The chain of ledgers of a topic, as the metadata store keeps it. Immutable; every change makes another one.
+
+Offsets, entries and bytes are counted since the topic began, so the chain keeps where the first ledger starts, and of
+every closed ledger what it holds. A change that was made already changes nothing: who does not know whether it was
+stored may make it again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, Self
+
+from pyreplog.errors import ConfigError, InvalidMetadataError, NoSuchTopicError, TopicFullError
+from pyreplog.metadata.keys import VALUE_MAX
+from pyreplog.topic.config import TopicConfig
+from pyreplog.topic.place import ORIGIN, Total
+
+VERSION = 1
+RESERVE_BYTES = 4096
+"""Are left free by every change that adds a ledger: closing and trimming always fit."""
+
+_INT_MAX = (1 << 63) - 1
+
+
+class ChainLedger(NamedTuple):
+    """One ledger. start: of the topic, before its first entry. closed_us: when it got its end; 0: it has none yet, and
+    entries, messages and size (value bytes) are 0."""
+
+    ledger: int
+    start: Total
+    created_us: int
+    closed_us: int = 0
+    entries: int = 0
+    messages: int = 0
+    size: int = 0
+
+    @property
+    def is_closed(self) -> bool:
+        return self.closed_us > 0
+
+    @property
+    def end(self) -> Total:
+        """Of the topic, behind its last entry; of one that is not closed: its start."""
+        return Total(self.start.offset + self.messages, self.start.entries + self.entries, self.start.size + self.size)
+
+
+class Counts(NamedTuple):
+    """What a ledger holds, once that is certain."""
+
+    ledger: int
+    entries: int
+    messages: int
+    size: int
+    closed_us: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """A topic in the metadata store.
+
+    topic: its name. token: random, of its creation. epoch: raised by every owner that takes over; owner, nonce: who
+    that was, and something random, so that no two write the same. start: of the first ledger, behind what was trimmed.
+    ledgers: in order; only the last one may lack an end. doomed: ledgers taken off the chain, yet to be deleted.
+    deleted: the topic is gone, its remains are to be removed.
+    """
+
+    topic: str
+    token: str
+    epoch: int
+    owner: str
+    nonce: str
+    created_us: int
+    config: TopicConfig
+    properties: Mapping[str, str] = field(default_factory=dict)
+    start: Total = ORIGIN
+    ledgers: tuple[ChainLedger, ...] = ()
+    doomed: tuple[int, ...] = ()
+    deleted: bool = False
+
+    # ---- where things are -----------------------------------------------------------------------------------
+
+    @property
+    def last(self) -> ChainLedger | None:
+        return self.ledgers[-1] if self.ledgers else None
+
+    @property
+    def open_ledger(self) -> ChainLedger | None:
+        """The last one, if it has no end yet."""
+        return self.ledgers[-1] if self.ledgers and not self.ledgers[-1].is_closed else None
+
+    @property
+    def end(self) -> Total:
+        """Behind the last entry of the closed ledgers."""
+        return self.ledgers[-1].end if self.ledgers else self.start
+
+    @cached_property
+    def ids(self) -> frozenset[int]:
+        return frozenset(item.ledger for item in self.ledgers)
+
+    def index_of(self, offset: int) -> int:
+        """Place in `ledgers` of the one that holds this offset, or is to hold it; -1: none. Empty ones hold nothing."""
+        at = bisect_right(self.ledgers, offset, key=lambda item: item.start.offset) - 1
+        if at < 0 or (self.ledgers[at].is_closed and offset >= self.ledgers[at].end.offset):
+            return -1
+        return at
+
+    # ---- changes --------------------------------------------------------------------------------------------
+
+    def taken(self, owner: str, nonce: str) -> Self:
+        """A new owner."""
+        return dataclasses.replace(self, epoch=self.epoch + 1, owner=owner, nonce=nonce)
+
+    def closed(self, counts: Counts) -> Self:
+        """The last ledger has its end; when it is empty, it goes."""
+        last = self.open_ledger
+        if last is None or last.ledger != counts.ledger:
+            return self
+        if not counts.entries:
+            return self._without_last()
+        closed_us = max(counts.closed_us, last.created_us, 1)
+        ended = last._replace(closed_us=closed_us, entries=counts.entries, messages=counts.messages, size=counts.size)
+        return dataclasses.replace(self, ledgers=(*self.ledgers[:-1], ended))
+
+    def _without_last(self) -> Self:
+        *rest, last = self.ledgers
+        return dataclasses.replace(self, ledgers=tuple(rest), doomed=(*self.doomed, last.ledger))
+
+    def added(self, ledger: int, created_us: int) -> Self:
+        """Another ledger follows. Errors: TopicFullError, the metadata store could not hold it; NoSuchTopicError."""
+        if ledger in self.ids:
+            return self
+        if self.deleted:
+            raise NoSuchTopicError(self.topic, "it was deleted")
+        if self.open_ledger is not None:
+            raise InvalidMetadataError(f"ledger {self.ledgers[-1].ledger} has no end yet: {ledger} cannot follow it")
+        made = dataclasses.replace(self, ledgers=(*self.ledgers, ChainLedger(ledger, self.end, max(created_us, 1))))
+        made.check_room()
+        return made
+
+    def check_room(self) -> None:
+        """TopicFullError: there are so many ledgers that another one would not fit."""
+        if len(self.encode()) > VALUE_MAX - RESERVE_BYTES:
+            raise TopicFullError(self.topic, f"{len(self.ledgers)} ledgers are all that its metadata can hold")
+
+    def trimmed(self, offset: int) -> Self:
+        """Without its first ledgers, those that are closed and end at `offset` or before."""
+        count = 0
+        for item in self.ledgers:
+            if not item.is_closed or item.end.offset > offset:
+                break
+            count += 1
+        if not count:
+            return self
+        gone, kept = self.ledgers[:count], self.ledgers[count:]
+        doomed = (*self.doomed, *(item.ledger for item in gone))
+        return dataclasses.replace(self, start=gone[-1].end, ledgers=kept, doomed=doomed)
+
+    def buried(self, ledgers: Collection[int]) -> Self:
+        """These doomed ledgers have been deleted."""
+        return dataclasses.replace(self, doomed=tuple(ledger for ledger in self.doomed if ledger not in ledgers))
+
+    def condemned(self) -> Self:
+        """The topic is to be deleted, with all that it has."""
+        doomed = (*self.doomed, *(item.ledger for item in self.ledgers))
+        return dataclasses.replace(self, ledgers=(), doomed=doomed, start=self.end, deleted=True)
+
+    # ---- bytes ----------------------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """Of a ledger, six numbers; its start follows from those before it."""
+        body = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        body["config"] = dataclasses.asdict(self.config)
+        body["properties"] = dict(self.properties)
+        body["start"] = list(self.start)
+        body["ledgers"] = [[item.ledger, *item[2:]] for item in self.ledgers]
+        return json.dumps({"version": VERSION, **body}, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """InvalidMetadataError when it is none, contradicts itself, or is of a version unknown here."""
+        try:
+            body: dict[str, Any] = json.loads(data)
+            if (version := body.pop("version")) != VERSION:
+                raise InvalidMetadataError(f"topic metadata: version {version}, this build reads {VERSION}")
+            _check_types(body)
+            body["config"] = TopicConfig.of(body["config"])
+            body["start"] = Total(*_numbers(body["start"], 3))
+            body["ledgers"] = tuple(_chained(body["ledgers"], body["start"]))
+            body["doomed"] = tuple(_numbers(body["doomed"], None))
+            return cls(**body)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ConfigError) as error:
+            raise InvalidMetadataError(f"topic metadata: {data[:80]!r}: {error}") from error
+
+
+_TYPES: dict[str, type] = {
+    "topic": str, "token": str, "epoch": int, "owner": str, "nonce": str, "created_us": int, "config": dict,
+    "properties": dict, "start": list, "ledgers": list, "doomed": list, "deleted": bool,
+}  # fmt: skip
+
+
+def _check_types(body: dict[str, Any]) -> None:
+    if body.keys() != _TYPES.keys():
+        raise ValueError(f"expected {', '.join(_TYPES)}, found {', '.join(body)}")
+    for name, expected in _TYPES.items():
+        if type(body[name]) is not expected:
+            raise TypeError(f"{name}: expected {expected.__name__}, found {body[name]!r}"[:200])
+    if not all(isinstance(word, str) for word in body["properties"].values()):
+        raise TypeError("properties: expected text for text")
+    if body["epoch"] < 1:
+        raise ValueError(f"epoch: expected 1 or more, found {body['epoch']}")
+
+
+def _numbers(found: Sequence[Any], count: int | None) -> list[int]:
+    """`found`, if it is so many (None: any) numbers from 0 on."""
+    if type(found) is not list or (count is not None and len(found) != count):
+        raise ValueError(f"expected {count} numbers, found {found!r}"[:200])
+    if not all(type(number) is int and 0 <= number <= _INT_MAX for number in found):
+        raise ValueError(f"expected numbers from 0 on, found {found!r}"[:200])
+    return found
+
+
+def _chained(rows: Sequence[Any], start: Total) -> Iterable[ChainLedger]:
+    seen: set[int] = set()
+    for at, row in enumerate(rows):
+        ledger, created_us, closed_us, entries, messages, size = _numbers(row, 6)
+        item = ChainLedger(ledger, start, created_us, closed_us, entries, messages, size)
+        if ledger in seen:
+            raise ValueError(f"ledger {ledger} is there twice")
+        if not item.is_closed and (at + 1 < len(rows) or entries or messages or size):
+            raise ValueError(f"ledger {ledger} has no end, and is not the last one or has counts")
+        if messages < entries:
+            raise ValueError(f"ledger {ledger} has {entries} entries, but {messages} messages")
+        seen.add(ledger)
+        start = item.end
+        yield item

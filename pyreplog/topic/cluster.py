@@ -1,0 +1,56 @@
+"""Cluster with topics: what user code gets as `pyreplog.Cluster`."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from typing import Any
+
+from pyreplog.ledger import cluster as ledgers
+from pyreplog.metrics import Metric
+from pyreplog.topic.topic import Topic
+from pyreplog.topic.topics import Topics
+
+
+class Cluster(ledgers.Cluster):
+    """Bookies and metadata, here or elsewhere: makes ledgers and topics. `Cluster.embedded(...)` or
+    `Cluster.connect(...)` make one; any thread may call anything."""
+
+    _topics: Topics | None = None
+    _topics_lock: threading.Lock
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._topics_lock = threading.Lock()
+        super().__init__(*args, **kwargs)
+
+    def topic(self, name: str, *, create: bool = True, wait: float = 0.0, **settings: Any) -> Topic:
+        """The topic of that name, owned by this process until it is closed; the same object each time.
+
+        name: any text of up to 200 bytes, without control characters. create: make it if there is none, with
+        `settings`, fields of TopicConfig; of one that is there they are changed to those given. wait: seconds to wait
+        for another owner to go. Whoever owned it before is fenced, should it still run.
+        Errors: TopicOwnedError names the owner; NoSuchTopicError; ConfigError; InvalidArgumentError; those of
+        `open_ledger` and of the metadata store.
+        """
+        self._check_open()
+        return self.topics.open(name, create=create, wait=wait, settings=settings)
+
+    @property
+    def topics(self) -> Topics:
+        """The topics that this process owns; lists, makes and deletes them."""
+        self._check_open()
+        with self._topics_lock:
+            if self._topics is None:
+                self._topics = Topics(self, self._clock)
+            return self._topics
+
+    def metrics(self) -> list[Metric]:
+        """As of ledgers, and of the topics that this process owns."""
+        found = super().metrics()
+        return found if self._topics is None else [*found, *self._topics.metrics()]
+
+    def _let_go(self) -> None:
+        with ExitStack() as rest:
+            rest.callback(super()._let_go)
+            if self._topics is not None:
+                rest.callback(self._topics.close)

@@ -1,0 +1,126 @@
+"""Settings of topics and of subscriptions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pyreplog._native.quorum import check_quorums
+from pyreplog.config import Settings
+from pyreplog.errors import ConfigError
+
+Compression = Literal["none", "zstd", "lz4"]
+QuotaPolicy = Literal["hold", "error", "evict"]
+SubscriptionType = Literal["exclusive", "failover", "shared", "key_shared"]
+
+COMPRESSIONS: tuple[Compression, ...] = ("none", "zstd", "lz4")
+QUOTA_POLICIES: tuple[QuotaPolicy, ...] = ("hold", "error", "evict")
+SUBSCRIPTION_TYPES: tuple[SubscriptionType, ...] = ("exclusive", "failover", "shared", "key_shared")
+
+_YEARS_MS = 1 << 42
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name}: expected one of {', '.join(choices)}, found {value!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicConfig(Settings):
+    """Settings of a topic, kept with it.
+
+    ensemble, write_quorum, ack_quorum, durability: of its ledgers, see `Cluster.create_ledger`.
+    roll_entries, roll_bytes, roll_ms: a new ledger is begun when one holds so much, or is so old.
+    retention_bytes, retention_ms: what every durable subscription has acknowledged is kept while the topic is not
+    larger, and it is not older; 0: not kept for that, None: without a bound.
+    ttl_ms: messages older than this are acknowledged for subscriptions that have not; None: never.
+    quota_bytes, quota_ms, quota_policy: when the slowest subscription's backlog is larger, or its oldest message older:
+    "hold", publishers wait; "error", they get BacklogFullError; "evict", the oldest messages are acknowledged for it.
+    subscription_expiry_ms: durable subscriptions without consumers for so long are deleted; None: never.
+    deduplicate: drop messages whose (producer, sequence) was published before.
+    linger_ms, batch_messages, batch_bytes: single messages are gathered into one entry for so long, up to so many.
+    compression: of entries; "zstd" and "lz4" need the extra `compression`.
+    """
+
+    ensemble: int = 3
+    write_quorum: int | None = None
+    ack_quorum: int | None = None
+    durability: Literal["synced", "appended"] = "synced"
+    roll_entries: int = 1 << 20
+    roll_bytes: int = 1 << 30
+    roll_ms: int = 4 * 3_600_000
+    retention_bytes: int | None = 0
+    retention_ms: int | None = 0
+    ttl_ms: int | None = None
+    quota_bytes: int | None = None
+    quota_ms: int | None = None
+    quota_policy: QuotaPolicy = "hold"
+    subscription_expiry_ms: int | None = None
+    deduplicate: bool = False
+    linger_ms: int = 0
+    batch_messages: int = 1000
+    batch_bytes: int = 128 << 10
+    compression: Compression = "none"
+
+    def __post_init__(self) -> None:
+        check_quorums(self.ensemble, self.copies, self.acks)
+        _check_choice("durability", self.durability, ("synced", "appended"))
+        self._check_int("roll_entries", 1, 1 << 40)
+        self._check_int("roll_bytes", 1, 1 << 50)
+        self._check_int("roll_ms", 1, _YEARS_MS)
+        self._check_int("retention_bytes", 0, 1 << 62, optional=True)
+        for name in ("retention_ms", "ttl_ms", "quota_ms", "subscription_expiry_ms"):
+            self._check_int(name, 0, _YEARS_MS, optional=True)
+        self._check_int("quota_bytes", 1, 1 << 62, optional=True)
+        _check_choice("quota_policy", self.quota_policy, QUOTA_POLICIES)
+        if not isinstance(self.deduplicate, bool):
+            raise ConfigError(f"deduplicate: expected a bool, found {self.deduplicate!r}")
+        self._check_int("linger_ms", 0, 60_000)
+        self._check_int("batch_messages", 1, 1 << 20)
+        self._check_int("batch_bytes", 1, 16 << 20)
+        _check_choice("compression", self.compression, COMPRESSIONS)
+
+    @property
+    def copies(self) -> int:
+        """Qw."""
+        return self.ensemble if self.write_quorum is None else self.write_quorum
+
+    @property
+    def acks(self) -> int:
+        """Qa: a majority of the copies unless told otherwise."""
+        return self.copies // 2 + 1 if self.ack_quorum is None else self.ack_quorum
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubscriptionConfig(Settings):
+    """Settings of a subscription, of the consumers that are connected now.
+
+    type: "exclusive", one consumer; "failover", one of several at a time; "shared", messages are spread; "key_shared",
+    messages of one key go to one consumer at a time, in order.
+    ack_timeout_ms: what is not acknowledged for so long is delivered again; None: never.
+    nack_min_ms, nack_max_ms: a refused message comes again after nack_min_ms, doubled each time up to nack_max_ms.
+    max_redeliveries: a message delivered again so often goes to the dead-letter topic instead; None: never.
+    dead_letter: name of that topic; None: "<topic>-<subscription>-DLQ".
+    max_unacked, max_unacked_consumer: messages on their way without an acknowledgement, of the subscription and of each
+    consumer; delivery goes on at half of it.
+    """
+
+    type: SubscriptionType = "exclusive"
+    ack_timeout_ms: int | None = None
+    nack_min_ms: int = 1000
+    nack_max_ms: int = 60_000
+    max_redeliveries: int | None = None
+    dead_letter: str | None = None
+    max_unacked: int = 1 << 20
+    max_unacked_consumer: int = 1 << 18
+
+    def __post_init__(self) -> None:
+        _check_choice("type", self.type, SUBSCRIPTION_TYPES)
+        self._check_int("ack_timeout_ms", 1, _YEARS_MS, optional=True)
+        self._check_int("nack_min_ms", 0, _YEARS_MS)
+        self._check_int("nack_max_ms", self.nack_min_ms, _YEARS_MS)
+        self._check_int("max_redeliveries", 0, 1 << 20, optional=True)
+        if self.dead_letter is not None and not isinstance(self.dead_letter, str):
+            raise ConfigError(f"dead_letter: expected the name of a topic, found {self.dead_letter!r}")
+        self._check_int("max_unacked", 1, 1 << 40)
+        self._check_int("max_unacked_consumer", 1, 1 << 40)

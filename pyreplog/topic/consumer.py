@@ -1,0 +1,417 @@
+"""Consumer: what user code receives messages with, and acknowledges them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyreplog._native.messages import Message, MessageBatch
+from pyreplog.ack import Ack, as_timeout
+from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError, WrongTypeError
+from pyreplog.handles import Handle
+from pyreplog.topic.positions import Start
+
+ACKS_TOGETHER = 1000
+ACKS_WAIT_S = 0.1
+QUEUE = 10_000
+
+T = TypeVar("T")
+What = Message | MessageBatch | int | Iterable[Message | int]
+"""One message, a batch of them, an offset, or several."""
+
+
+class Delivery(NamedTuple):
+    """Messages for one consumer. redelivered: by offset, how often those that were delivered before were."""
+
+    batch: MessageBatch
+    redelivered: Mapping[int, int]
+
+
+class Source(Protocol):
+    """The subscription of a consumer, here or behind a connection. Calls come from any thread; none waits."""
+
+    def flow(self, consumer: int, messages: int) -> None:
+        """It has room for so many more."""
+        ...
+
+    def acknowledge(self, consumer: int, offsets: NDArray[np.int64]) -> None: ...
+    def acknowledge_range(self, consumer: int, start: int, end: int) -> None: ...
+    def acknowledge_cumulative(self, consumer: int, end: int) -> Ack[None]: ...
+    def nack(self, consumer: int, offsets: NDArray[np.int64], delay_us: int | None) -> None: ...
+    def redeliver(self, consumer: int) -> None: ...
+    def seek(self, start: Start) -> Ack[int]: ...
+    def flush(self) -> Ack[None]: ...
+    def detach(self, consumer: int) -> None: ...
+
+    def wait(self, ack: Ack[T], timeout: float | None = None) -> T:
+        """As `ledger.driver.Surroundings.wait`."""
+        ...
+
+    def wake_after(self, seconds: float, call: Callable[[], None]) -> object: ...
+
+
+class Consumer(Handle):
+    """One consumer of a subscription; made by `Topic.subscribe`. Close it, or use `with`: what it has not acknowledged
+    then goes to the others, or comes again to the next.
+
+    Any thread may call anything. asyncio code uses `async for`, and `await receive_async()`; the calls that
+    acknowledge never wait. Messages come at least once: again after a crash, a `nack`, or without an acknowledgement.
+    """
+
+    def __init__(self, topic: str, subscription: str, name: str, *, queue: int = QUEUE) -> None:
+        if isinstance(queue, bool) or not isinstance(queue, int) or not 1 <= queue <= 1 << 20:
+            raise InvalidArgumentError(f"queue: expected 1 to {1 << 20} messages, found {queue!r}")
+        self.topic, self.subscription, self.name = topic, subscription, name
+        self.is_active = True
+        """Whether messages come: of a failover subscription, to one consumer at a time."""
+        self._queue = queue
+        self._lock = threading.Lock()  # of the inbox and of who waits for it
+        self._inbox: deque[Delivery] = deque()
+        self._waiting: deque[Ack[Delivery]] = deque()
+        self._failed: ReplogError | None = None
+        self._turn = threading.Lock()  # of who takes the next batch for `receive`
+        self._next: Callable[[], Message] = iter(()).__next__
+        self._room = 0  # messages that were taken and not yet asked for anew
+        self._acked: list[int] = []
+        self._acks_timer = False
+        self._source: Source
+        self._id = -1
+        super().__init__(f"consumer {name} of {subscription} on {topic}")
+
+    # ---- what the subscription calls -------------------------------------------------------------------------
+
+    def attached(self, source: Source, consumer: int) -> None:
+        """It belongs to a subscription now, under this number; asks for its first messages."""
+        self._source, self._id = source, consumer
+        source.flow(consumer, self._queue)
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Messages came."""
+        with self._lock:
+            self._inbox.append(delivery)
+        self._hand_out()
+
+    def discard(self) -> None:
+        """The position was moved: what waits here will come again, or not at all."""
+        with self._lock:
+            dropped, self._inbox = list(self._inbox), deque()
+            self._acked.clear()
+            self._next = iter(()).__next__
+        self._ask(sum(len(delivery.batch) for delivery in dropped))
+
+    def became(self, active: bool) -> None:
+        self.is_active = active
+
+    def failed(self, error: ReplogError) -> None:
+        """Nothing will come any more."""
+        with self._lock:
+            self._failed = self._failed or error
+            waiting, self._waiting = self._waiting, deque()
+        for ack in waiting:
+            ack.fail(error)
+
+    # ---- receiving ------------------------------------------------------------------------------------------
+
+    @overload
+    def receive(self, max_messages: None = None, timeout: float | None = None) -> Message | None: ...
+    @overload
+    def receive(self, max_messages: int, timeout: float | None = None) -> list[Message]: ...
+    def receive(self, max_messages: int | None = None, timeout: float | None = None) -> Message | list[Message] | None:
+        """The next message; None when none came within `timeout` seconds (None: waits for ever).
+
+        With `max_messages`, a list of 1 to so many of those that are there; empty when the time ran out.
+        Errors: TopicFencedError, the topic has another owner; ClosedError, ForkedError; what reading fails with.
+        """
+        if max_messages is not None:
+            return self._receive_many(max_messages, timeout)
+        try:
+            return self._next()
+        except StopIteration:
+            return self._receive_one(timeout)
+
+    def batches(self, timeout: float | None = None) -> Iterator[MessageBatch]:
+        """Messages as they come, many at once, as columns; ends when none came for `timeout` seconds (None: never).
+
+        Messages that `receive` has begun to hand out come first. Errors as receive.
+        """
+        while (batch := self.receive_batch(timeout)) is not None:
+            yield batch
+
+    def receive_batch(self, timeout: float | None = None) -> MessageBatch | None:
+        """The next messages as columns; None when none came within `timeout` seconds. Errors as receive."""
+        delivery = self._take(timeout)
+        return None if delivery is None else delivery.batch
+
+    async def receive_async(self) -> Message:
+        """The next message, for coroutines: `asyncio.timeout` bounds it, and nothing is lost when it is cancelled.
+
+        Errors as receive.
+        """
+        while True:
+            try:
+                return self._next()
+            except StopIteration:
+                self._begin(await self._take_async())
+
+    async def receive_batch_async(self) -> MessageBatch:
+        """The next messages as columns, for coroutines. Errors as receive."""
+        return (await self._take_async()).batch
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages as they come, for ever. Errors as receive."""
+        while True:
+            message = self.receive()
+            assert message is not None
+            yield message
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        while True:
+            yield await self.receive_async()
+
+    def _receive_one(self, timeout: float | None) -> Message | None:
+        deadline = _deadline(timeout)
+        while True:
+            if not self._turn.acquire(timeout=_left(deadline, -1.0)):
+                return None
+            try:
+                return self._next()
+            except StopIteration:
+                delivery = self._take(_left(deadline, None))
+                if delivery is None:
+                    return None
+                self._begin(delivery)
+            finally:
+                self._turn.release()
+
+    def _receive_many(self, count: int, timeout: float | None) -> list[Message]:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise InvalidArgumentError(f"max_messages: expected 1 or more, found {count!r}")
+        first = self.receive(timeout=timeout)
+        if first is None:
+            return []
+        found = [first]
+        while len(found) < count:
+            more = self.receive(timeout=0)
+            if more is None:
+                break
+            found.append(more)
+        return found
+
+    def _begin(self, delivery: Delivery) -> None:
+        """Its messages are what `receive` hands out next."""
+        batch, counts = delivery
+        self._next = (iter(batch) if not counts else iter(_counted(batch, counts))).__next__
+
+    # ---- the inbox ------------------------------------------------------------------------------------------
+
+    def _take(self, timeout: float | None) -> Delivery | None:
+        self._check_open()
+        with self._lock:
+            if self._inbox and not self._waiting:
+                delivery = self._inbox.popleft()
+            else:
+                ack = self._expect()
+                delivery = None
+        if delivery is None:
+            self._send_acks()  # whoever waits has nothing else to acknowledge soon
+            try:
+                delivery = self._source.wait(ack, timeout)
+            except OutcomeUnknownError:
+                if self._gave_up(ack):
+                    return None
+                delivery = ack.result()
+            except BaseException:
+                self._put_back(ack)
+                raise
+        self._ask(len(delivery.batch))
+        return delivery
+
+    async def _take_async(self) -> Delivery:
+        self._check_open()
+        with self._lock:
+            ack = self._expect()
+        self._hand_out()
+        try:
+            delivery = await ack
+        except BaseException:
+            self._put_back(ack)
+            raise
+        self._ask(len(delivery.batch))
+        return delivery
+
+    def _expect(self) -> Ack[Delivery]:
+        ack: Ack[Delivery] = Ack()
+        if self._failed is not None and not self._inbox:
+            ack.fail(self._failed)
+        else:
+            self._waiting.append(ack)
+        return ack
+
+    def _gave_up(self, ack: Ack[Delivery]) -> bool:
+        """Whether nothing was, or will be, handed to it."""
+        with self._lock:
+            if ack in self._waiting:
+                self._waiting.remove(ack)
+        return ack.fail(ClosedError("nobody waits for it any more"))
+
+    def _put_back(self, ack: Ack[Delivery]) -> None:
+        """Who waited was interrupted: what it was given is given to the next."""
+        if not self._gave_up(ack) and ack.exception() is None:
+            with self._lock:
+                self._inbox.appendleft(ack.result())
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        while True:
+            with self._lock:
+                if not (self._inbox and self._waiting):
+                    return
+                delivery, ack = self._inbox.popleft(), self._waiting.popleft()
+            if not ack.complete(delivery):
+                with self._lock:
+                    self._inbox.appendleft(delivery)
+
+    def _ask(self, messages: int) -> None:
+        """So many were taken: ask for as many more, half a queue at a time."""
+        with self._lock:
+            self._room += messages
+            if 2 * self._room < self._queue or self._error is not None:
+                return
+            room, self._room = self._room, 0
+        self._source.flow(self._id, room)
+
+    # ---- acknowledging --------------------------------------------------------------------------------------
+
+    def acknowledge(self, what: What) -> None:
+        """These are done with: they do not come again. Does not wait; `flush` does.
+
+        what: a message, a batch, an offset, or several. After a crash some may come again: acknowledgements are stored
+        together, every fraction of a second. Those of what was acknowledged before change nothing. Errors: ClosedError,
+        ForkedError; WrongTypeError; what ended the subscription.
+        """
+        if type(what) is Message:
+            self._acked.append(what.offset)
+            if len(self._acked) < ACKS_TOGETHER:
+                if not self._acks_timer:
+                    self._send_acks_later()
+                return
+        self._check_usable()
+        self._send_acks()
+        if isinstance(what, MessageBatch):
+            if len(what) and what.offset[-1] - what.offset[0] == len(what) - 1:
+                self._source.acknowledge_range(self._id, int(what.offset[0]), int(what.offset[-1]) + 1)
+            else:
+                self._source.acknowledge(self._id, what.offset)
+        elif type(what) is not Message:
+            self._source.acknowledge(self._id, _offsets(what))
+
+    def acknowledge_cumulative(self, what: Message | MessageBatch | int) -> None:
+        """This one is done with, and all before it, too; not for shared subscriptions. See acknowledge.
+
+        Errors: as acknowledge; InvalidArgumentError, it lies beyond what was published, or messages are shared.
+        """
+        self._check_usable()
+        self._send_acks()
+        end = what.end if isinstance(what, MessageBatch) else int(_offsets(what)[-1]) + 1
+        self._source.wait(self._source.acknowledge_cumulative(self._id, end))
+
+    def nack(self, what: What, *, delay: float | None = None) -> None:
+        """These are to come again: in `delay` seconds, or after the subscription's back-off. Errors as acknowledge."""
+        self._check_usable()
+        self._send_acks()
+        offsets = what.offset if isinstance(what, MessageBatch) else _offsets(what)
+        self._source.nack(self._id, offsets, None if delay is None else int(delay * 1e6))
+
+    def redeliver(self) -> None:
+        """All that this consumer has not acknowledged is to come again, now. Errors as acknowledge."""
+        self._check_usable()
+        self._send_acks()
+        self._source.redeliver(self._id)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all acknowledgements so far are durable.
+
+        Errors: as acknowledge; OutcomeUnknownError, the time ran out.
+        """
+        self._check_usable()
+        self._send_acks()
+        self._source.wait(self._source.flush(), timeout)
+
+    def seek(self, start: Start) -> int:
+        """Go on from there: what lies before counts as acknowledged, what lies behind as not; returns the offset.
+
+        start: an offset, a moment of publishing, "earliest" or "latest". Of the whole subscription, also its other
+        consumers. Errors: as acknowledge; OutOfRangeError, TrimmedError.
+        """
+        self._check_usable()
+        self._send_acks()
+        return self._source.wait(self._source.seek(start))
+
+    def _check_usable(self) -> None:
+        self._check_open()
+        if self._failed is not None:
+            raise self._failed
+
+    def _send_acks_later(self) -> None:
+        self._check_usable()
+        self._acks_timer = True
+        self._source.wake_after(ACKS_WAIT_S, self._acks_due)
+
+    def _acks_due(self) -> None:
+        self._acks_timer = False
+        self._send_acks()
+
+    def _send_acks(self) -> None:
+        if self._acked:
+            with self._lock:  # others append meanwhile, behind what is taken
+                acked = self._acked[:]
+                del self._acked[: len(acked)]
+            if acked and self._failed is None:
+                self._source.acknowledge(self._id, np.unique(np.array(acked, np.int64)))
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def _let_go(self) -> None:
+        self._next = iter(()).__next__
+        self._send_acks()
+        if self._id >= 0 and self._failed is None:
+            self._source.detach(self._id)
+        self.failed(ClosedError(f"the {self._what} was closed"))
+
+    def _forked(self) -> None:
+        self._next = iter(()).__next__
+
+
+def _counted(batch: MessageBatch, counts: Mapping[int, int]) -> Iterator[Message]:
+    for message in batch:
+        message.redelivered = counts.get(message.offset, 0)
+        yield message
+
+
+def _offsets(what: Message | int | Iterable[Message | int]) -> NDArray[np.int64]:
+    """Ascending, each once. WrongTypeError."""
+    several: Iterable[Any] = what if isinstance(what, Iterable) else (what,)
+    found = []
+    for one in several:
+        offset = one.offset if isinstance(one, Message) else one
+        if isinstance(offset, bool) or not isinstance(offset, int | np.integer):
+            raise WrongTypeError(f"expected messages, a batch of them, or offsets, found {type(one).__name__}")
+        found.append(int(offset))
+    if not found:
+        raise InvalidArgumentError("expected messages or offsets, found none")
+    return np.unique(np.array(found, np.int64))
+
+
+def _deadline(timeout: float | None) -> float | None:
+    seconds = as_timeout(timeout)
+    return None if seconds is None else time.monotonic() + seconds
+
+
+def _left(deadline: float | None, forever: Any) -> Any:
+    return forever if deadline is None else max(0.0, deadline - time.monotonic())

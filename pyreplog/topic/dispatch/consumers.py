@@ -1,0 +1,76 @@
+"""The consumers that are attached, and how much each may be given."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyreplog.topic.dispatch.pending import DEAD_LETTERS, Pending
+
+
+@dataclass(slots=True, eq=False)
+class Attached:
+    """One consumer. holder: its number in `Pending`; permits: how many messages it still asked for; is_blocked: it has
+    too many without an acknowledgement."""
+
+    id: int
+    name: str
+    priority: int
+    holder: int
+    permits: int = 0
+    is_blocked: bool = False
+    delivered: int = 0
+    acknowledged: int = 0
+
+
+class Consumers:
+    """All of one subscription, in the order in which they came. unacked_max: of each, see SubscriptionConfig."""
+
+    def __init__(self, pending: Pending, unacked_max: int) -> None:
+        self._pending, self.unacked_max = pending, unacked_max
+        self._by_id: dict[int, Attached] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Attached]:
+        return iter(self._by_id.values())
+
+    def __contains__(self, consumer: int) -> bool:
+        return consumer in self._by_id
+
+    def get(self, consumer: int) -> Attached | None:
+        return self._by_id.get(consumer)
+
+    def add(self, consumer: int, name: str, priority: int) -> Attached:
+        taken = {attached.holder for attached in self}
+        holder = next(number for number in itertools.count(DEAD_LETTERS + 1) if number not in taken)
+        attached = self._by_id[consumer] = Attached(consumer, name, priority, holder)
+        return attached
+
+    def remove(self, consumer: int) -> Attached | None:
+        return self._by_id.pop(consumer, None)
+
+    def capacity(self, attached: Attached) -> int:
+        """How many messages it may be given now."""
+        if attached.is_blocked:
+            return 0
+        return min(attached.permits, self.unacked_max - self._pending.count(attached.holder))
+
+    def given(self, attached: Attached, messages: int) -> None:
+        """They were delivered, and are in `Pending`."""
+        attached.permits -= messages
+        attached.delivered += messages
+        attached.is_blocked = self._pending.count(attached.holder) >= self.unacked_max
+
+    def unblock(self) -> bool:
+        """Who has only half as much as it may have is given more; whether there is one."""
+        found = [
+            attached
+            for attached in self
+            if attached.is_blocked and self._pending.count(attached.holder) <= self.unacked_max // 2
+        ]
+        for attached in found:
+            attached.is_blocked = False
+        return bool(found)

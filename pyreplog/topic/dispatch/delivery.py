@@ -1,0 +1,298 @@
+"""The way of messages through one subscription: read, sifted, placed with consumers, and back again.
+
+A message that is not acknowledged is in one place: still to be read, in hand, with a consumer (`pending`), to be read
+again (`replay`, `delayed`, or put aside by the selector), or being published as a dead letter.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyreplog._native.messages import MessageBatch
+from pyreplog.topic.config import SubscriptionConfig
+from pyreplog.topic.dispatch.bykey import ByKey
+from pyreplog.topic.dispatch.consumers import Consumers
+from pyreplog.topic.dispatch.effects import DeadLetter, Deliver, Effect, Wake
+from pyreplog.topic.dispatch.later import Later
+from pyreplog.topic.dispatch.offsets import Offsets, runs
+from pyreplog.topic.dispatch.oneactive import OneActive
+from pyreplog.topic.dispatch.pending import DEAD_LETTERS, Pending, Released
+from pyreplog.topic.dispatch.reading import Again, Reading
+from pyreplog.topic.dispatch.redeliveries import Redeliveries
+from pyreplog.topic.dispatch.replay import Ranges, Replay, neighbours
+from pyreplog.topic.dispatch.roundrobin import RoundRobin
+from pyreplog.topic.dispatch.selector import Selector
+
+if TYPE_CHECKING:
+    from pyreplog.topic.cursor import Cursor
+
+TRACKED_MAX = 1 << 17
+"""While so many ranges of offsets wait for their time, nothing is read ahead."""
+
+TICK_MIN_US = 10_000
+"""Messages whose time for an acknowledgement is over are looked for no more often."""
+
+_SELECTORS: dict[str, Callable[[Consumers], Selector]] = {
+    "exclusive": lambda consumers: OneActive(consumers, is_exclusive=True),
+    "failover": lambda consumers: OneActive(consumers, is_exclusive=False),
+    "shared": RoundRobin,
+    "key_shared": ByKey,
+}
+
+
+class Delivery:
+    """What `Dispatcher` keeps. `run` does all that can be done now; everything else only notes what happened."""
+
+    def __init__(self, cursor: Cursor, settings: SubscriptionConfig, start: int, end: int) -> None:
+        self.cursor, self.start, self.end = cursor, start, end
+        self.settings = settings
+        self.pending = Pending()
+        self.consumers = Consumers(self.pending, settings.max_unacked_consumer)
+        self.selector = _SELECTORS[settings.type](self.consumers)
+        self.redeliveries = Redeliveries()
+        self.replay, self.delayed = Replay(), Later()
+        self.again: MessageBatch | None = None  # in hand, read again
+        self.fresh: deque[MessageBatch] = deque()  # in hand, read ahead
+        self.reading = Reading(self.floor)
+        self.is_blocked = False  # too much is unacknowledged
+        self._look_us = 0  # when to look for acknowledgements that are late
+        self._armed_us: int | None = None
+
+    def configure(self, settings: SubscriptionConfig) -> None:
+        """While there are no consumers, and so nothing is on its way."""
+        self.settings = settings
+        self.consumers.unacked_max = settings.max_unacked_consumer
+        self.selector = _SELECTORS[settings.type](self.consumers)
+
+    @property
+    def floor(self) -> int:
+        """Nothing below is delivered any more."""
+        return max(self.cursor.acks.mark_offset, self.start)
+
+    @property
+    def room(self) -> int:
+        """How many more messages may be without an acknowledgement."""
+        return self.settings.max_unacked - self.pending.total
+
+    def run(self, now_us: int) -> list[Effect]:
+        """Deliver what can be delivered, then read what there is room for."""
+        effects: list[Effect] = []
+        if len(self.consumers):
+            self._come_due(now_us)
+            arrived = self.reading.ahead.ready()
+            self.fresh.extend(batch for found in arrived if len(batch := self._sift(found, effects, now_us)))
+            self._place(effects, now_us)
+            if arrived and self.fresh:
+                self.reading.size.fell_behind()
+            elif arrived:
+                self.reading.size.kept_up()
+            self._read(effects, now_us)
+            self._arm(effects, now_us)
+        return effects
+
+    # ---- what comes back ------------------------------------------------------------------------------------
+
+    def give_back(self, released: Released) -> None:
+        """Deliver again what a consumer had, as soon as possible."""
+        if len(released.offsets):
+            self.redeliveries.returned(released.offsets)
+            self.selector.released(released)
+            if not self.selector.returned(released):
+                self.replay.add(released.offsets)
+
+    def settle(self, known: Offsets, released: Released) -> None:
+        """Ascending offsets were acknowledged; `released` of them by or for who had them."""
+        self.selector.released(released)
+        self.redeliveries.forget(known)
+        if len(released.offsets) < len(known):
+            self.replay.forget(known)
+            self.selector.forget(known)
+            self._drop_acked()
+
+    def settle_range(self, start: int, end: int) -> Released:
+        """The same for all from start up to end; what somebody had of it."""
+        released = self.pending.release_range(start, end)
+        self.selector.released(released)
+        self.redeliveries.forget_range(start, end)
+        if len(released.offsets) < end - start:
+            self.replay.forget_range(start, end)
+            self.selector.forget_range(start, end)
+            self._drop_acked()
+        return released
+
+    def forgotten(self, acked: Ranges) -> None:
+        """Ranges were acknowledged beyond a mark that moved; where that is not known any more they come again."""
+        starts, ends = acked
+        ends = np.minimum(ends, self.reading.ahead.position)
+        lost = ~self.cursor.mask(starts) & (starts < ends)
+        self.replay.add_ranges((starts[lost], ends[lost]))
+
+    def _drop_acked(self) -> None:
+        """From what is in hand."""
+        if self.again is not None:
+            self.again = self._sieved(self.again)
+        held = [self._sieved(batch) for batch in self.fresh]
+        self.fresh = deque(batch for batch in held if batch is not None)
+
+    def _sieved(self, batch: MessageBatch) -> MessageBatch | None:
+        wanted = np.flatnonzero(self._wanted(batch.offset))
+        return batch.select(wanted) if len(wanted) else None
+
+    def _wanted(self, offsets: Offsets) -> NDArray[np.bool_]:
+        """Which are there still, and not acknowledged."""
+        wanted: NDArray[np.bool_] = ~self.cursor.mask(offsets) & (offsets >= self.start)
+        return wanted
+
+    def _come_due(self, now_us: int) -> None:
+        for waiting in (self.replay.waiting, self.delayed):
+            for bucket in waiting.pop(now_us):
+                self.replay.add_ranges(bucket.intersect(self.floor))
+        timeout_us = 1000 * (self.settings.ack_timeout_ms or 0)
+        if timeout_us and now_us >= self._look_us:
+            self.give_back(self.pending.release_since(now_us - timeout_us))
+            self._look_us = now_us + max(TICK_MIN_US, timeout_us // 8)
+            self.unblock()
+
+    def rewind(self) -> None:
+        """Read all that is not acknowledged again, from the mark on. Dead letters stay where they are."""
+        self.redeliveries.returned(self.pending.release_consumers().offsets)
+        self.selector.clear()
+        self.replay, self.delayed = Replay(), Later()
+        self.again = None
+        self.fresh.clear()
+        self.reading.restart(self.floor)
+        self.unblock()
+
+    # ---- answers --------------------------------------------------------------------------------------------
+
+    def answered(self, read_id: int, batch: MessageBatch, effects: list[Effect], now_us: int) -> None:
+        """A read that was not forgotten brought something."""
+        self.end = max(self.end, batch.end)
+        found, left = self.reading.answered(read_id, batch)
+        if left is not None:
+            self.want_again(left)
+        if found is not None:
+            found = self._sift(found, effects, now_us)
+            self.again = found if len(found) else None
+
+    def want_again(self, again: Again) -> None:
+        """A replay was not read, or not all of it."""
+        if not again.is_aside:
+            self.replay.add_ranges(again.ranges)
+
+    def _sift(self, batch: MessageBatch, effects: list[Effect], now_us: int) -> MessageBatch:
+        """What can be delivered of an answer: not acknowledged, with nobody, due, and not too often delivered yet."""
+        self.cursor.deliver(batch)
+        offsets = batch.offset
+        wanted = self._wanted(offsets) & ~self.pending.holds(offsets)
+        if self.selector.delays:
+            late = wanted & (batch.deliver_at > now_us)
+            if late.any():
+                self.delayed.add_each(offsets[late], batch.deliver_at[late], now_us)
+                wanted &= ~late
+        if self.settings.max_redeliveries is not None:
+            dead = self.redeliveries.beyond(offsets[wanted], self.settings.max_redeliveries)
+            if len(dead):
+                self._bury(batch, dead, effects, now_us)
+                wanted &= ~np.isin(offsets, dead)
+        return batch if wanted.all() else batch.select(np.flatnonzero(wanted))
+
+    def _bury(self, batch: MessageBatch, dead: Offsets, effects: list[Effect], now_us: int) -> None:
+        """As many as may be without an acknowledgement become dead letters, the others when they are read again."""
+        room = max(self.room, 0)
+        self.selector.forget(dead)
+        self.replay.add(dead[room:])
+        dead = dead[:room]
+        if len(dead):
+            self.pending.hold(dead, DEAD_LETTERS, None, now_us)
+            letters = batch.select(np.flatnonzero(np.isin(batch.offset, dead)))
+            effects.append(DeadLetter(letters, self.redeliveries.died(dead)))
+
+    # ---- placing --------------------------------------------------------------------------------------------
+
+    def _place(self, effects: list[Effect], now_us: int) -> None:
+        """What was read again goes first."""
+        while (self.again is not None or self.fresh) and self._capacity() > 0:
+            is_fresh = self.again is None
+            batch = self.fresh.popleft() if self.again is None else self.again
+            placement = self.selector.place(batch, self.room, is_fresh=is_fresh)
+            for share in placement.shares:
+                offsets = share.batch.offset
+                self.pending.hold(offsets, share.consumer.holder, share.slots, now_us)
+                self.consumers.given(share.consumer, len(offsets))
+                effects.append(Deliver(share.consumer.id, share.batch, self.redeliveries.delivered(offsets)))
+            self.is_blocked = self.is_blocked or self.room <= 0
+            if not is_fresh:
+                self.again = placement.rest
+            elif placement.rest is not None:
+                self.fresh.appendleft(placement.rest)
+            if placement.rest is not None and not placement.shares:
+                return
+
+    def _capacity(self) -> int:
+        """How many messages can be placed now, at most."""
+        return 0 if self.is_blocked else min(self.selector.capacity(), self.room)
+
+    def unblock(self) -> None:
+        """Something was acknowledged, or came back: go on at half of what stopped it."""
+        if self.is_blocked and self.pending.total <= self.settings.max_unacked // 2:
+            self.is_blocked = False
+        if self.consumers.unblock():
+            self.selector.has_changed()
+
+    # ---- reading --------------------------------------------------------------------------------------------
+
+    def _read(self, effects: list[Effect], now_us: int) -> None:
+        capacity = self._capacity()
+        if capacity <= 0 or not self.reading.may_begin(now_us):
+            return
+        if self.again is None and self.reading.again is None:
+            self._read_again(capacity, effects)
+        if self.reading.ahead.is_idle:
+            self.reading.ahead.pass_over(self.cursor.next_unacked(self.reading.ahead.position))
+        while self._may_read_on() and self.reading.may_begin(now_us):
+            read = self.reading.begin_ahead(self.end, capacity)
+            if read is None:
+                return
+            effects.append(read)
+
+    def _read_again(self, capacity: int, effects: list[Effect]) -> None:
+        aside = self.selector.take(capacity)
+        if len(aside):
+            ranges: Ranges | None = neighbours(*runs(aside), capacity)
+        else:
+            ranges = self.replay.take(capacity) if self.selector.has_space() else None
+        if ranges is not None:
+            effects.append(self.reading.begin_again(ranges, is_aside=len(aside) > 0))
+
+    def _may_read_on(self) -> bool:
+        return not self.fresh and self.selector.has_space() and self._tracked() < TRACKED_MAX
+
+    def _tracked(self) -> int:
+        return self.delayed.ranges + self.replay.ranges
+
+    # ---- time -----------------------------------------------------------------------------------------------
+
+    def next_us(self, now_us: int) -> int | None:
+        """When something is to be done without anything happening first."""
+        times = [self.replay.waiting.first_us, self.delayed.first_us]
+        if self.reading.retry_us > now_us:
+            times.append(self.reading.retry_us)
+        if self.settings.ack_timeout_ms is not None and self.pending.total:
+            times.append(self._look_us)
+        return min((time for time in times if time is not None), default=None)
+
+    def woken(self, now_us: int) -> None:
+        if self._armed_us is not None and now_us >= self._armed_us:
+            self._armed_us = None
+
+    def _arm(self, effects: list[Effect], now_us: int) -> None:
+        next_us = self.next_us(now_us)
+        if next_us is not None and (self._armed_us is None or next_us < self._armed_us):
+            self._armed_us = next_us
+            effects.append(Wake(next_us))

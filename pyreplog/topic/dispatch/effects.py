@@ -1,0 +1,71 @@
+"""What a dispatcher asks for, to be done in this order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pyreplog._native.messages import MessageBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read from the entry that holds `offset` on, up to the one that holds `end` - 1, about `bytes_max` at most.
+
+    Answer with `entries(id, …)` or `read_failed(id, …)`, exactly once, whatever became of the subscription meanwhile.
+    """
+
+    id: int
+    offset: int
+    end: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Messages for a consumer. redelivered: by offset, how often those were delivered again that were before."""
+
+    consumer: int
+    batch: MessageBatch
+    redelivered: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Messages that were delivered too often: publish them elsewhere, then acknowledge them, or tell
+    `dead_letters_failed`. counts: by offset, how often each was delivered again."""
+
+    batch: MessageBatch
+    counts: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Call `woken` at that time. An earlier one replaces a later one; both may be carried out."""
+
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Became:
+    """The consumer is the one that messages go to, or is not any more."""
+
+    consumer: int
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Dirty:
+    """The cursor has changes to store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Locate:
+    """Acknowledged, by (start, end) of offsets, but of entries that the cursor does not know: nothing was done yet.
+    Locate the entries, `note` them, then acknowledge again."""
+
+    consumer: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+Effect: TypeAlias = Read | Deliver | DeadLetter | Wake | Became | Dirty | Locate

@@ -1,0 +1,76 @@
+"""What blocks, done for one topic by the cluster's workers: one job at a time; what failed is tried again later."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+from pyreplog.ledger.driver import Surroundings
+from pyreplog.net.backoff import BACKOFF_MOST_S, Backoff
+from pyreplog.topic.turns import Events
+
+logger = logging.getLogger(__name__)
+
+RETRY_FIRST_S = 0.1
+
+
+class Jobs:
+    """Outcomes are events of `events`."""
+
+    def __init__(self, name: str, events: Events, around: Surroundings) -> None:
+        self._name, self._events, self._around = name, events, around
+        self._backoff = Backoff(RETRY_FIRST_S, BACKOFF_MOST_S, random.random)
+        self._failed = self._is_over = False
+        self.is_busy = False
+        """A job is under way."""
+        self.is_resting = False
+        """Something failed a moment ago, and is tried again later."""
+
+    def work(
+        self, job: Callable[[], Any], then: Callable[[Any], object], failed: Callable[[Exception], object]
+    ) -> None:
+        """Have a worker do `job`; `then` is told what it gave, or `failed` what it raised."""
+        self.is_busy = True
+
+        def work() -> None:
+            try:
+                result = job()
+            except Exception as error:
+                failure = error
+                self._events.post(lambda: done(failed, failure))
+            else:
+                self._events.post(lambda: done(then, result))
+
+        def done(tell: Callable[[Any], object], what: Any) -> None:
+            self.is_busy = False
+            tell(what)
+
+        self._around.work(work)
+
+    def succeeded(self) -> None:
+        """The next failure is a first one."""
+        self._backoff.reset()
+        self._failed = False
+
+    def end(self) -> None:
+        """Nothing is tried again."""
+        self._is_over = True
+
+    def rest(self, error: BaseException, then: Callable[[], object]) -> None:
+        """Something failed: call `then` after a while, a longer one each time."""
+        logger.log(
+            logging.DEBUG if self._failed else logging.WARNING,
+            "topic %s: tried again in a while: %s",
+            self._name,
+            error,
+        )
+        self.is_resting = self._failed = True
+
+        def rested() -> None:
+            self.is_resting = False
+            if not self._is_over:
+                then()
+
+        self._around.wake_after(self._backoff.next_s(), lambda: self._events.post(rested))

@@ -1,0 +1,49 @@
+"""Names of topics, and the keys they are kept under in the metadata store."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+from pyreplog.errors import InvalidArgumentError, WrongTypeError
+
+TOPICS = "/topics"
+NAME_BYTES_MAX = 200
+_KEY_MAX = 255
+
+
+def check_name(name: str) -> str:
+    """`name`, if it is one: 1 to 200 bytes of UTF-8 without control characters, at most 255 once it is quoted.
+
+    Errors: WrongTypeError, InvalidArgumentError.
+    """
+    if not isinstance(name, str):
+        raise WrongTypeError(f"a name is a str, not {type(name).__name__}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(f"a name is text that UTF-8 can hold, not {name[:80]!r}: {error}") from None
+    if not 1 <= size <= NAME_BYTES_MAX:
+        raise InvalidArgumentError(f"a name has 1 to {NAME_BYTES_MAX} bytes of UTF-8, {name[:80]!r} has {size}")
+    if any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in name):
+        raise InvalidArgumentError(f"a name has no control characters; {name!r} has some")
+    if len(quote_name(name)) > _KEY_MAX:
+        raise InvalidArgumentError(
+            f"a name has at most {_KEY_MAX} characters as a key of the metadata store, {quote_name(name)[:80]!r}... "
+            f"has {len(quote_name(name))}"
+        )
+    return name
+
+
+def quote_name(name: str) -> str:
+    """A name as one name of a key."""
+    return quote(name, safe="") if name not in (".", "..") else name.replace(".", "%2E")
+
+
+def unquote_name(quoted: str) -> str:
+    """What `quote_name` was given."""
+    return unquote(quoted)
+
+
+def topic_key(name: str) -> str:
+    """Where the metadata store keeps a topic. Errors: as `check_name`."""
+    return f"{TOPICS}/{quote_name(check_name(name))}"

@@ -1,0 +1,83 @@
+"""From what people say of a place in a topic to what lies before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+
+from pyreplog.ack import Ack
+from pyreplog.errors import InvalidArgumentError, WrongTypeError
+from pyreplog.topic.place import EntryPlace, Total
+
+T = TypeVar("T")
+
+Start = int | datetime | Literal["earliest", "latest"]
+"""An offset; a moment of publishing, in local time unless it says another; or an end of the topic."""
+
+
+class Located(Protocol):
+    """What can tell where messages are: a ManagedLedger."""
+
+    @property
+    def start(self) -> Total: ...
+    @property
+    def end(self) -> Total: ...
+    def locate(self, offset: int) -> Ack[EntryPlace]: ...
+    def offset_at_time(self, time_us: int) -> Ack[int]: ...
+
+
+def check_start(start: Start) -> Start:
+    """Errors: WrongTypeError, InvalidArgumentError: it is none."""
+    if isinstance(start, str) and start not in ("earliest", "latest"):
+        raise InvalidArgumentError(f"start: expected an offset, a datetime, 'earliest' or 'latest', found {start!r}")
+    if isinstance(start, bool) or not isinstance(start, int | np.integer | datetime | str):
+        raise WrongTypeError(f"start: expected an offset, a datetime, 'earliest' or 'latest', found {start!r}")
+    return start
+
+
+def position(log: Located, start: Start) -> Ack[Total]:
+    """What lies before a place. An offset below the first message that is kept, or beyond the end, is an error of the
+    Ack: TrimmedError, OutOfRangeError; others are those of `ManagedLedger.locate`."""
+    done: Ack[Total] = Ack()
+    if isinstance(check_start(start), str):
+        done.complete(log.start if start == "earliest" else log.end)
+    elif isinstance(start, datetime):
+        at_us = round(start.timestamp() * 1e6)
+        then(log.offset_at_time(at_us), done, lambda offset: _at_offset(log, offset, done))
+    else:
+        _at_offset(log, int(start), done)
+    return done
+
+
+def _at_offset(log: Located, offset: int, done: Ack[Total]) -> None:
+    end = log.end
+    if offset == end.offset:
+        done.complete(end)
+        return
+    then(log.locate(offset), done, lambda place: done.complete(Total(offset, place.entries_before, place.bytes_before)))
+
+
+def then(ack: Ack[T], done: Ack[Any], go_on: Callable[[T], object]) -> None:
+    """Go on with the result of an Ack; its error, or one that is raised, is the error of `done`."""
+
+    def came(_: Ack[T]) -> None:
+        error = ack.exception()
+        if error is None:
+            try:
+                go_on(ack.result())
+            except Exception as raised:
+                error = raised
+        if error is not None:
+            done.fail(error)
+
+    ack.add_done_callback(came)
+
+
+def done_ack() -> Ack[None]:
+    """One of something that needs no waiting."""
+    ack: Ack[None] = Ack()
+    ack.complete(None)
+    return ack

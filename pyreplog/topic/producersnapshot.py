@@ -1,0 +1,64 @@
+"""The producers of a topic as bytes; FORMAT.md, "Producer snapshot", has them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from pyreplog._native.rangeset import OFFSET_END, RangeSet
+from pyreplog.errors import InvalidMetadataError, ReplogError
+
+VERSION = 1
+SEQUENCE_MAX = OFFSET_END - 1
+
+_HEADER = struct.Struct("<HHI")
+_PRODUCER = struct.Struct("<HHIqq")
+
+
+class ProducerState(NamedTuple):
+    """One producer. persisted: its highest number that is stored, -1: none. active_us: when that was. failed: numbers
+    known not to be stored."""
+
+    name: bytes
+    persisted: int
+    active_us: int
+    failed: RangeSet | None
+
+
+def encode(states: Sequence[ProducerState]) -> bytes:
+    """In the order given."""
+    parts = [_HEADER.pack(VERSION, 0, len(states))]
+    for state in states:
+        failed = state.failed.dump() if state.failed else b""
+        parts.append(_PRODUCER.pack(len(state.name), 0, len(failed), state.persisted, state.active_us))
+        parts += (state.name, failed)
+    return b"".join(parts)
+
+
+def decode(data: bytes) -> list[ProducerState]:
+    """In the order in which they were encoded. InvalidMetadataError: these are none, or of a version unknown here."""
+    if len(data) < _HEADER.size:
+        raise InvalidMetadataError(f"producer snapshot: expected {_HEADER.size} bytes or more, found {len(data)}")
+    version, _, count = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise InvalidMetadataError(f"producer snapshot: expected version {VERSION}, found {version}")
+    try:
+        states = list(_read(data))
+    except (struct.error, ReplogError) as error:
+        raise InvalidMetadataError(f"producer snapshot of {len(data)} bytes: {error}") from error
+    if len(states) != count or len({state.name for state in states}) != count:
+        raise InvalidMetadataError(f"producer snapshot: expected {count} different producers, found {len(states)}")
+    return states
+
+
+def _read(data: bytes) -> Iterator[ProducerState]:
+    at = _HEADER.size
+    while at < len(data):
+        name_size, _, failed_size, persisted, active_us = _PRODUCER.unpack_from(data, at)
+        name_at, failed_at = at + _PRODUCER.size, at + _PRODUCER.size + name_size
+        at = failed_at + failed_size
+        if at > len(data) or not -1 <= persisted <= SEQUENCE_MAX:
+            raise InvalidMetadataError(f"expected a producer up to byte {len(data)}, found one up to {at}: {persisted}")
+        failed = RangeSet.load(data[failed_at:at]) if failed_size else None
+        yield ProducerState(data[name_at:failed_at], persisted, active_us, failed)

@@ -1,0 +1,77 @@
+"""Which partition of a partitioned topic a message goes to; Pulsar's producers choose the same one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import mmh3
+import numpy
+
+from pyreplog.errors import InvalidArgumentError, WrongTypeError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+    from numpy.typing import NDArray
+
+PARTITIONS_MAX = 1 << 16
+_POSITIVE = 0x7FFFFFFF
+_SUFFIX = "-partition-"
+
+
+def partition_name(topic: str, partition: int) -> str:
+    """Name of the topic that is a partition."""
+    return f"{topic}{_SUFFIX}{partition}"
+
+
+def key_hash(key: ReadableBuffer) -> int:
+    """Pulsar's Murmur3_32Hash of a key: 0 to 2^31 - 1."""
+    try:
+        return mmh3.hash(key if type(key) is bytes else bytes(key), 0, signed=False) & _POSITIVE
+    except TypeError:
+        raise WrongTypeError(f"key: expected a bytes-like object, found {type(key).__name__}") from None
+
+
+class Router:
+    """Chooses partitions: by the key, and in turn for what has none. Any thread may call anything."""
+
+    def __init__(self, topic: str, partitions: int) -> None:
+        """partitions: 1 to 65536, else InvalidArgumentError."""
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise InvalidArgumentError(f"partitions: expected 1 to {PARTITIONS_MAX}, found {partitions}")
+        self.topic, self.partitions = topic, partitions
+        self._turns = itertools.count()
+
+    @property
+    def names(self) -> list[str]:
+        """The topics that are its partitions, in order."""
+        return [partition_name(self.topic, partition) for partition in range(self.partitions)]
+
+    def route(self, key: ReadableBuffer | None) -> int:
+        """The partition of one message."""
+        return self._next() if key is None else key_hash(key) % self.partitions
+
+    def split(self, keys: Iterable[ReadableBuffer | None]) -> list[NDArray[numpy.int64]]:
+        """Of each partition: which rows of a batch go there, ascending. All that have no key go to the same one."""
+        keyless = -1
+        chosen: list[int] = []
+        for key in keys:
+            if key is not None:
+                chosen.append(key_hash(key) % self.partitions)
+                continue
+            if keyless < 0:
+                keyless = self._next()
+            chosen.append(keyless)
+        return self._group(numpy.array(chosen, numpy.int64))
+
+    def split_hashes(self, hashes: NDArray[numpy.uint32]) -> list[NDArray[numpy.int64]]:
+        """As `split`, of rows that all have keys, of these murmur3 hashes (32 bits, seed 0)."""
+        return self._group((hashes & numpy.uint32(_POSITIVE)).astype(numpy.int64) % self.partitions)
+
+    def _next(self) -> int:
+        return next(self._turns) % self.partitions
+
+    def _group(self, chosen: NDArray[numpy.int64]) -> list[NDArray[numpy.int64]]:
+        rows = numpy.argsort(chosen, kind="stable")
+        return numpy.split(rows, numpy.searchsorted(chosen[rows], numpy.arange(1, self.partitions)))

@@ -1,0 +1,169 @@
+"""Topics: those that this process owns; opens, lists, makes and deletes them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from pyreplog.clock import Clock
+from pyreplog.errors import ReplogError
+from pyreplog.handles import Handle
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.metrics import Metric
+from pyreplog.topic.config import TopicConfig
+from pyreplog.topic.cursorlog import CursorLog
+from pyreplog.topic.managedledger import ManagedLedger
+from pyreplog.topic.metrics import topic_metrics
+from pyreplog.topic.names import TOPICS, check_name, unquote_name
+from pyreplog.topic.owner import TopicOwner, owner_of
+from pyreplog.topic.ownership import Ownership
+from pyreplog.topic.topic import Topic
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""Between looks at the topics that were used."""
+
+LOOK_AT_ALL = 60
+"""So many looks later, all are looked at."""
+
+
+class Topics(Handle):
+    """Made by its cluster. Any thread may call anything; calls wait for the metadata store, and opening a topic for its
+    recovery. Idle topics have no thread, timer or descriptor of their own.
+
+    address: at which this process answers for its topics, "" when it does not; set before the first is opened.
+    """
+
+    def __init__(self, cluster: Cluster, clock: Clock, *, address: str = "") -> None:
+        self._cluster, self._clock = cluster, clock
+        self.surroundings, self.metadata = cluster.surroundings, cluster.metadata
+        self.cursors = CursorLog(cluster)
+        self.address = address
+        self.ownership = Ownership(cluster.metadata, address=address)
+        self._lock = threading.Lock()  # of the table; never while anything waits
+        self._open: dict[str, Topic] = {}
+        self._opening: dict[str, threading.Lock] = {}
+        self._looking = False
+        self._looks = 0
+        super().__init__("topics")
+
+    # ---- opening --------------------------------------------------------------------------------------------
+
+    def open(
+        self, name: str, *, create: bool = True, wait: float = 0.0, settings: Mapping[str, Any] | None = None
+    ) -> Topic:
+        """See `Cluster.topic`."""
+        check_name(name)
+        self._check_open()
+        with self._lock:
+            turn = self._opening.setdefault(name, threading.Lock())
+        with turn:
+            topic = self.get(name) or self._take(name, create, wait, settings or {})
+        if settings:
+            topic.configure(**settings)
+        return topic
+
+    def get(self, name: str) -> Topic | None:
+        """The topic, if this process owns it already."""
+        with self._lock:
+            return self._open.get(name)
+
+    def _take(self, name: str, create: bool, wait: float, settings: Mapping[str, Any]) -> Topic:
+        config = TopicConfig.of(dict(settings))
+        with ExitStack() as undo:
+            claim = self.ownership.claim(name, wait=wait, on_lost=lambda: self._lost(name))
+            undo.callback(claim.release)
+            managed = ManagedLedger.open(
+                self._cluster,
+                name,
+                config=config,
+                create=create,
+                owner=f"process {os.getpid()} of {socket.gethostname()}",
+                clock=self._clock,
+            )
+            undo.callback(managed.close)
+            topic = Topic(self, managed, claim, self._clock)
+            undo.callback(topic.close)
+            topic.recover()
+            with self._lock:
+                self._check_open()
+                self._open[name] = topic
+            undo.pop_all()
+        self._look_later()
+        return topic
+
+    def _lost(self, name: str) -> None:
+        """Others may take it now; until one does, all goes on: who does fences it."""
+        logger.warning("topic %s: the lease is lost; another process may take it over", name)
+
+    def forget(self, topic: Topic) -> None:
+        """It was closed."""
+        with self._lock:
+            if self._open.get(topic.name) is topic:
+                del self._open[topic.name]
+
+    # ---- all topics -----------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """Of all topics there are, whoever owns them."""
+        self._check_open()
+        return sorted(unquote_name(name) for name in self.metadata.list(TOPICS))
+
+    def opened(self) -> list[Topic]:
+        """Those that this process owns."""
+        with self._lock:
+            return list(self._open.values())
+
+    def owner(self, name: str) -> TopicOwner | None:
+        """Who serves a topic now."""
+        self._check_open()
+        return owner_of(self.metadata, check_name(name))
+
+    def delete(self, name: str) -> None:
+        """Delete a topic with its messages and subscriptions, for ever.
+
+        Errors: NoSuchTopicError; TopicOwnedError, another process serves it; those of the metadata store.
+        """
+        topic = self.open(name, create=False)
+        topic.delete()
+
+    def metrics(self) -> list[Metric]:
+        """Of the topics that this process owns."""
+        return topic_metrics([topic.stats() for topic in self.opened()])
+
+    # ---- upkeep ---------------------------------------------------------------------------------------------
+
+    def _look_later(self) -> None:
+        with self._lock:
+            if self._looking or not self._open:
+                return
+            self._looking = True
+        self.surroundings.wake_after(LOOK_S, lambda: self.surroundings.work(self._look))
+
+    def _look(self) -> None:
+        """At the topics that were used since, and at times at all."""
+        self._looks += 1
+        for topic in self.opened():
+            if topic.used or self._looks % LOOK_AT_ALL == 0:
+                try:
+                    topic.look()
+                except ReplogError as error:
+                    logger.warning("topic %s: %s", topic.name, error)
+        with self._lock:
+            self._looking = False
+        self._look_later()
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def _let_go(self) -> None:
+        with ExitStack() as rest:
+            rest.callback(self.ownership.close)
+            rest.callback(self.cursors.close)
+            for topic in self.opened():
+                rest.callback(topic.close)

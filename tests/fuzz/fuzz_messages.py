@@ -1,0 +1,78 @@
+"""Fuzz target of the messages of an entry: any value of a batch entry, against a twin in plain Python.
+
+    python tests/fuzz/fuzz_messages.py -max_total_time=60 [corpus directory]
+
+Needs atheris. The first two bytes say how many messages the entry's record counts and how a compressed body looks.
+tests/property/test_messages_property.py puts the bytes that hypothesis makes to the same check.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from pyreplog.errors import InvalidMessagesError
+from tests.topic import twin
+from tests.topic.entries import as_twin, decoded
+from tests.topic.twin import BadEntry, TwinMessage
+
+Found = tuple[bytes, list[TwinMessage]]
+
+
+def expected(entry: bytes, count: int, body: bytes) -> Found | None:
+    """What the twin reads; None: nothing."""
+    try:
+        producer, messages = twin.decode(entry, lambda *_: body)
+    except BadEntry:
+        return None
+    return (producer, messages) if len(messages) == count else None
+
+
+def read(entry: bytes, count: int, body: bytes) -> Found | None:
+    """What the decoder reads, looked at in every way."""
+    try:
+        batch = decoded([entry], [count], decompress=lambda *_: body)
+    except InvalidMessagesError as error:
+        assert "expected" in str(error) and "found" in str(error)
+        return None
+    messages = [as_twin(message) for message in batch]
+    assert batch.values() == [message.value for message in messages]
+    assert batch.keys() == [message.key for message in messages]
+    assert batch.packed()[1].tobytes() == b"".join(message.value for message in messages)
+    assert batch.key_size.tolist() == [-1 if message.key is None else len(message.key) for message in messages]
+    assert batch.size.tolist() == [len(message.value) for message in messages]
+    assert len(batch.key_hash()) == len(batch.event_time) == len(batch.deliver_at) == len(messages) == count
+    return batch.entry_producer[0], messages
+
+
+def without_odd_properties(message: TwinMessage, like: TwinMessage) -> TwinMessage:
+    """Names that are not UTF-8 are mended, and of one name the last property counts: these are not compared."""
+    names = [name for name, _ in like.properties]
+    mended = [name.decode("utf-8", "replace").encode() for name in names]
+    return message if mended == names and len({*names}) == len(names) else message._replace(properties=())
+
+
+def check(data: bytes) -> None:
+    if len(data) < 3:
+        return
+    count, cut, entry = 1 + data[0], data[1], data[2:]
+    wanted, found = expected(entry, count, entry[cut:]), read(entry, count, entry[cut:])
+    if wanted is None or found is None:
+        assert wanted is found is None, (wanted, found)
+        return
+    assert found[0] == wanted[0]
+    for mine, other in zip(found[1], wanted[1], strict=True):
+        assert without_odd_properties(mine, other) == without_odd_properties(other, other)
+
+
+def main() -> None:
+    import atheris
+
+    for function in (expected, read, check):
+        globals()[function.__name__] = atheris.instrument_func(function)
+    atheris.Setup(sys.argv, check)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

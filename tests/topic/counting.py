@@ -1,0 +1,251 @@
+"""A cursor that only counts, and a cluster between it and a CursorLog that dies, or fails, at some call."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pyreplog.ack import Ack
+from pyreplog.errors import MetadataUnavailableError, NotEnoughBookiesError, OutcomeUnknownError, ReplogError
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.topic.cursorlog import CursorLog, Recovered
+from pyreplog.topic.cursorlogconfig import CursorLogConfig
+from pyreplog.topic.cursorslot import CursorSlot
+from pyreplog.topic.subscriptionmetadata import SubscriptionMetadata, create_subscription
+
+PATIENCE_S = 30.0
+Call = Callable[[], Any]
+
+
+class Counting:
+    """Its state is a number, which only grows; a record is "kind sequence number", padded.
+
+    persisted_state: what is known to be durable. lost_with: why it has been lost.
+    """
+
+    def __init__(self, recovered: list[bytes] | None = None, *, padding: int = 0) -> None:
+        self.lock = threading.Lock()
+        self.state, self.sequence = restore(recovered or [])
+        self.persisted_state = self.state
+        self.padding = padding
+        self.parts = 1  # a snapshot tells the last ones in further records
+        self.records: dict[int, int] = {}  # sequence -> state
+        self._taken = self.state
+        self.taken: list[str] = []
+        self.came = threading.Event()
+        self.lost_with: ReplogError | None = None
+
+    def acknowledge(self) -> int:
+        with self.lock:
+            self.state += 1
+            return self.state
+
+    def take_changes(self) -> tuple[int, bytes] | None:
+        with self.lock:
+            return None if self._taken == self.state else self._record(b"delta", self.state - self._taken)
+
+    def snapshot_record(self) -> tuple[int, bytes]:
+        with self.lock:
+            return self._record(b"whole", max(0, self.state - self.parts + 1))
+
+    def _record(self, kind: bytes, number: int) -> tuple[int, bytes]:
+        self.sequence += 1
+        self._taken = number if kind == b"whole" else self.state
+        self.records[self.sequence] = self._taken
+        self.taken.append(kind.decode())
+        return self.sequence, b"%b %d %d " % (kind, self.sequence, number) + b"." * self.padding
+
+    def persisted(self, sequence: int) -> None:
+        with self.lock:
+            assert self.persisted_state <= self.records[sequence]
+            self.persisted_state = self.records[sequence]
+
+    def lost(self, error: ReplogError) -> None:
+        self.lost_with = error
+        self.came.set()
+
+
+def restore(records: list[bytes]) -> tuple[int, int]:
+    """(state, last sequence); a gap between the records, or a change of nothing, fails."""
+    state, last = 0, 0
+    for record in records:
+        kind, sequence, number = record.split()[:3]
+        if kind == b"whole":
+            state = int(number)
+        else:
+            assert int(sequence) == last + 1, "a record is missing"
+            state += int(number)
+        last = int(sequence)
+    return state, last
+
+
+def create(cluster: Cluster, topic: str, name: str = "s", snapshot: bytes = b"whole 0 0 ") -> None:
+    made = SubscriptionMetadata(token=secrets.token_hex(8), created_us=1, snapshot=snapshot)
+    create_subscription(cluster.metadata, topic, name, made)
+
+
+def attach(log: CursorLog, topic: str, name: str = "s", *, padding: int = 0) -> tuple[Counting, CursorSlot]:
+    recovered: Recovered = log.recover(topic, name)
+    source = Counting(recovered.records, padding=padding)
+    return source, log.attach(recovered, source)
+
+
+def mark(source: Counting, slot: CursorSlot) -> int:
+    """Acknowledge one more, and wait until that is durable."""
+    state = source.acknowledge()
+    slot.dirty()
+    slot.flush().result(PATIENCE_S)
+    assert source.persisted_state >= state
+    return state
+
+
+def state_of(cluster: Cluster, topic: str, name: str = "s") -> int:
+    """Where a cursor is, as another owner finds it."""
+    with open_log(cluster) as log:
+        return restore(log.recover(topic, name).records)[0]
+
+
+def open_log(cluster: Cluster, **settings: Any) -> CursorLog:
+    chosen = {"ensemble": 1, "durability": "appended", "flush_ms": 1, "retry_ms": 1, "retry_max_ms": 10, **settings}
+    return CursorLog(cluster, config=CursorLogConfig.of(chosen))
+
+
+class Faults:
+    """Counts calls; at one of them something goes wrong. after: it is done, only the answer is lost. dies: none that
+    comes later is done, or answered."""
+
+    def __init__(self, at: int = -1, *, after: bool = False, dies: bool = False) -> None:
+        self.at, self.after, self.dies = at, after, dies
+        self.calls: list[str] = []
+        self.is_dead = self.is_paused = False
+        self._lock = threading.Lock()
+        self._told: list[Call] = []
+
+    def wait(self, ack: Ack[None]) -> bool:
+        """For it, or the end; whether it is done."""
+        came = threading.Event()
+        ack.add_done_callback(lambda _: came.set())
+        with self._lock:
+            self._told.append(came.set)
+            if self.is_dead:
+                came.set()
+        assert came.wait(PATIENCE_S), self.calls[-20:]
+        return ack.done()
+
+    def pause(self) -> None:
+        """Nothing goes wrong, nothing counts."""
+        self.is_paused = True
+
+    def go_on(self) -> None:
+        self.is_paused = False
+
+    def call(self, name: str, do: Call, error: ReplogError) -> Any:
+        if self.is_paused:
+            return do()
+        with self._lock:
+            now = len(self.calls) == self.at
+            self.calls.append(name)
+            refused = self.is_dead
+            dies = now and self.dies
+            if dies and not self.after:
+                self.is_dead = True
+        if refused or (now and not self.after):
+            self._tell()
+            raise error
+        result = do()
+        if now:
+            self.is_dead = dies
+            self._tell()
+            raise error
+        return result
+
+    def _tell(self) -> None:
+        if self.is_dead:
+            with self._lock:
+                for tell in self._told:
+                    tell()
+
+
+class FaultyStore:
+    def __init__(self, store: Any, faults: Faults) -> None:
+        self._store, self._faults = store, faults
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        if name not in ("get", "put", "create", "delete", "list"):
+            return method
+        faults = self._faults
+        lost = faults.after and name not in ("get", "list")
+        error: ReplogError = OutcomeUnknownError("lost") if lost else MetadataUnavailableError("away")
+        return lambda *args: faults.call(name, lambda: method(*args), error)
+
+
+class FaultyLedger:
+    def __init__(self, ledger: Any, faults: Faults) -> None:
+        self._ledger, self._faults = ledger, faults
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    def submit_batch(self, values: list[bytes]) -> Ack[range]:
+        failed: Ack[range] = Ack()
+        try:
+            return self._faults.call("append", lambda: self._submit(values), NotEnoughBookiesError("lost"))  # type: ignore[no-any-return]
+        except ReplogError as error:
+            if not self._faults.is_dead:
+                failed.fail(error)
+            return failed
+
+    def _submit(self, values: list[bytes]) -> Ack[range]:
+        ids: Ack[range] = self._ledger.submit_batch(values)
+        ids.result(PATIENCE_S)
+        return ids
+
+    def close(self, timeout: float | None = None) -> None:
+        """Who is dead closes nothing."""
+        if not self._faults.is_dead:
+            self._ledger.close(timeout)
+
+
+class _Around:
+    def __init__(self, around: Any, metadata: Any) -> None:
+        self._around, self.metadata = around, metadata
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._around, name)
+
+
+class FaultyCluster:
+    """A cluster, as a process sees it to which something happens."""
+
+    def __init__(self, cluster: Cluster, faults: Faults) -> None:
+        self._cluster, self._faults = cluster, faults
+        self.metadata = FaultyStore(cluster.metadata, faults)
+        self.surroundings = _Around(cluster.surroundings, self.metadata)
+        self.made: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    def create_ledger(self, *args: Any, **kwargs: Any) -> FaultyLedger:
+        def do() -> FaultyLedger:
+            self.made.append(self._cluster.create_ledger(*args, **kwargs))
+            return FaultyLedger(self.made[-1], self._faults)
+
+        error = OutcomeUnknownError("lost") if self._faults.after else NotEnoughBookiesError("none")
+        return self._faults.call("create_ledger", do, error)  # type: ignore[no-any-return]
+
+    def delete_ledger(self, ledger: int) -> None:
+        self._faults.call(
+            "delete_ledger", lambda: self._cluster.delete_ledger(ledger), MetadataUnavailableError("lost")
+        )
+
+    def bury(self) -> None:
+        """What a dead process, or a lost answer, left open."""
+        for ledger in self.made:
+            try:
+                ledger.close(1.0)
+            except ReplogError:
+                continue

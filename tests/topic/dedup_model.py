@@ -1,0 +1,79 @@
+"""What producers' numbers should be judged to be, kept in plain sets; and a topic's entries as they would be stored."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from pyreplog._native.messageencoder import encode_messages
+from pyreplog._native.messages import MessageBatch, decode_messages
+from pyreplog.topic.dedup import Verdict
+from tests.topic.entries import records_of
+
+Push = tuple[bytes, list[int]]
+
+
+@dataclass
+class Model:
+    """stored: of each producer; failed: known not to be stored; flights: on their way, in order."""
+
+    stored: dict[bytes, set[int]] = field(default_factory=dict)
+    failed: dict[bytes, set[int]] = field(default_factory=dict)
+    flights: deque[Push] = field(default_factory=deque)
+    log: list[Push] = field(default_factory=list)
+    pushed: dict[bytes, int] = field(default_factory=dict)  # the highest, since nothing was on its way
+
+    def flying(self, name: bytes) -> set[int]:
+        return {number for producer, numbers in self.flights if producer == name for number in numbers}
+
+    def judge(self, name: bytes, number: int) -> Verdict:
+        stored, flying = self.stored.get(name, set()), self.flying(name)
+        if number in stored:
+            return Verdict.DUPLICATE
+        if number in flying:
+            return Verdict.IN_DOUBT
+        highest = max(stored, default=-1)
+        if number in self.failed.get(name, ()) or number > max(highest, self.pushed.get(name, -1) if flying else -1):
+            return Verdict.NEW
+        # It was left out when a higher one was published.
+        return Verdict.DUPLICATE if number < highest else Verdict.IN_DOUBT
+
+    def push(self, name: bytes, numbers: list[int]) -> None:
+        self.pushed[name] = max(self.pushed.get(name, -1) if self.flying(name) else -1, numbers[-1])
+        self.flights.append((name, numbers))
+        self.failed.setdefault(name, set()).difference_update(numbers)
+
+    def store(self) -> Push:
+        name, numbers = self.flights.popleft()
+        self.stored.setdefault(name, set()).update(numbers)
+        self.log.append((name, numbers))
+        return name, numbers
+
+    def fail(self) -> Push:
+        name, numbers = self.flights.popleft()
+        self.failed.setdefault(name, set()).update(numbers)
+        return name, numbers
+
+    def missing(self) -> dict[bytes, set[int]]:
+        """What a snapshot says is not stored: that may be stored later."""
+        known = {name: set(numbers) for name, numbers in self.failed.items()}
+        for name, numbers in self.flights:
+            passed = max(self.stored.get(name, ()), default=-1)
+            known.setdefault(name, set()).update(number for number in numbers if number < passed)
+        return known
+
+    def crash(self, stored: int, missing: dict[bytes, set[int]]) -> None:
+        """The first `stored` flights had arrived; of those that failed, only `missing` is remembered."""
+        for _ in range(min(stored, len(self.flights))):
+            self.store()
+        self.flights.clear()
+        self.failed = {name: numbers - self.stored.get(name, set()) for name, numbers in missing.items()}
+
+
+def entries_of(log: list[Push], first: int) -> MessageBatch:
+    """Entries of a topic from one on."""
+    counts = [len(numbers) for _, numbers in log]
+    entries = [encode_messages([b"v"] * len(numbers), producer=name, sequences=numbers) for name, numbers in log]
+    size, messages = sum(map(len, entries[:first])), sum(counts[:first])
+    records = records_of(entries[first:], counts[first:], first=first, size=size, messages=messages)
+    return decode_messages(records, offset=0, entries=0, size=0)

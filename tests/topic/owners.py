@@ -1,0 +1,104 @@
+"""Owners of topics, as processes see them to which something happens: each with a way of its own to the metadata."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pyreplog._native.messageencoder import encode_messages
+from pyreplog.ack import Ack
+from pyreplog.clock import SystemClock
+from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknownError, ReplogError
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.topic.config import TopicConfig
+from pyreplog.topic.managedledger import ManagedLedger
+from tests.topic.counting import Faults
+
+PATIENCE_S = 30.0
+WRITES = ("put", "create", "delete")
+
+
+def config(**settings: Any) -> TopicConfig:
+    return TopicConfig.of({"ensemble": 1, "durability": "appended", "roll_entries": 2, **settings})
+
+
+def entry(*values: bytes) -> bytes:
+    return encode_messages(list(values))
+
+
+def publish(topic: ManagedLedger, values: Sequence[bytes]) -> Ack[range]:
+    """One entry."""
+    return topic.submit([entry(*values)], [len(values)])
+
+
+def result(ack: Ack[Any]) -> Any:
+    return ack.result(PATIENCE_S)
+
+
+def read_all(topic: ManagedLedger, offset: int | None = None, **options: Any) -> dict[int, bytes]:
+    """Every message, by its offset."""
+    at = topic.start.offset if offset is None else offset
+    found: dict[int, bytes] = {}
+    while len(batch := result(topic.read(at, **options))):
+        found.update(zip(batch.offset.tolist(), batch.values(), strict=True))
+        assert batch.end > at
+        at = batch.end
+    return found
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Of what other threads do, and nobody says when."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.001)
+
+
+class FaultyWrites:
+    """Before a metadata store: counts its writes, at one of which something goes wrong. The dead do not read either."""
+
+    def __init__(self, store: Any, faults: Faults) -> None:
+        self._store, self._faults = store, faults
+
+    def __getattr__(self, name: str) -> Any:
+        method, faults = getattr(self._store, name), self._faults
+        if name in ("get", "list"):
+            return lambda *args: self._read(method, *args)
+        if name not in WRITES:
+            return method
+        error: ReplogError = OutcomeUnknownError("lost") if faults.after else MetadataUnavailableError("away")
+        return lambda *args: faults.call(name, lambda: method(*args), error)
+
+    def _read(self, method: Any, *args: Any) -> Any:
+        if self._faults.is_dead:
+            raise MetadataUnavailableError("away")
+        return method(*args)
+
+
+class _Around:
+    """What a cluster is built on, with another way to the metadata. It is not this one's to close."""
+
+    def __init__(self, around: Any, metadata: Any) -> None:
+        self._around, self.metadata = around, metadata
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._around, name)
+
+    def close(self) -> None:
+        return
+
+
+@contextmanager
+def process(cluster: Cluster, faults: Faults) -> Iterator[Cluster]:
+    """Another handle of a cluster. Whoever died in it leaves everything as it is."""
+    around: Any = _Around(cluster.surroundings, FaultyWrites(cluster.metadata, faults))
+    one = Cluster("process", around, SystemClock())
+    try:
+        yield one
+    finally:
+        for ledger in list(one._ledgers):
+            ledger._error = ledger._error or ClosedError("its process died")
+            ledger._abandon()
+        one._error = ClosedError("it died")

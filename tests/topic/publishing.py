@@ -1,0 +1,150 @@
+"""A topic's ledgers as a publisher sees them, in a test's hand: outcomes, room and timers come when the test says so."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from pyreplog._native.messages import Message, MessageBatch, decode_messages
+from pyreplog.ack import Ack
+from pyreplog.clock import ManualClock
+from pyreplog.topic.compression import decompress
+from pyreplog.topic.config import TopicConfig
+from pyreplog.topic.dedup import Producers
+from pyreplog.topic.publisher import Publisher
+from tests.topic.entries import records_of
+
+WAIT_S = 30.0
+ENTRY_BYTES_MAX = 1 << 20
+
+T = TypeVar("T")
+
+
+class Ledgers:
+    """A Sink. holds: outcomes are given by `confirm` and `fail`; else at once."""
+
+    def __init__(self, *, holds: bool = True) -> None:
+        self.holds = holds
+        self.entries: list[bytes] = []  # stored
+        self.counts: list[int] = []
+        self.submitted: list[list[int]] = []  # counts of each call
+        self.raises: Exception | None = None
+        self.is_full = False
+        self.came = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._held: deque[tuple[Sequence[bytes], Sequence[int], Ack[range]]] = deque()
+        self._rooms: list[Ack[None]] = []
+
+    def submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> Ack[range]:
+        if self.raises is not None:
+            raise self.raises
+        assert len(entries) == len(counts) and entries
+        ack: Ack[range] = Ack()
+        with self._lock:
+            self.submitted.append(list(counts))
+            self._held.append((entries, counts, ack))
+        self.came.release()
+        if not self.holds:
+            self.confirm()
+        return ack
+
+    def confirm(self, calls: int = 1) -> None:
+        for _ in range(calls):
+            with self._lock:
+                entries, counts, ack = self._held.popleft()
+                first = sum(self.counts)
+                self.entries += entries
+                self.counts += counts
+            ack.complete(range(first, first + sum(counts)))
+
+    def fail(self, error: Exception) -> None:
+        with self._lock:
+            _, _, ack = self._held.popleft()
+        ack.fail(error)
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    def room(self) -> Ack[None]:
+        ack: Ack[None] = Ack()
+        if self.is_full:
+            self._rooms.append(ack)
+        else:
+            ack.complete(None)
+        return ack
+
+    def drain(self) -> None:
+        self.is_full = False
+        for ack in self._rooms:
+            ack.complete(None)
+
+    # ---- what is stored -------------------------------------------------------------------------------------
+
+    def stored(self, offset: int = 0) -> MessageBatch:
+        """From the entry that begins with this offset on."""
+        first = next(at for at in range(len(self.counts) + 1) if sum(self.counts[:at]) == offset)
+        records = records_of(
+            self.entries[first:],
+            self.counts[first:],
+            first=first,
+            size=sum(map(len, self.entries[:first])),
+            messages=offset,
+        )
+        return decode_messages(records, offset=0, entries=0, size=0, decompress=decompress)
+
+    def messages(self) -> list[Message]:
+        return list(self.stored()) if self.entries else []
+
+    def values(self) -> list[bytes]:
+        return [message.value for message in self.messages()]
+
+
+class Timers:
+    """An Around: timers that are due when the test says so. waits: callers that wait."""
+
+    def __init__(self) -> None:
+        self.set: list[tuple[float, Callable[[], None]]] = []
+        self.waits = threading.Semaphore(0)
+
+    def wait(self, ack: Ack[T], timeout: float | None = None) -> T:
+        self.waits.release()
+        return ack.result(WAIT_S)
+
+    def wake_after(self, seconds: float, call: Callable[[], None]) -> None:
+        self.set.append((seconds, call))
+
+    def fire(self) -> None:
+        timers, self.set = self.set, []
+        for _, call in timers:
+            call()
+
+
+class Bench:
+    """A publisher, and all that is around it."""
+
+    def __init__(
+        self,
+        *,
+        holds: bool = True,
+        producers: Producers | None = None,
+        end: int = 0,
+        window_bytes: int = 1 << 20,
+        **settings: Any,
+    ) -> None:
+        self.ledgers, self.timers, self.clock = Ledgers(holds=holds), Timers(), ManualClock(1_700_000_000_000_000)
+        self.producers = producers
+        self.publisher = Publisher(
+            "news",
+            self.ledgers,
+            self.timers,
+            self.clock,
+            TopicConfig(**settings),
+            entry_bytes_max=ENTRY_BYTES_MAX,
+            producers=producers,
+            end=end,
+            window_bytes=window_bytes,
+        )
+        self.submit, self.submit_batch = self.publisher.submit, self.publisher.submit_batch

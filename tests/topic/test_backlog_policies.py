@@ -1,0 +1,203 @@
+"""Quotas, expiry and trends: what is decided, for whom, and that it does not change its mind entry by entry."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyreplog.topic.backlog import CursorBacklog, Eviction, Quota, QuotaDecision, is_system
+from pyreplog.topic.config import QUOTA_POLICIES, TopicConfig
+from pyreplog.topic.expiry import Expiry, Usage, expired, unused
+from pyreplog.topic.place import ORIGIN, Total
+from pyreplog.topic.trend import Sample, trend
+
+S = 1_000_000
+NOW = 1_700_000_000 * S
+
+
+def cursor(name: str, size: int, *, age_s: float | None = None, durable: bool = True) -> CursorBacklog:
+    """Whose mark is `size` bytes into the topic."""
+    return CursorBacklog(name, durable, Total(size, size, size), None if age_s is None else NOW - round(age_s * S))
+
+
+def decide(config: TopicConfig, end: int, *cursors: CursorBacklog, quota: Quota | None = None) -> QuotaDecision:
+    return (quota or Quota()).decide(config, Total(end, end, end), cursors, NOW)
+
+
+# ---- quotas ----------------------------------------------------------------------------------------------------
+
+
+def test_no_quota_decides_nothing() -> None:
+    assert decide(TopicConfig(), 1 << 40, cursor("slow", 0, age_s=1e9)) == QuotaDecision()
+
+
+def test_publishers_wait_or_are_refused_beyond_the_quota() -> None:
+    for policy, publishing in (("hold", "held"), ("error", "refused")):
+        config = TopicConfig(quota_bytes=1000, quota_policy=policy)
+        assert decide(config, 1000, cursor("slow", 0)) == QuotaDecision()
+        found = decide(config, 1001, cursor("fast", 900), cursor("slow", 0))
+        assert (found.publishing, found.exceeded, found.evictions, found.catch_up) == (publishing, ("bytes",), (), ())
+        assert "slow" in found.reason and "1001 bytes" in found.reason and "1000 bytes" in found.reason
+
+
+def test_the_quota_is_of_durable_cursors() -> None:
+    for policy in QUOTA_POLICIES:
+        config = TopicConfig(quota_bytes=1000, quota_ms=1000, quota_policy=policy)
+        assert decide(config, 5000, cursor("reader", 0, age_s=99, durable=False)) == QuotaDecision()
+        assert decide(config, 5000) == QuotaDecision()
+
+
+def test_publishers_go_on_at_nine_tenths() -> None:
+    """Between both bounds nothing changes, wherever it comes from."""
+    config, quota = TopicConfig(quota_bytes=1000), Quota()
+    said = [decide(config, 2000, cursor("a", 2000 - level), quota=quota).publishing
+            for level in (950, 1000, 1001, 1000, 950, 901, 900, 950, 1000)]  # fmt: skip
+    assert said == ["open", "open", "held", "held", "held", "held", "open", "open", "open"]
+    assert decide(config, 2000, cursor("a", 0), quota=quota).publishing == "held"
+    stays = decide(config, 2000, cursor("a", 1050), quota=quota)
+    assert (stays.publishing, stays.exceeded) == ("held", ("bytes",)) and "950 bytes" in stays.reason
+    assert decide(TopicConfig(), 2000, cursor("a", 1050), quota=quota) == QuotaDecision()
+    assert decide(config, 2000, cursor("a", 1050), quota=quota).publishing == "open", "the quota was gone meanwhile"
+
+
+def test_ages_count_by_the_oldest_message() -> None:
+    config, quota = TopicConfig(quota_ms=60_000), Quota()
+    ages = [("open", 60), ("held", 60.1), ("held", 54.1), ("open", 54), ("open", 59), ("open", None)]
+    assert [decide(config, 10, cursor("a", 0, age_s=age), quota=quota).publishing for _, age in ages] == [
+        said for said, _ in ages
+    ]
+    both = TopicConfig(quota_ms=1000, quota_bytes=10, quota_policy="error")
+    found = decide(both, 100, cursor("large", 0, age_s=0.5), cursor("old", 95, age_s=7))
+    assert (
+        found.exceeded == ("bytes", "age") and "large has 100 bytes" in found.reason and "old has 7.0 s" in found.reason
+    )
+
+
+def test_eviction_frees_down_to_nine_tenths_of_whoever_is_over_it() -> None:
+    config = TopicConfig(quota_bytes=1000, quota_ms=10_000, quota_policy="evict")
+    found = decide(
+        config, 5000, cursor("both", 3000, age_s=11), cursor("large", 3999, age_s=9.9), cursor("near", 4000, age_s=10),
+        cursor("old", 4990, age_s=30), cursor("reader", 0, age_s=99, durable=False),
+    )  # fmt: skip
+    assert found.evictions == (
+        Eviction("both", 4100, NOW - 9 * S),
+        Eviction("large", 4100, None),
+        Eviction("old", None, NOW - 9 * S),
+    )
+    assert (found.publishing, found.exceeded) == ("open", ("bytes", "age"))
+    assert decide(config, 5000, cursor("both", 4100, age_s=9)) == QuotaDecision()
+
+
+def test_system_cursors_are_asked_to_catch_up_and_never_evicted() -> None:
+    config = TopicConfig(quota_bytes=1000, quota_policy="evict")
+    early = decide(config, 5000, cursor("pyreplog.dedup", 4090), cursor("mine", 4090))
+    assert early == QuotaDecision(catch_up=("pyreplog.dedup",))
+    late = decide(config, 5000, cursor("pyreplog.dedup", 0), cursor("mine", 0))
+    assert late.evictions == (Eviction("mine", 4100, None),)
+    assert (late.catch_up, late.publishing) == (("pyreplog.dedup",), "held") and "pyreplog.dedup" in late.reason
+    assert decide(TopicConfig(quota_bytes=1000), 5000, cursor("pyreplog.geo", 0)).publishing == "held"
+    by_age = TopicConfig(quota_ms=1000, quota_policy="evict")
+    old = decide(by_age, 5000, cursor("pyreplog.geo", 0, age_s=99))
+    assert (old.publishing, old.evictions, old.catch_up) == ("open", (), ("pyreplog.geo",))
+
+
+names = st.sampled_from(["a", "b", "pyreplog.dedup", "pyreplog.geo.x"])
+policies = st.sampled_from(QUOTA_POLICIES)
+cursors = st.dictionaries(names, st.tuples(st.integers(0, 3000), st.none() | st.integers(0, 100), st.booleans()))
+
+
+@given(
+    st.lists(cursors, min_size=1, max_size=8),
+    policies,
+    st.none() | st.integers(1, 4000),
+    st.none() | st.integers(0, 99_000),
+)
+def test_what_is_decided_is_safe_and_has_a_reason(rounds, policy, size, age) -> None:
+    config, quota = TopicConfig(quota_bytes=size, quota_ms=age, quota_policy=policy), Quota()
+    for round_ in rounds:
+        there = [cursor(name, *where[:1], age_s=where[1], durable=where[2]) for name, where in round_.items()]
+        found = decide(config, 3000, *there, quota=quota)
+        assert (found.publishing == "open") == (not found.reason)
+        assert found.publishing in ("open", "refused" if policy == "error" else "held")
+        assert all(is_system(name) for name in found.catch_up)
+        marks = {one.name: one for one in there}
+        for eviction in found.evictions:
+            one = marks[eviction.cursor]
+            assert policy == "evict" and one.durable and not is_system(one.name)
+            assert eviction.to_size is None or (
+                3000 - eviction.to_size == size * 9 // 10 and eviction.to_size > one.mark.size
+            )
+            assert eviction.before_us is None or (one.oldest_us is not None and one.oldest_us < eviction.before_us)
+            assert (eviction.to_size, eviction.before_us) != (None, None)
+        over = any(one.durable and size is not None and 3000 - one.mark.size > size for one in there)
+        if over and policy != "evict":
+            assert found.publishing != "open"
+        evicted = [
+            cursor(one.name, next((e.to_size for e in found.evictions if e.cursor == one.name and e.to_size), one.mark.size),
+                   durable=one.durable)
+            for one in there
+        ]  # fmt: skip
+        again = decide(TopicConfig(quota_bytes=size, quota_policy=policy), 3000, *evicted)
+        assert not again.evictions, "eviction frees enough"
+
+
+# ---- expiry ----------------------------------------------------------------------------------------------------
+
+
+def test_old_messages_expire_for_all_but_system_cursors() -> None:
+    there = [
+        cursor("old", 0, age_s=61), cursor("young", 0, age_s=60), cursor("none", 0), cursor("pyreplog.geo", 0, age_s=99),
+        cursor("reader", 0, age_s=99, durable=False),
+    ]  # fmt: skip
+    assert expired(there, 60_000, NOW) == [Expiry("old", NOW - 60 * S), Expiry("reader", NOW - 60 * S)]
+    assert expired(there, None, NOW) == []
+
+
+def test_subscriptions_nobody_uses_are_deleted() -> None:
+    since = NOW - 100 * S
+    there = [
+        Usage("idle", True, 0, NOW - 61 * S), Usage("used", True, 1, NOW - 999 * S), Usage("recent", True, 0, NOW - 60 * S),
+        Usage("reader", False, 0, NOW - 999 * S), Usage("pyreplog.geo", True, 0, NOW - 999 * S),
+    ]  # fmt: skip
+    assert unused(there, 60_000, since, NOW) == ["idle"]
+    assert unused(there, None, since, NOW) == []
+    assert unused(there, 60_000, NOW - 60 * S, NOW) == [], "nobody could connect before"
+    assert unused(there, 60_000, NOW - 61 * S, NOW) == ["idle"]
+
+
+# ---- trends ----------------------------------------------------------------------------------------------------
+
+
+def test_a_drain_estimate() -> None:
+    falls = [Sample(NOW + t * S, 1000 + 10 * t, 500 + 15 * t, 500 - 5 * t) for t in range(0, 61, 10)]
+    found = trend(falls)
+    assert (found.rate_in, found.rate_out, found.drain_s, found.stalled_s, found.stalled) == (10, 15, 40, 0, False)
+    grows = [Sample(NOW + t * S, 1000 + 10 * t, 5 * t, 1000 + 5 * t) for t in range(0, 61, 10)]
+    assert trend(grows)[:3] == (10, 5, None)
+    assert trend(falls[:1]) == (None, None, None, 0, False)
+    assert trend([Sample(NOW, 9, 9, 0)]).drain_s == 0
+
+
+def test_a_mark_that_stands_still() -> None:
+    stands = [Sample(NOW + t * S, 100 + t, 50, 50 + t // 2) for t in range(0, 61, 10)]
+    assert trend(stands, stalled_s=60)[3:] == (60, True) and trend(stands, stalled_s=61)[3:] == (60, False)
+    assert trend(stands).rate_out > 0, "others are acknowledged behind the one that holds it up"
+    moved = [*stands, Sample(NOW + 70 * S, 170, 51, 80)]
+    assert trend(moved)[3:] == (0, False)
+    idle = [Sample(NOW + t * S, 50, 50, 0) for t in range(0, 301, 10)]
+    assert trend(idle)[2:] == (0, 0, False)
+    assert trend([*idle, Sample(NOW + 310 * S, 60, 50, 10)]).stalled is False, "it waits since a moment only"
+
+
+def test_rates_are_of_now() -> None:
+    """Not of before a seek back, nor of long ago."""
+    before = [Sample(NOW + t * S, 1000, 100 * t, 1000 - 100 * t) for t in range(0, 11, 5)]
+    after = [Sample(NOW + t * S, 1000, t, 1000 - t) for t in range(20, 41, 10)]
+    assert trend([*before, *after]).rate_out == 1
+    long_ago = [Sample(NOW - 3600 * S, 0, 0, 0), *after]
+    assert trend(long_ago).rate_in == 0
+    assert trend([Sample(NOW + 99 * S, 0, 0, 0), *after]).rate_out == 1, "the clock went back"
+
+
+def test_an_empty_topic() -> None:
+    assert decide(TopicConfig(quota_bytes=1, quota_ms=0), 0, CursorBacklog("a", True, ORIGIN)) == QuotaDecision()

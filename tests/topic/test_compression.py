@@ -1,0 +1,124 @@
+"""Codecs of entries."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import tracemalloc
+
+import pytest
+
+from pyreplog._native.messageencoder import compress_entry, encode_messages
+from pyreplog.errors import InvalidMessagesError, MissingExtraError
+from pyreplog.topic import compression
+from pyreplog.topic.compression import LZ4, RAW_BYTES_MAX, ZSTD, codec_number, compressor, decompress
+from pyreplog.topic.config import COMPRESSIONS, Compression
+from tests.topic.entries import decoded
+
+CODECS: tuple[Compression, ...] = ("zstd", "lz4")
+RAW = b"what repeats itself is small " * 200
+
+
+def packed(codec: Compression, raw: bytes) -> bytes:
+    compress = compressor(codec)
+    assert compress is not None
+    return compress(raw)
+
+
+def test_numbers_are_those_of_the_header() -> None:
+    assert [codec_number(name) for name in COMPRESSIONS] == [compression.NONE, ZSTD, LZ4] == [0, 1, 2]
+    assert compressor("none") is None
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("raw", [b"", b"a", RAW, random.Random(1).randbytes(1000)])
+def test_what_was_compressed_comes_back(codec: Compression, raw: bytes) -> None:
+    body = packed(codec, raw)
+    assert decompress(codec_number(codec), body, len(raw)) == raw
+    assert decompress(codec_number(codec), memoryview(body), len(raw)) == raw
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("change", [-1, 1, -len(RAW)])
+def test_a_body_is_as_large_as_its_header_says(codec: Compression, change: int) -> None:
+    with pytest.raises(ValueError, match=f"expected .*{len(RAW) + change}"):
+        decompress(codec_number(codec), packed(codec, RAW), len(RAW) + change)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("body", [b"", b"garbage that was never compressed", packed("zstd", RAW)[:-3]])
+def test_damage_is_found(codec: Compression, body: bytes) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        decompress(codec_number(codec), body, len(RAW))
+
+
+@pytest.mark.parametrize("size", [-1, RAW_BYTES_MAX + 1])
+def test_no_size_is_believed_that_cannot_be(size: int) -> None:
+    with pytest.raises(ValueError, match="at most"):
+        decompress(ZSTD, packed("zstd", RAW), size)
+
+
+def test_a_codec_is_one_of_these() -> None:
+    with pytest.raises(ValueError, match="found number 3"):
+        decompress(3, b"", 0)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_nothing_large_is_allocated_for_a_small_lie(codec: Compression) -> None:
+    """The frame says that it is large, the header that it is small; and the other way round."""
+    body, small = packed(codec, bytes(32 << 20)), packed(codec, b"small")
+    tracemalloc.start()
+    try:
+        for what, size in ((body, 100), (small, 32 << 20)):
+            with pytest.raises(ValueError, match="expected"):
+                decompress(codec_number(codec), what, size)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_entries_are_read_by_what_they_say(codec: Compression) -> None:
+    noise = random.Random(2).randbytes(500)
+    plain = encode_messages([noise], producer=b"p")
+    large = encode_messages([RAW, RAW], producer=b"p")
+    compress = compressor(codec)
+    assert compress is not None
+    made = compress_entry(large, codec_number(codec), compress)
+    assert len(made) < len(large) // 4
+    assert compress_entry(plain, codec_number(codec), compress) == plain, "it does not become smaller"
+    batch = decoded([plain, made, large], [1, 2, 2], decompress=decompress)
+    assert batch.values() == [noise, RAW, RAW, RAW, RAW]
+    damaged = made[:-9] + bytes(8) + made[-1:]
+    with pytest.raises(InvalidMessagesError, match="ledger 9, entry 1"):
+        decoded([plain, damaged], [1, 2], decompress=decompress)
+
+
+@pytest.mark.parametrize(("codec", "library"), [("zstd", "zstandard"), ("lz4", "lz4.block")])
+def test_who_lacks_a_library_is_told_what_brings_it(
+    codec: Compression, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = packed(codec, RAW)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingExtraError, match=r"pyreplog\[compression\]"):
+        compressor(codec)
+    with pytest.raises(MissingExtraError, match=r"pyreplog\[compression\]"):
+        decompress(codec_number(codec), body, len(RAW))
+
+
+def test_threads_have_contexts_of_their_own() -> None:
+    contexts: set[int] = set()
+    keep = []
+
+    def work() -> None:
+        packed("zstd", RAW)
+        keep.append(compression._contexts.compressor)
+        contexts.add(id(compression._contexts.compressor))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(contexts) == 3

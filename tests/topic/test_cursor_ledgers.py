@@ -1,0 +1,168 @@
+"""The ledgers of a CursorLog: rolled, read, broken, deleted when nobody refers to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyreplog.errors import (
+    NoSuchLedgerError,
+    NoSuchSubscriptionError,
+    NotEnoughBookiesError,
+)
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.topic.cursorsweep import CURSOR_LEDGERS, Sweep
+from pyreplog.topic.subscriptionmetadata import delete_subscription, load_subscription
+from tests.topic.counting import PATIENCE_S, attach, create, mark, open_log, restore, state_of
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster.embedded(tmp_path / "c", bookies=2) as cluster:
+        yield cluster
+
+
+def sweep(cluster: Cluster, mine: str = "nobody", given_up: frozenset[int] = frozenset()) -> set[int]:
+    look = Sweep(cluster, mine, given_up)
+    while look.step():
+        continue
+    return look.deleted
+
+
+def ledger_of(cluster: Cluster, topic: str, name: str = "s") -> int:
+    return load_subscription(cluster.metadata, topic, name).cursor_ledger
+
+
+def test_a_clean_cursor_goes_into_the_metadata_and_its_ledger_goes(cluster: Cluster) -> None:
+    create(cluster, "t")
+    with open_log(cluster) as log:
+        source, slot = attach(log, "t")
+        mark(source, slot)
+        source.acknowledge()
+        slot.dirty()
+        slot.store_clean().result(PATIENCE_S)
+        found = load_subscription(cluster.metadata, "t", "s")
+        assert (found.cursor_ledger, restore([found.snapshot])[0]) == (-1, 2)
+        slot.close()
+    assert cluster.ledgers() == []
+    assert cluster.metadata.list(CURSOR_LEDGERS) == []
+    assert state_of(cluster, "t") == 2
+
+
+def test_a_roll_moves_those_with_state_in_the_old_ledger_and_nobody_else(cluster: Cluster) -> None:
+    for name in ("busy", "idle", "clean"):
+        create(cluster, "t", name)
+    with open_log(cluster, roll_entries=3) as log:
+        busy, idle, clean = (attach(log, "t", name) for name in ("busy", "idle", "clean"))
+        mark(*idle)
+        first = ledger_of(cluster, "t", "idle")
+        while ledger_of(cluster, "t", "busy") in (first, -1) or ledger_of(cluster, "t", "idle") == first:
+            mark(*busy)
+        assert idle[0].taken[:2] == ["whole", "whole"]
+        assert clean[0].taken == []
+    with pytest.raises(NoSuchLedgerError):
+        cluster.ledger_metadata(first)
+    assert state_of(cluster, "t", "idle") == 1
+
+
+def test_a_deleted_subscription_is_lost_and_its_ledger_goes(cluster: Cluster) -> None:
+    create(cluster, "t")
+    with open_log(cluster, roll_entries=1) as log:
+        source, slot = attach(log, "t")
+        mark(source, slot)
+        delete_subscription(cluster.metadata, "t", "s")
+        source.acknowledge()
+        slot.dirty()
+        assert source.came.wait(PATIENCE_S), "the next ledger has to be named"
+        assert isinstance(source.lost_with, NoSuchSubscriptionError)
+    assert cluster.ledgers() == []
+
+
+@pytest.mark.parametrize("how", ["deleted", "garbled"])
+def test_a_broken_ledger_rolls_back_to_the_snapshot(cluster: Cluster, how: str) -> None:
+    create(cluster, "t")
+    with open_log(cluster) as log:
+        source, slot = attach(log, "t")
+        mark(source, slot)
+        mark(source, slot)
+    ledger = ledger_of(cluster, "t")
+    if how == "deleted":
+        cluster.delete_ledger(ledger)
+    else:
+        key = f"/ledgers/{ledger:019d}"
+        cluster.metadata.put(key, b"?", cluster.metadata.get(key).version)  # type: ignore[union-attr]
+    with open_log(cluster) as other:
+        source, slot = attach(other, "t")
+        assert source.state == 1, "the snapshot that was stored when the ledger was named"
+        assert other.rollbacks == 1
+        assert mark(source, slot) == 2
+        slot.close()
+    assert state_of(cluster, "t") == 2
+
+
+def test_a_ledger_is_read_once_for_all_its_cursors(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"s{i}" for i in range(5)]
+    for name in names:
+        create(cluster, "t", name)
+    with open_log(cluster) as log:
+        for name in names:
+            mark(*attach(log, "t", name))
+    opened = []
+    opens = cluster.open_ledger
+    monkeypatch.setattr(cluster, "open_ledger", lambda ledger, **how: (opened.append(ledger), opens(ledger, **how))[1])
+    with open_log(cluster) as other:
+        assert [restore(other.recover("t", name).records)[0] for name in names] == [1] * 5
+        assert len(opened) == 1
+        other._history._cache_s = 0.0
+        assert other._history.forget_old() is False
+
+
+def test_an_abandoned_ledger_is_swept_when_nobody_refers_to_it(cluster: Cluster) -> None:
+    for name in ("a", "b"):
+        create(cluster, "t", name)
+    with open_log(cluster) as log:
+        for name in ("a", "b"):
+            mark(*attach(log, "t", name))
+    old = ledger_of(cluster, "t", "a")
+    with open_log(cluster) as other:
+        mark(*attach(other, "t", "a"))
+        assert sweep(cluster) == set(), "b is there"
+        mark(*attach(other, "t", "b"))
+        assert sweep(cluster) == {old}
+    with open_log(cluster) as last:
+        assert [restore(last.recover("t", name).records)[0] for name in ("a", "b")] == [2, 2]
+
+
+def test_a_ledger_is_not_swept_while_its_writer_has_a_subscription(cluster: Cluster) -> None:
+    create(cluster, "t")
+    with open_log(cluster, roll_entries=1) as log:
+        source, slot = attach(log, "t")
+        mark(source, slot)
+        current = log._flusher.homes.current
+        assert current is not None
+        create(cluster, "t", "not named yet")
+        log.recover("t", "not named yet")
+        delete_subscription(cluster.metadata, "t", "s")
+        assert sweep(cluster) == set(), "it may be about to name it"
+        delete_subscription(cluster.metadata, "t", "not named yet")
+        assert sweep(cluster) == {current.ledger}
+        slot.close(deleted=True)
+
+
+def test_unreadable_now_is_an_error_unless_forced(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(cluster, "t")
+    with open_log(cluster) as log:
+        mark(*attach(log, "t"))
+
+    def refuse(ledger: int) -> None:
+        raise NotEnoughBookiesError("away")
+
+    with open_log(cluster) as other, monkeypatch.context() as patched:
+        patched.setattr(cluster, "open_ledger", refuse)
+        with pytest.raises(NotEnoughBookiesError):
+            other.recover("t", "s")
+        assert other.rollbacks == 0
+        assert restore(other.recover("t", "s", force=True).records)[0] == 1
+        assert other.rollbacks == 1

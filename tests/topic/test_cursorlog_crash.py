@@ -1,0 +1,128 @@
+"""A process that dies, or loses an answer, at every single call: acknowledgements may go back, never below what was
+reported as persisted, and never forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pyreplog.errors import ClosedError
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.topic.cursorlog import CursorLog
+from pyreplog.topic.cursorslot import CursorSlot
+from tests.topic.counting import Counting, Faults, FaultyCluster, attach, create, mark, open_log, state_of
+
+NAMES = ("a", "b")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster.embedded(tmp_path_factory.mktemp("crash") / "c", bookies=1) as cluster:
+        yield cluster
+
+
+class Run:
+    """One process, from the first acknowledgement on: rolls, a cursor put away clean and taken up again, large
+    records, a takeover of its own ledger."""
+
+    def __init__(self, cluster: Cluster, topic: str, faults: Faults) -> None:
+        self.cluster, self.topic, self.faults = cluster, topic, faults
+        for name in NAMES:
+            create(cluster, topic, name)
+        self.process: Any = FaultyCluster(cluster, faults)
+        self.log: CursorLog = open_log(self.process, roll_entries=3)
+        self.cursors: dict[str, tuple[Counting, CursorSlot]] = {}
+
+    def go(self) -> None:
+        """Until it dies, or the end."""
+        for name in NAMES:
+            self.cursors[name] = self._attach(name)
+        for turn in range(6):
+            for name in NAMES:
+                if turn != 3 or name == "a":
+                    self._acknowledge(name, flush=turn != 2)
+            if turn == 3:
+                self._wait(self.cursors["b"][1].store_clean())
+
+    def _attach(self, name: str) -> tuple[Counting, CursorSlot]:
+        """Whoever opens a subscription is told of failures, and tries again: that is not what is tested here."""
+        self.faults.pause()
+        try:
+            return attach(self.log, self.topic, name, padding=100)
+        finally:
+            self.faults.go_on()
+
+    def _acknowledge(self, name: str, *, flush: bool) -> None:
+        source, slot = self.cursors[name]
+        source.acknowledge()
+        slot.dirty()
+        if flush:
+            self._wait(slot.flush())
+
+    def _wait(self, ack: Any) -> None:
+        if not self.faults.is_dead and self.faults.wait(ack):
+            ack.result()
+
+    def end(self) -> None:
+        """It closes, or nothing of it runs any more."""
+        self._wait(self.log._flusher.quiet())
+        if not self.faults.is_dead:
+            self.log.close()
+        if self.faults.is_dead:
+            self.log._error = ClosedError("dead")
+            self.log._flusher._thread.close()
+
+    def check(self) -> None:
+        for name, (source, _) in self.cursors.items():
+            assert source.lost_with is None
+            found = state_of(self.cluster, self.topic, name)
+            assert source.persisted_state <= found <= source.state, (name, self.faults.at, self.faults.calls)
+            if not self.faults.is_dead:
+                assert found == source.state, "everything was flushed"
+
+
+@pytest.fixture(scope="module")
+def calls(cluster: Cluster) -> int:
+    """How many it makes when nothing goes wrong."""
+    run = Run(cluster, "whole", Faults())
+    run.go()
+    run.end()
+    run.check()
+    kinds = set(run.faults.calls)
+    assert {"append", "create_ledger", "create", "put", "get", "delete_ledger", "delete"} <= kinds
+    return len(run.faults.calls)
+
+
+@pytest.mark.parametrize("dies", [True, False], ids=["dies", "goes on"])
+@pytest.mark.parametrize("after", [True, False], ids=["done", "not done"])
+def test_at_every_call(cluster: Cluster, calls: int, after: bool, dies: bool) -> None:
+    for at in range(calls):
+        run = Run(cluster, f"{after} {dies} {at}", Faults(at, after=after, dies=dies))
+        run.go()
+        run.end()
+        run.check()
+        run.process.bury()
+
+
+def test_a_successor_that_recovers_at_any_moment_finds_what_was_reported(cluster: Cluster) -> None:
+    """The former owner lives on, and goes on acknowledging: nothing that it is told is persisted later is lost."""
+    for moment in range(12):
+        topic = f"successor {moment}"
+        create(cluster, topic)
+        with open_log(cluster, roll_entries=2) as former, open_log(cluster) as owner:
+            source, slot = attach(former, topic)
+            for turn in range(12):
+                if turn == moment:
+                    successor, taken = attach(owner, topic)
+                source.acknowledge()
+                slot.dirty()
+                ack = slot.flush()
+                if turn >= moment:
+                    assert ack.exception(30.0) is source.lost_with is not None
+                else:
+                    ack.result(30.0)
+            assert successor.state == source.persisted_state == moment
+            assert mark(successor, taken) == moment + 1
+        assert state_of(cluster, topic) == moment + 1

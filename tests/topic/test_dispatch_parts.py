@@ -1,0 +1,204 @@
+"""The parts of a dispatcher against simple models."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyreplog.topic.dispatch.aside import Aside
+from pyreplog.topic.dispatch.later import Later
+from pyreplog.topic.dispatch.offsets import Offsets, ascending, runs, within
+from pyreplog.topic.dispatch.pending import DEAD_LETTERS, PAGE, Pending
+from pyreplog.topic.dispatch.readahead import ReadAhead
+from pyreplog.topic.dispatch.redeliveries import Redeliveries
+from pyreplog.topic.dispatch.replay import NEIGHBOURS, Replay, neighbours
+from tests.topic.dispatching import NOW, SECOND, Log
+
+OFFSETS = st.sets(st.integers(0, 5 * PAGE), max_size=60)
+HOLDERS = st.sampled_from([DEAD_LETTERS, 2, 3])
+
+
+def array(offsets: object) -> Offsets:
+    return np.array(sorted(offsets), np.int64)  # type: ignore[call-overload]
+
+
+@given(st.lists(st.integers(0, 50)))
+def test_arrays_of_offsets(numbers: list[int]) -> None:
+    found = ascending(np.array(numbers, np.int64))
+    assert found.tolist() == sorted(set(numbers))
+    starts, ends = runs(found)
+    ranges = list(zip(starts.tolist(), ends.tolist(), strict=True))
+    assert [offset for start, end in ranges for offset in range(start, end)] == found.tolist()
+    assert all(end < start for (_, end), (start, _) in itertools.pairwise(ranges))
+    assert within(np.arange(60), starts, ends).tolist() == [offset in numbers for offset in range(60)]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("hold"), OFFSETS, HOLDERS),
+        st.tuples(st.just("release"), OFFSETS, st.one_of(st.none(), HOLDERS)),
+        st.tuples(st.just("range"), st.integers(0, 6 * PAGE), st.integers(0, 6 * PAGE)),
+        st.tuples(st.just("holder"), HOLDERS, st.none()),
+        st.tuples(st.just("consumers"), st.none(), st.none()),
+        st.tuples(st.just("since"), st.integers(0, 20), st.none()),
+    ),
+    max_size=20,
+)
+
+
+@given(STEPS)
+def test_pending_is_a_table(steps: list[tuple[str, object, object]]) -> None:
+    pending = Pending()
+    model: dict[int, tuple[int, int, int]] = {}  # offset -> (holder, slot, since)
+    for now, (step, one, two) in enumerate(steps):
+        if step == "hold":
+            new = array(one - model.keys())  # type: ignore[operator]
+            slots = (new % 7 + 1).astype(np.uint16) if now % 2 else None
+            pending.hold(new, two, slots, now)  # type: ignore[arg-type]
+            model.update({at: (two, at % 7 + 1 if now % 2 else 0, now) for at in new.tolist()})  # type: ignore[misc]
+            continue
+        if step == "release":
+            gone = pending.release(array(one), two)  # type: ignore[arg-type]
+            expected = {at for at in one if at in model and two in (None, model[at][0])}  # type: ignore[attr-defined]
+        elif step == "range":
+            gone = pending.release_range(one, two)  # type: ignore[arg-type]
+            expected = {at for at in model if one <= at < two}  # type: ignore[operator]
+        elif step == "holder":
+            gone = pending.release_holder(one)  # type: ignore[arg-type]
+            expected = {at for at, row in model.items() if row[0] == one}
+        elif step == "consumers":
+            gone = pending.release_consumers()
+            expected = {at for at, row in model.items() if row[0] != DEAD_LETTERS}
+        else:
+            gone = pending.release_since(one)  # type: ignore[arg-type]
+            expected = {at for at, row in model.items() if row[0] != DEAD_LETTERS and row[2] <= one}  # type: ignore[operator]
+        assert gone.offsets.tolist() == sorted(expected)
+        assert gone.slots.tolist() == [model[at][1] for at in sorted(expected)]
+        model = {at: row for at, row in model.items() if at not in expected}
+        assert pending.total == len(model)
+        for holder in (DEAD_LETTERS, 2, 3):
+            assert pending.count(holder) == sum(row[0] == holder for row in model.values())
+        offsets = np.arange(6 * PAGE)
+        assert offsets[pending.holds(offsets)].tolist() == sorted(model)
+
+
+@given(st.lists(st.tuples(OFFSETS, st.integers(0, 100 * SECOND)), max_size=10))
+def test_later_is_never_early_and_hardly_late(puts: list[tuple[set[int], int]]) -> None:
+    later, due = Later(), dict[int, int]()
+    for offsets, wait in puts:
+        new = offsets - due.keys()
+        later.add(array(new), NOW + wait, NOW)
+        due.update(dict.fromkeys(new, wait))
+    assert later.messages == len(due)
+    now = 0
+    while later.first_us is not None:
+        now = later.first_us - NOW
+        for bucket in later.pop(NOW + now):
+            for start, end in zip(*(column.tolist() for column in bucket.intersect()), strict=True):
+                for at in range(start, end):
+                    wait = due.pop(at)
+                    assert wait <= now <= wait + max(wait // 8, 8192) and now - wait <= SECOND
+    assert not due and (later.messages, later.ranges) == (0, 0)
+
+
+def test_each_with_its_own_time() -> None:
+    later = Later()
+    later.add_each(array([1, 2, 3, 9]), np.array([NOW + 5, NOW + 9 * SECOND, NOW + 5, NOW]), NOW)
+    soon = [start for bucket in later.pop(NOW + 20_000) for start in bucket.intersect()[0].tolist()]
+    assert sorted(soon) == [1, 3, 9]
+    assert later.messages == 1
+
+
+@given(OFFSETS, st.integers(1, 50))
+def test_replays_come_out_in_order(offsets: set[int], most: int) -> None:
+    replay, found = Replay(), []
+    replay.add(array(offsets))
+    while (ranges := replay.take(most)) is not None:
+        starts, ends = ranges
+        assert 0 < int((ends - starts).sum()) <= most
+        assert (starts[1:] - ends[:-1] <= NEIGHBOURS).all()
+        found += [at for start, end in zip(starts.tolist(), ends.tolist(), strict=True) for at in range(start, end)]
+    assert found == sorted(offsets) and replay.messages == 0
+
+
+def test_neighbours_are_cut_to_what_is_wanted() -> None:
+    starts, ends = neighbours(array([0, 10, 20, 5000]), array([5, 15, 25, 5005]), 12)
+    assert (starts.tolist(), ends.tolist()) == ([0, 10, 20], [5, 15, 22])
+
+
+@given(st.lists(st.tuples(st.sampled_from(["back", "out", "ack"]), st.sets(st.integers(0, 20)))))
+def test_redeliveries_are_counted(steps: list[tuple[str, set[int]]]) -> None:
+    redeliveries, again, counts = Redeliveries(), set[int](), dict[int, int]()
+    for step, offsets in steps:
+        if step == "back":
+            redeliveries.returned(array(offsets))
+            again |= offsets
+        elif step == "ack":
+            redeliveries.forget(array(offsets))
+            again -= offsets
+            counts = {at: count for at, count in counts.items() if at not in offsets}
+        else:
+            for most in (0, 1, 2):
+                beyond = [at for at in sorted(offsets & again) if counts.get(at, 0) >= most]
+                assert redeliveries.beyond(array(offsets), most).tolist() == beyond
+            counts.update({at: counts.get(at, 0) + 1 for at in offsets & again})
+            assert redeliveries.delivered(array(offsets)) == {at: counts[at] for at in offsets & again}
+            again -= offsets
+        assert len(redeliveries) == len(counts)
+    redeliveries.forget_range(0, 10)
+    assert len(redeliveries) == sum(at >= 10 for at in counts)
+
+
+@given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)))
+def test_what_is_aside_goes_first(first: set[int], gone: set[int], batch: set[int]) -> None:
+    aside = Aside()
+    for some in (first, gone & first, {at for at in first if at % 2}):
+        aside.add(array(some), (array(some) % 5 + 1).astype(np.uint16))
+    aside.remove(array(gone))
+    left = first - gone
+    assert aside.offsets.tolist() == sorted(left)
+    assert aside.slots.tolist() == [at % 5 + 1 for at in sorted(left)]
+    found = aside.in_turn(array(batch), (array(batch) % 5 + 1).astype(np.uint16))
+    waiting = left - batch
+    assert found.tolist() == [not any(o < at and o % 5 == at % 5 for o in waiting) for at in sorted(batch)]
+    aside.remove_range(10, 20)
+    assert aside.offsets.tolist() == [at for at in sorted(left) if not 10 <= at < 20]
+
+
+def test_answers_are_put_in_order_and_gaps_are_read() -> None:
+    log = Log()
+    for _ in range(10):
+        log.publish(10)
+    ahead = ReadAhead(5)
+    assert ahead.is_idle and ahead.next() == (5, None)
+    ahead.begin(1, 5, 45)
+    ahead.begin(2, 45, 75)
+    assert ahead.next() == (75, None) and ahead.expected == 70
+    ahead.answered(2, log.read(45, 75, 10_000))
+    assert ahead.ready() == [] and ahead.under_way == [1]
+    ahead.answered(1, log.read(5, 15, 10_000))  # short
+    (short,) = ahead.ready()
+    assert short.offset.tolist() == list(range(5, 20))
+    assert ahead.next() == (20, 45)
+    ahead.begin(3, 20, 45)
+    ahead.answered(3, log.read(20, 45, 10_000))  # ends with the entry that the next begins in
+    found = [offset for batch in ahead.ready() for offset in batch.offset.tolist()]
+    assert found == list(range(20, 80)) and ahead.is_idle
+
+
+def test_what_is_passed_over_while_it_is_read() -> None:
+    log = Log()
+    for _ in range(10):
+        log.publish(10)
+    ahead = ReadAhead(0)
+    ahead.begin(1, 0, 30)
+    ahead.begin(2, 30, 60)
+    ahead.answered(2, log.read(30, 60, 10_000))
+    ahead.failed(1)
+    ahead.pass_over(42)
+    (found,) = ahead.ready()
+    assert found.offset.tolist() == list(range(42, 60)) and ahead.next() == (60, None)
+    assert ahead.restart(7) == [] and ahead.next() == (7, None)

@@ -1,0 +1,70 @@
+"""Searches in a ledger find the entry, in few steps, however its messages are spread."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyreplog.topic.locating import OffsetSearch, TimeSearch
+from pyreplog.topic.place import EntryPlace
+
+COUNTS = st.lists(st.one_of(st.just(1), st.integers(1, 5), st.integers(1, 10_000)), min_size=1, max_size=300)
+
+
+def places(counts: list[int], start: int) -> list[EntryPlace]:
+    firsts = list(accumulate(counts, initial=start))
+    return [EntryPlace(7, at, firsts[at], count, 1, at, at) for at, count in enumerate(counts)]
+
+
+def hunt(search: OffsetSearch | TimeSearch, there: list[EntryPlace], times: list[int] | None = None) -> int:
+    """How many entries it looked at."""
+    steps = 0
+    while (entry := search.next()) is not None:
+        steps += 1
+        search.saw(there[entry], times[entry] if times else 0)
+    return steps
+
+
+@given(COUNTS, st.data())
+def test_every_offset_is_found(counts: list[int], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, 1000))
+    there = places(counts, start)
+    offset = data.draw(st.integers(start, there[-1].end - 1))
+    search = OffsetSearch(offset, len(there), start, there[-1].end)
+    steps = hunt(search, there)
+    assert search.found is not None and search.found.first <= offset < search.found.end
+    assert steps <= 2 * math.ceil(math.log2(len(there) + 1)) + 1
+
+
+def test_entries_alike_are_found_at_once() -> None:
+    there = places([64] * 100_000, 5)
+    for offset in range(5, there[-1].end, 99_991):
+        assert hunt(OffsetSearch(offset, len(there), 5, there[-1].end), there) == 1
+
+
+def test_the_worst_spread() -> None:
+    """One entry with nearly all messages misleads whoever looks where the offset should be."""
+    there = places([1] * 4095 + [1 << 40], 0)
+    for offset in (0, 1, 2048, 4094, 4095, 1 << 39):
+        search = OffsetSearch(offset, len(there), 0, there[-1].end)
+        assert hunt(search, there) <= 26
+        assert search.found == there[min(offset, 4095)]
+
+
+def test_what_is_nowhere() -> None:
+    """Entries that contradict the chain end the search all the same."""
+    search = OffsetSearch(50, 3, 0, 100)
+    hunt(search, places([1, 1, 1], 0))
+    assert search.found is None
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=60), st.integers(-1, 22))
+def test_times(times: list[int], wanted: int) -> None:
+    times.sort()
+    there = places([2] * len(times), 0)
+    search = TimeSearch(wanted, len(times))
+    assert hunt(search, there, times) <= math.ceil(math.log2(len(times) + 1)) + 1
+    assert search.found == next((place for place, at in zip(there, times, strict=True) if at >= wanted), None)

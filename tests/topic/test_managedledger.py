@@ -1,0 +1,340 @@
+"""The managed ledger on embedded clusters: offsets across ledgers, reads, places, trimming, back-pressure, closing."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from pyreplog.ack import Ack
+from pyreplog.clock import ManualClock
+from pyreplog.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    MetadataUnavailableError,
+    NoSuchTopicError,
+    OutOfRangeError,
+    RecordTooLargeError,
+    TrimmedError,
+)
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.topic import entryreader
+from pyreplog.topic.chainstore import find_chain
+from pyreplog.topic.managedledger import ManagedLedger
+from pyreplog.topic.place import EntryPlace, Total
+from tests.ledger.standins import FailingStore
+from tests.topic.owners import config, entry, publish, read_all, result, until
+
+US = 1_700_000_000_000_000
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """For tests that leave nothing behind but topics."""
+    folder = tmp_path_factory.mktemp("shared")
+    with Cluster.embedded(folder, bookies=3, segment_bytes=1 << 20, collect_interval_ms=3_600_000) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(shared: Cluster, request: pytest.FixtureRequest) -> Iterator[ManagedLedger]:
+    """Ledgers of two entries."""
+    with ManagedLedger.open(shared, request.node.name, config=config()) as topic:
+        yield topic
+
+
+def fill(topic: ManagedLedger, counts: list[int]) -> list[list[bytes]]:
+    """So many messages in each entry; the values."""
+    values = [[b"%d.%d" % (number, at) for at in range(count)] for number, count in enumerate(counts)]
+    acks = [publish(topic, some) for some in values]
+    first = 0
+    for ack, count in zip(acks, counts, strict=True):
+        assert result(ack) == range(first, first + count)
+        first += count
+    return values
+
+
+def test_offsets_are_dense_across_ledgers(topic: ManagedLedger) -> None:
+    values = fill(topic, [1, 3, 2, 2, 1, 4, 1])
+    flat = [value for some in values for value in some]
+    assert topic.end == Total(14, 7, sum(len(entry(*some)) for some in values))
+    assert [item.entries for item in topic.chain.ledgers] == [2, 2, 2, 0]
+    for offset in range(14):
+        assert read_all(topic, offset)[13] == flat[13]
+        assert list(read_all(topic, offset).values())[-(14 - offset) :] == flat[offset:]
+    assert read_all(topic) == dict(enumerate(flat))
+
+
+def test_an_idle_topic_has_no_ledger(shared: Cluster) -> None:
+    before = shared.ledgers(), threading.active_count()
+    topics = [ManagedLedger.open(shared, f"idle-{number}", config=config()) for number in range(20)]
+    assert (shared.ledgers(), threading.active_count()) == before
+    assert all(topic.stats().state == "idle" and topic.end == Total(0, 0, 0) for topic in topics)
+    for topic in topics:
+        topic.close()
+    assert shared.ledgers() == before[0]
+
+
+def test_reopened(shared: Cluster) -> None:
+    for number in range(3):
+        with ManagedLedger.open(shared, "reopened", config=config(roll_entries=9)) as topic:
+            assert topic.epoch == number + 1
+            assert result(publish(topic, [b"a", b"b"])) == range(2 * number, 2 * number + 2)
+    with ManagedLedger.open(shared, "reopened", create=False) as topic:
+        assert read_all(topic) == dict(enumerate([b"a", b"b"] * 3))
+        assert len(topic.chain.ledgers) == 3 and topic.config.roll_entries == 9, "the settings it was made with"
+
+
+def test_there_is_none_of_that_name(shared: Cluster) -> None:
+    with pytest.raises(NoSuchTopicError):
+        ManagedLedger.open(shared, "nobody", create=False)
+    shared.metadata.create("/topics/parent/subscriptions/s", b"")
+    with pytest.raises(NoSuchTopicError):
+        ManagedLedger.open(shared, "parent", create=False)
+    with ManagedLedger.open(shared, "parent", config=config()) as topic:
+        assert topic.epoch == 1
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------
+
+
+def test_reads_end_where_they_are_told(topic: ManagedLedger) -> None:
+    fill(topic, [3, 3, 3, 3])
+    assert read_all(topic, 2, end=4).keys() == set(range(6)), "the entry that begins before the end is whole"
+    assert read_all(topic, 0, end=3).keys() == {0, 1, 2}
+    batch = result(topic.read(4, end=100))
+    assert (batch.first, batch.end) == (3, 6), "from the entry with the offset, to the end of its ledger"
+    assert (result(topic.read(0, bytes_max=1)).first, result(topic.read(0, bytes_max=1)).end) == (0, 3)
+    nothing = result(topic.read(12))
+    assert (len(nothing), nothing.end) == (0, 12) == (len(result(topic.read(50))), 12)
+    with pytest.raises(OutOfRangeError):
+        result(topic.read(-1))
+
+
+def test_places(topic: ManagedLedger) -> None:
+    rng = random.Random(7)
+    counts = [rng.choice((1, 1, 2, 50)) for _ in range(20)]
+    topic.set_config(config(roll_entries=9))
+    values = fill(topic, counts)
+    first = size = 0
+    for number, (count, some) in enumerate(zip(counts, values, strict=True)):
+        for offset in (first, first + count - 1):
+            place = result(topic.locate(offset))
+            assert isinstance(place, EntryPlace)
+            assert (place.first, place.count, place.size) == (first, count, len(entry(*some)))
+            assert place.before == Total(first, number, size)
+            assert place.behind == Total(first + count, number + 1, size + place.size)
+        first, size = first + count, size + place.size
+    with pytest.raises(OutOfRangeError):
+        result(topic.locate(first))
+
+
+def test_sequential_reads_do_not_search(topic: ManagedLedger, shared: Cluster, monkeypatch: Any) -> None:
+    topic.set_config(config(roll_entries=50))
+    fill(topic, [1, 9, 1, 1, 9, 1, 2])
+    asked: list[tuple[int, int]] = []
+    read = topic._entries.read
+
+    def note(ledger: int, first: int, last: int, bytes_max: int) -> Ack[Any]:
+        asked.append((first, last))
+        return read(ledger, first, last, bytes_max)
+
+    monkeypatch.setattr(topic._entries, "read", note)
+    read_all(topic, bytes_max=1)
+    assert asked == [(entry, 6) for entry in range(7)]
+
+
+def test_offsets_at_times(shared: Cluster) -> None:
+    clock = ManualClock(US)
+    with ManagedLedger.open(shared, "times", config=config(roll_entries=3), clock=clock) as topic:
+        assert result(topic.offset_at_time(0)) == 0
+        times: list[int] = []
+        for number in range(8):
+            clock.advance(1_000_000)
+            around: Any = shared._clock
+            before, shared._clock = around, clock
+            result(publish(topic, [b"a"] * (number % 3 + 1)))
+            shared._clock = before
+            times += [clock.now_us()] * (number % 3 + 1)
+        for time_us in range(US, clock.now_us() + 2_000_000, 500_000):
+            expected = next((offset for offset, at in enumerate(times) if at >= time_us), len(times))
+            found = result(topic.offset_at_time(time_us))
+            assert found == expected, (time_us - US, found, expected)
+
+
+def test_readers_are_few(topic: ManagedLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entryreader, "READERS_MAX", 3)
+    fill(topic, [1] * 14)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: read_all(topic), range(8)):
+            assert found.keys() == set(range(14))
+    assert topic.stats().readers <= 3
+
+
+# ---- growing ---------------------------------------------------------------------------------------------------
+
+
+def test_who_waits_for_more_is_told(topic: ManagedLedger) -> None:
+    ends: list[int] = []
+    topic.on_grow.append(lambda: ends.append(topic.end.offset))
+    fill(topic, [2] * 10)
+    assert ends == sorted(set(ends)) and ends[-1] == 20, "each time there is more, and the last time all"
+
+
+def test_what_callbacks_publish_comes_in_order(topic: ManagedLedger) -> None:
+    """A callback must not wait, and need not."""
+    told: Ack[list[Any]] = Ack()
+
+    def callback(first: Ack[range]) -> None:
+        more = [publish(topic, [b"%d" % number]) for number in range(5)]
+        try:
+            topic._around.wait(more[-1])
+        except Exception as error:
+            told.complete([first.result(), type(error), more])
+
+    publish(topic, [b"a"]).add_done_callback(callback)
+    first, error, more = result(told)
+    assert first == range(1) and error is InvalidArgumentError
+    assert [result(ack) for ack in more] == [range(number + 1, number + 2) for number in range(5)]
+
+
+def test_many_publishers(topic: ManagedLedger) -> None:
+    """Each one's messages are in its order; offsets are dense."""
+
+    def run(number: int) -> list[range]:
+        acks = [publish(topic, [b"%d %d" % (number, at)]) for at in range(40)]
+        return [result(ack) for ack in acks]
+
+    topic.set_config(config(roll_entries=7))
+    with ThreadPoolExecutor(6) as pool:
+        ranges = list(pool.map(run, range(6)))
+    assert sorted(found.start for some in ranges for found in some) == list(range(240))
+    there = read_all(topic)
+    for number, some in enumerate(ranges):
+        assert some == sorted(some, key=lambda found: found.start)
+        assert [there[found.start] for found in some] == [b"%d %d" % (number, at) for at in range(40)]
+    assert all(item.entries <= 7 for item in topic.chain.ledgers)
+
+
+def test_entries_that_cannot_be(topic: ManagedLedger) -> None:
+    for entries, counts in (([], []), ([b"a"], [1, 1]), ([b"a"], [0])):
+        with pytest.raises(InvalidArgumentError):
+            topic.submit(entries, counts)
+    acks = [topic.submit([value], [1]) for value in (entry(b"a"), bytes(5 << 20), entry(b"b"))]
+    assert result(acks[0]) == range(1) and result(acks[2]) == range(1, 2)
+    with pytest.raises(RecordTooLargeError):
+        result(acks[1])
+    assert topic.pending_bytes == 0
+
+
+def test_old_ledgers_end(shared: Cluster) -> None:
+    clock = ManualClock(US)
+    with ManagedLedger.open(shared, "old", config=config(roll_ms=1000, roll_entries=99), clock=clock) as topic:
+        around: Any = shared._clock
+        shared._clock = clock
+        try:
+            result(publish(topic, [b"a"]))
+            clock.advance(999_000)
+            topic.look(clock.now_us())
+            result(publish(topic, [b"b"]))
+            clock.advance(1_000)
+            result(publish(topic, [b"c"]))
+            assert [item.entries for item in topic.chain.ledgers] == [2, 0]
+            clock.advance(1_000_000)
+            topic.look(clock.now_us())
+            until(lambda: topic.stats().state == "idle")
+        finally:
+            shared._clock = around
+        assert [item.entries for item in topic.chain.ledgers] == [2, 1]
+
+
+def test_rolling_waits_for_the_metadata_store(tmp_path: Any) -> None:
+    """Without it the ledger that there is goes on, however full it is."""
+    with Cluster.embedded(tmp_path, bookies=1) as cluster, ManagedLedger.open(cluster, "t", config=config()) as topic:
+        fill(topic, [1, 1])
+        store = FailingStore.before(cluster)
+        store.fail("put", *[MetadataUnavailableError("away")] * 2)
+        assert [result(publish(topic, [b"a"])) for _ in range(3)] == [range(n, n + 1) for n in range(2, 5)]
+        assert len(topic.chain.ledgers) == 1 and topic.stats().failures == 0
+        until(lambda: result(publish(topic, [b"a"])) and len(topic.chain.ledgers) > 1)
+        assert topic.chain.ledgers[0].entries > 2
+
+
+# ---- trimming --------------------------------------------------------------------------------------------------
+
+
+def test_trimming(topic: ManagedLedger, shared: Cluster) -> None:
+    fill(topic, [1, 2, 3, 4, 5, 6, 7])  # ledgers of 3, 7, 11 messages; 7 in the open one
+    first, second, third, last = (item.ledger for item in topic.chain.ledgers)
+    now_us = topic.chain.ledgers[-1].created_us
+    assert result(topic.trim(2, now_us)) == 0
+    assert result(topic.trim(20, now_us)) == 2
+    assert topic.start.offset == 10 and [item.ledger for item in topic.chain.ledgers] == [third, last]
+    for call in (topic.read, topic.locate):
+        with pytest.raises(TrimmedError):
+            result(call(9))
+    assert read_all(topic).keys() == set(range(10, 28))
+    until(lambda: not {first, second} & set(shared.ledgers()) and not find_doomed(shared, topic.name))
+    assert result(topic.trim(28, now_us)) == 1 and topic.start.offset == 21
+
+
+def find_doomed(cluster: Cluster, name: str) -> tuple[int, ...]:
+    found = find_chain(cluster.metadata, name)
+    assert found is not None and found.chain is not None
+    return found.chain.doomed
+
+
+def test_retention(shared: Cluster) -> None:
+    """Bytes and age keep ledgers; the first bound that is reached counts."""
+    size = len(entry(b"a"))
+    kept = config(retention_bytes=4 * size, retention_ms=None)
+    with ManagedLedger.open(shared, "retention", config=kept) as topic:
+        fill(topic, [1] * 9)
+        assert result(topic.trim(9, US * 2)) == 2 and topic.start.offset == 4
+        result(topic.set_config(config(retention_bytes=None, retention_ms=1000)))
+        closed_us = topic.chain.ledgers[0].closed_us
+        assert result(topic.trim(9, closed_us + 1_000_000)) == 0
+        assert result(topic.trim(6, closed_us + 1_000_001)) == 1
+    with ManagedLedger.open(shared, "retention") as topic:
+        assert topic.start.offset == 6 and topic.config.retention_ms == 1000
+
+
+def test_a_reader_of_what_is_deleted(topic: ManagedLedger, shared: Cluster) -> None:
+    """A read that began before the trim, and comes to its ledger behind it."""
+    fill(topic, [1] * 5)
+    view = topic._view
+    result(topic.trim(4, US * 2))
+    until(lambda: len(shared.ledgers()) and not find_doomed(shared, topic.name))
+    topic._entries.close()
+    topic._entries._is_closed = False
+    current, topic._view = topic._view, view
+    reading = topic.read(0)
+    topic._view = current
+    with pytest.raises(TrimmedError):
+        result(reading)
+
+
+def test_clearing(topic: ManagedLedger) -> None:
+    result(topic.set_config(config(retention_bytes=None, retention_ms=None)))
+    fill(topic, [2] * 5)
+    assert result(topic.trim(10, US * 2)) == 0
+    assert result(topic.clear()) == 3
+    assert topic.start == topic.end and topic.end.offset == 10 and not topic.chain.ledgers
+    assert result(publish(topic, [b"a"])) == range(10, 11) and read_all(topic) == {10: b"a"}
+
+
+def test_deleting(shared: Cluster) -> None:
+    topic = ManagedLedger.open(shared, "deleted", config=config())
+    fill(topic, [1] * 5)
+    ledgers = topic.chain.ids
+    shared.metadata.create("/topics/deleted/subscriptions/s", b"")
+    topic.delete()
+    assert not ledgers & set(shared.ledgers()) and find_chain(shared.metadata, "deleted") is None
+    with pytest.raises(ClosedError):
+        publish(topic, [b"a"])
+    with ManagedLedger.open(shared, "deleted", config=config()) as again:
+        assert result(publish(again, [b"a"])) == range(1)

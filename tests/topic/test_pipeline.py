@@ -1,0 +1,136 @@
+"""Entries between submission and outcome: whatever ledgers do, offsets are dense, in order, and nobody is forgotten."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyreplog.ack import Ack, settle_all
+from pyreplog.errors import EntryRefusedError, NotEnoughBookiesError
+from pyreplog.topic.config import TopicConfig
+from pyreplog.topic.pipeline import GROUP_BYTES, REFUSALS_MAX, STAGE_BYTES, Pipeline, Submission, outcomes
+from pyreplog.topic.place import ORIGIN, Total
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit"), st.lists(st.integers(1, 3), min_size=1, max_size=4)),
+        st.tuples(st.just("send"), st.integers(1, 6)),
+        st.tuples(st.just("confirm"), st.just(0)),
+        st.tuples(st.just("end"), st.integers(0, 12)),
+    ),
+    max_size=40,
+)
+
+
+class Twin:
+    """A ledger that notes what it was given, and the messages that are in closed ledgers for good."""
+
+    def __init__(self) -> None:
+        self.pipeline = Pipeline(ORIGIN)
+        self.kept: list[bytes] = []  # the message at each offset
+        self.given: list[list[bytes]] = []  # entries of the open ledger
+        self.acks: deque[Ack[range]] = deque()
+        self.confirmed = 0
+        self.submitted: list[tuple[Submission, list[bytes]]] = []
+
+    def submit(self, counts: list[int]) -> None:
+        number = len(self.submitted)
+        messages = [[b"%d.%d.%d" % (number, at, m) for m in range(count)] for at, count in enumerate(counts)]
+        one = Submission.of([b"|".join(some) for some in messages], counts)
+        self.submitted.append((one, [message for some in messages for message in some]))
+        self.pipeline.add(one)
+
+    def send(self, most: int) -> None:
+        if self.pipeline.is_queued:
+            taken = self.pipeline.take(most)
+            assert len(taken) == 1 or sum(len(one.entries) for one in taken) <= most
+            self.given += [entry.split(b"|") for one in taken for entry in one.entries]
+            self.acks.append(Ack(range(len(self.given))))
+            self.pipeline.flew(taken, self.acks[-1])
+
+    def confirm(self, _: int = 0) -> None:
+        if self.acks:
+            ack = self.acks.popleft()
+            ack.complete()
+            self.confirmed = len(ack.result())
+            self.settle(*self.pipeline.land())
+
+    def end(self, beyond: int) -> None:
+        """The ledger failed; it kept what was confirmed, and some more."""
+        for ack in self.acks:
+            ack.fail(NotEnoughBookiesError("gone"))
+        self.settle(*self.pipeline.land())
+        entries = min(self.confirmed + beyond, len(self.given))
+        settle_all(outcomes(self.pipeline.end_ledger(entries)))
+        self.kept += [message for entry in self.given[:entries] for message in entry]
+        self.given, self.confirmed = [], 0
+        self.acks.clear()
+        self.pipeline.begin_ledger(0)
+        assert self.pipeline.end.offset == len(self.kept)
+
+    def settle(self, landed: list[Submission], error: BaseException | None) -> None:
+        settle_all(outcomes(landed))
+
+
+@given(EVENTS)
+def test_against_a_twin(events: list[tuple[str, object]]) -> None:
+    twin = Twin()
+    for what, how in events:
+        getattr(twin, what)(how)
+    twin.send(99)
+    while twin.acks or twin.pipeline.is_queued:
+        twin.confirm()
+        twin.send(99)
+    twin.end(0)
+    offset = 0
+    for one, messages in twin.submitted:
+        assert one.ack.result(0) == range(offset, offset + len(messages))
+        assert twin.kept[offset : offset + len(messages)] == messages
+        offset += len(messages)
+    assert len(twin.kept) == offset
+    entries = sum(one.held[1] for one, _ in twin.submitted)
+    assert twin.pipeline.end == Total(offset, entries, sum(one.held[0] for one, _ in twin.submitted))
+
+
+def test_what_is_sent_together() -> None:
+    pipeline = Pipeline(ORIGIN)
+    pipeline.add(Submission.of([b"a"], [1]))
+    assert pipeline.is_due, "nobody waits for company"
+    pipeline.flew(pipeline.take(9), Ack())
+    for size in (STAGE_BYTES - 1, 1):
+        assert not pipeline.is_due
+        pipeline.add(Submission.of([bytes(size)], [1]))
+    assert pipeline.is_due
+    pipeline.add(Submission.of([bytes(GROUP_BYTES)], [1]))
+    assert [one.size for one in pipeline.take(99)] == [STAGE_BYTES - 1, 1]
+    assert [one.size for one in pipeline.take(0)] == [GROUP_BYTES] and not pipeline.is_queued
+
+
+def test_when_a_ledger_is_full() -> None:
+    config = TopicConfig(roll_entries=10, roll_bytes=100, roll_ms=1000)
+    for entries, size, age_us, full in (
+        (0, 0, 10**9, False), (1, 1, 999_999, False), (1, 1, 1_000_000, True), (9, 9, 0, False), (10, 10, 0, True),
+        (1, 99, 0, False), (1, 100, 0, True),
+    ):  # fmt: skip
+        pipeline = Pipeline(ORIGIN)
+        pipeline.begin_ledger(500)
+        if entries:
+            pipeline.flew([Submission.of([bytes(size - entries + 1), *[b"x"] * (entries - 1)], [1] * entries)], Ack())
+        assert pipeline.is_full(config, 500 + age_us) is full
+
+
+def test_what_bookies_refuse_is_tried_a_few_times() -> None:
+    pipeline = Pipeline(ORIGIN)
+    bad, good = Submission.of([b"bad"], [1]), Submission.of([b"good"], [1])
+    pipeline.add(bad)
+    pipeline.add(good)
+    for _ in range(REFUSALS_MAX - 1):
+        failed: Ack[range] = Ack()
+        failed.fail(EntryRefusedError(1, "no"))
+        pipeline.flew(pipeline.take(9), failed)
+        assert isinstance(pipeline.land()[1], EntryRefusedError) and pipeline.end_ledger(0) == []
+        assert pipeline.refuse_first() == []
+        pipeline.begin_ledger(0)
+    assert pipeline.refuse_first() == [bad] and pipeline.drop() == [good] and pipeline.refuse_first() == []

@@ -1,0 +1,101 @@
+"""Which ledgers go: never what a durable cursor may go back to, and then what is too old or too much."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyreplog.topic.place import Total
+from pyreplog.topic.retention import ClosedLedger, trimmable
+
+S = 1_000_000
+NOW = 1_700_000_000 * S
+MB = 1 << 20
+
+
+def chain(*sizes: int, closed_s: float = 3600.0) -> list[ClosedLedger]:
+    """Closed so many seconds ago, all of them; a message per byte."""
+    ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
+    return [
+        ClosedLedger(Total(end, end, end), NOW - round(closed_s * S), size)
+        for end, size in zip(ends, sizes, strict=True)
+    ]
+
+
+def count(
+    ledgers: list[ClosedLedger], slowest: int | None, *, open_size: int = 0, bytes_: int | None = 0, ms: int | None = 0
+) -> int:
+    mark = None if slowest is None else Total(slowest, slowest, slowest)
+    kept = sum(ledger.size for ledger in ledgers) + open_size
+    return trimmable(ledgers, mark, kept_bytes=kept, retention_bytes=bytes_, retention_ms=ms, now_us=NOW)
+
+
+@pytest.mark.parametrize(
+    "slowest, goes", [(0, 0), (9, 0), (10, 1), (19, 1), (20, 2), (25, 2), (30, 3), (31, 3), (None, 3)]
+)
+def test_what_the_slowest_durable_cursor_has_passed(slowest: int | None, goes: int) -> None:
+    assert count(chain(10, 10, 10), slowest, open_size=5) == goes
+
+
+def test_retention_by_size() -> None:
+    """Ten of a megabyte, five kept: five go, and with the open one six are left."""
+    assert count(chain(*[MB] * 10), None, bytes_=5 * MB, ms=None) == 5
+    assert count(chain(*[MB] * 10), None, bytes_=5 * MB + 1, ms=None) == 4, "what is kept is not less than that"
+    assert count(chain(*[MB] * 10), None, open_size=3 * MB, bytes_=5 * MB, ms=None) == 8, "the open one counts"
+    assert count(chain(*[MB] * 10), 3 * MB, bytes_=5 * MB, ms=None) == 3
+    assert count(chain(MB, MB), None, bytes_=5 * MB, ms=None) == 0
+    assert count(chain(*[MB] * 10), None, bytes_=5 * MB, ms=0) == 5, "the other setting has no say"
+
+
+def test_retention_by_age() -> None:
+    ages = [chain(5, closed_s=age)[0] for age in (90, 61, 60, 10)]
+    assert count(ages, None, bytes_=None, ms=60_000) == 2
+    assert count(ages, 0, bytes_=None, ms=60_000) == 0
+    assert count(list(reversed(ages)), None, bytes_=None, ms=60_000) == 0, "it stops at the first that stays"
+    assert count(ages, None, bytes_=0, ms=60_000) == 2, "the other setting has no say"
+    assert count(chain(5, closed_s=-99), None, bytes_=0, ms=0) == 1, "0 keeps none, whatever clocks say"
+
+
+def test_the_first_bound_that_is_reached_counts() -> None:
+    ledgers = chain(10, 10, 10, closed_s=30)
+    assert count(ledgers, None, bytes_=10, ms=60_000) == 2
+    assert count(ledgers, None, bytes_=1000, ms=20_000) == 3
+
+
+def test_for_ever() -> None:
+    assert count(chain(10, 10, closed_s=1e9), None, bytes_=None, ms=None) == 0
+
+
+def test_empty_ledgers_go_with_their_neighbours() -> None:
+    assert count(chain(0, 10, 0, 0, 10), 10) == 4
+    assert count(chain(0, 0), 0) == 2
+
+
+ledgers_of = st.lists(st.tuples(st.integers(0, 50), st.integers(-10, 200)), max_size=8)
+limits = st.none() | st.integers(0, 300)
+
+
+@given(ledgers_of, st.none() | st.integers(0, 300), st.integers(0, 50), limits, limits)
+def test_against_the_rule_as_it_is_written(drawn, slowest, open_size, bytes_, seconds) -> None:
+    ledgers = [
+        ledger._replace(closed_us=NOW - age * S)
+        for ledger, (_, age) in zip(chain(*[size for size, _ in drawn]), drawn, strict=True)
+    ]
+    goes = count(ledgers, slowest, open_size=open_size, bytes_=bytes_, ms=None if seconds is None else seconds * 1000)
+    total = sum(ledger.size for ledger in ledgers) + open_size
+
+    def may(at: int) -> bool:
+        ledger, left = ledgers[at], total - sum(one.size for one in ledgers[: at + 1])
+        passed = slowest is None or ledger.end.offset <= slowest
+        kept_for_age = seconds is None or (seconds > 0 and NOW - ledger.closed_us <= seconds * S)
+        kept_for_bytes = bytes_ is None or left < bytes_
+        if seconds == 0 or bytes_ == 0:  # that one has no say
+            return (
+                passed
+                and not (kept_for_age if bytes_ == 0 else False)
+                and not (kept_for_bytes if seconds == 0 else False)
+            )
+        return passed and not (kept_for_age and kept_for_bytes)
+
+    assert all(may(at) for at in range(goes)) and (goes == len(ledgers) or not may(goes))

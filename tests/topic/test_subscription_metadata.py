@@ -1,0 +1,201 @@
+"""What the metadata store keeps of a subscription: bytes that come back, owners that exclude each other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyreplog.errors import (
+    InvalidArgumentError,
+    InvalidMessagesError,
+    InvalidMetadataError,
+    KeyExistsError,
+    MetadataUnavailableError,
+    NoSuchSubscriptionError,
+    OutcomeUnknownError,
+    TopicFencedError,
+)
+from pyreplog.metadata.memory import MemoryStore
+from pyreplog.topic.cursorpages import PAGE_BYTES, Chains, Pages, parse_page
+from pyreplog.topic.subscriptionmetadata import (
+    SNAPSHOT_BYTES_MAX,
+    SubscriptionMetadata,
+    change_subscription,
+    create_subscription,
+    delete_subscription,
+    list_subscriptions,
+    load_subscription,
+    subscription_key,
+    take_over,
+)
+from tests.ledger.standins import FailingStore
+
+MADE = SubscriptionMetadata(
+    token="t", created_us=5, type="shared", properties={"a": "b"}, owner="o/1", snapshot=b"\0\xff", cursor_ledger=7,
+    cursor_from=3,
+)  # fmt: skip
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryStore]:
+    with MemoryStore() as store:
+        yield store
+
+
+@pytest.fixture
+def store(memory: MemoryStore) -> FailingStore:
+    create_subscription(memory, "t", "s", MADE)
+    return FailingStore(memory)
+
+
+def cleared(found: SubscriptionMetadata) -> SubscriptionMetadata:
+    return dataclasses.replace(found, cursor_ledger=-1, cursor_from=0)
+
+
+@given(
+    st.binary(max_size=300), st.integers(-1, 1 << 60), st.integers(0, 1 << 60),
+    st.dictionaries(st.text(max_size=5), st.text(max_size=5)),
+)  # fmt: skip
+def test_bytes_come_back(snapshot: bytes, ledger: int, first: int, properties: dict[str, str]) -> None:
+    made = dataclasses.replace(MADE, snapshot=snapshot, cursor_ledger=ledger, cursor_from=first, properties=properties)
+    assert SubscriptionMetadata.decode(made.encode()) == made
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"version": 2}, {"type": "other"}, {"token": 1}, {"created_us": True}, {"cursor_ledger": -2},
+        {"cursor_from": -1}, {"durable": 1}, {"snapshot": "?"}, {"properties": {"a": 1}}, {"properties": []}, {"new": 1},
+        {"snapshot": "A" * (SNAPSHOT_BYTES_MAX * 2)},
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidMetadataError):
+        SubscriptionMetadata.decode(json.dumps({**json.loads(MADE.encode()), **wrong}).encode())
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000])
+def test_garbage_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidMetadataError):
+        SubscriptionMetadata.decode(data)
+
+
+def test_names_are_listed_as_they_were_given(memory: MemoryStore) -> None:
+    names = sorted(["a/b", "..", "ä b", "%2F"])
+    for name in names:
+        create_subscription(memory, "x/y", name, MADE)
+    assert list_subscriptions(memory, "x/y") == names
+    assert list_subscriptions(memory, "x") == []
+    with pytest.raises(InvalidArgumentError):
+        subscription_key("t", "a\nb")
+
+
+def test_it_is_created_once(memory: MemoryStore) -> None:
+    store = FailingStore(memory)
+    store.fail("create", OutcomeUnknownError("lost"), done=True)
+    create_subscription(store, "t", "s", MADE)  # type: ignore[arg-type]
+    with pytest.raises(KeyExistsError):
+        create_subscription(memory, "t", "s", dataclasses.replace(MADE, token="another"))
+    store.fail("create", OutcomeUnknownError("lost"))
+    with pytest.raises(OutcomeUnknownError):
+        create_subscription(store, "t", "u", MADE)  # type: ignore[arg-type]
+
+
+def test_only_its_owner_changes_it(memory: MemoryStore, store: FailingStore) -> None:
+    assert change_subscription(memory, "t", "s", "o/1", cleared) == cleared(MADE)
+    assert take_over(memory, "t", "s", "o/2").owner == "o/2"
+    with pytest.raises(TopicFencedError, match="o/2"):
+        change_subscription(memory, "t", "s", "o/1", lambda found: found)
+    delete_subscription(memory, "t", "s")
+    for call in (
+        lambda: change_subscription(memory, "t", "s", "o/2", cleared),
+        lambda: take_over(memory, "t", "s", "o/3"),
+        lambda: load_subscription(memory, "t", "s"),
+        lambda: delete_subscription(memory, "t", "s"),
+    ):
+        with pytest.raises(NoSuchSubscriptionError):
+            call()
+
+
+def test_a_change_that_meets_another_is_made_of_what_is_there(memory: MemoryStore, store: FailingStore) -> None:
+    seen = []
+
+    def change(found: SubscriptionMetadata) -> SubscriptionMetadata:
+        if not seen:
+            change_subscription(memory, "t", "s", "o/1", lambda it: dataclasses.replace(it, properties={"new": "1"}))
+        seen.append(found)
+        return cleared(found)
+
+    made = change_subscription(memory, "t", "s", "o/1", change)
+    assert (made.properties, made.cursor_ledger, len(seen)) == ({"new": "1"}, -1, 2)
+    assert load_subscription(memory, "t", "s") == made
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_lost_answer_is_asked_for_again(memory: MemoryStore, store: FailingStore, done: bool) -> None:
+    store.fail("put", OutcomeUnknownError("lost"), done=done)
+    with pytest.raises(OutcomeUnknownError):
+        change_subscription(store, "t", "s", "o/1", cleared)  # type: ignore[arg-type]
+    assert change_subscription(store, "t", "s", "o/1", cleared) == cleared(MADE)  # type: ignore[arg-type]
+    assert store.calls.count("put") == (1 if done else 2)
+    store.fail("put", OutcomeUnknownError("lost"), done=done)
+    assert take_over(store, "t", "s", "o/2").owner == "o/2"  # type: ignore[arg-type]
+    store.fail("get", MetadataUnavailableError("away"))
+    with pytest.raises(MetadataUnavailableError):
+        take_over(store, "t", "s", "o/3")  # type: ignore[arg-type]
+
+
+# ---- entries of cursor ledgers ---------------------------------------------------------------------------------
+
+RECORDS = st.lists(st.tuples(st.sampled_from(["a", "ä", "c" * 200]), st.integers(0, 3 * PAGE_BYTES), st.booleans()))
+
+
+@given(RECORDS)
+def test_pages_come_back(records: list[tuple[str, int, bool]]) -> None:
+    pages, chains = Pages(), Chains()
+    begun: dict[str, list[tuple[int, bytes]]] = {}
+    for number, (name, size, whole) in enumerate(records):
+        data = (b"%d " % number).ljust(size, b".")
+        entry = pages.add(("t", name), data, whole=whole)
+        kept = [] if whole else begun.get(name, [])
+        begun[name] = [*kept, (entry, data)]
+    entries = pages.finish()
+    for entry, page in enumerate(entries):
+        assert len(page) <= PAGE_BYTES
+        chains.add(page, 9, entry)
+    for name in ("a", "ä", "c" * 200):
+        for since in range(len(entries) + 1):
+            expected = [data for entry, data in begun.get(name, []) if entry >= since]
+            assert chains.records(("t", name), since) == expected
+    assert chains.nbytes == sum(len(data) for kept in begun.values() for _, data in kept)
+
+
+def test_a_record_whose_end_is_missing_is_none() -> None:
+    pages, chains = Pages(), Chains()
+    pages.add(("t", "s"), b"1", whole=True)
+    pages.add(("t", "s"), b"x" * PAGE_BYTES, whole=True)
+    first, second, *rest = pages.finish()
+    chains.add(first, 1, 0)
+    chains.add(second, 1, 1)
+    assert chains.records(("t", "s"), 0) == [b"1"], "nor does it replace what was there"
+    assert rest
+    behind = Chains()
+    behind.add(rest[-1], 1, 2)
+    assert behind.records(("t", "s"), 0) == []
+
+
+def test_a_damaged_page_says_where() -> None:
+    pages = Pages()
+    pages.add(("t", "s"), b"record", whole=True)
+    (page,) = pages.finish()
+    for cut in range(len(page)):
+        with pytest.raises(InvalidMessagesError, match="ledger 1, entry 2, byte"):
+            list(parse_page(page[:cut], 1, 2))
+    for wrong in (b"XXXX" + page[4:], page + b"\0", page[:6] + b"\2" + page[7:], page[:24] + b"\xff" + page[25:]):
+        with pytest.raises(InvalidMessagesError, match="ledger 1, entry 2, byte"):
+            list(parse_page(wrong, 1, 2))

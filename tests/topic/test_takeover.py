@@ -1,0 +1,262 @@
+"""One owner after the other: the next one fences the last, and completes what it left, wherever that died."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from pyreplog.bookie.protocol import Kind
+from pyreplog.errors import (
+    LedgerFencedError,
+    NoSuchTopicError,
+    OutcomeUnknownError,
+    TopicFencedError,
+    TopicFullError,
+)
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.ledgermetadata import State
+from pyreplog.topic import chain
+from pyreplog.topic.chainstore import ChainStore, find_chain
+from pyreplog.topic.managedledger import ManagedLedger
+from pyreplog.topic.strays import delete_strays
+from tests.ledger.standins import FailingStore, Meddler
+from tests.topic.counting import Faults
+from tests.topic.owners import config, entry, process, publish, read_all, result, until
+
+US = 1_700_000_000_000_000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("takeover")
+    with Cluster.embedded(folder, bookies=2, segment_bytes=1 << 20, collect_interval_ms=3_600_000) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
+    """A topic of this test, which leaves no ledgers behind."""
+    name: str = request.node.name
+    yield name
+    try:
+        ManagedLedger.open(cluster, name, create=False).delete()
+    except NoSuchTopicError:
+        assert find_chain(cluster.metadata, name) is None
+    delete_strays(cluster)
+    assert cluster.ledgers() == []
+
+
+# ---- fencing ---------------------------------------------------------------------------------------------------
+
+
+def test_the_second_owner_fences_the_first(cluster: Cluster, name: str) -> None:
+    with ManagedLedger.open(cluster, name, config=config(roll_entries=9), owner="one") as one:
+        fenced: list[TopicFencedError] = []
+        one.on_fenced.append(fenced.append)
+        assert result(publish(one, [b"a", b"b"])) == range(2)
+        with ManagedLedger.open(cluster, name, owner="two") as two:
+            assert (two.epoch, two.end.offset) == (2, 2)
+            with pytest.raises(TopicFencedError):
+                result(publish(one, [b"c"]))
+            for call in (lambda: publish(one, [b"d"]), lambda: one.read(0), one.roll, lambda: one.locate(0)):
+                with pytest.raises(TopicFencedError):
+                    call()
+            assert len(fenced) == 1 and one.fenced and one.stats().state == "fenced"
+            assert result(publish(two, [b"e"])) == range(2, 3)
+            assert read_all(two) == dict(enumerate([b"a", b"b", b"e"]))
+
+
+def test_an_idle_owner_is_fenced_by_its_next_publish(cluster: Cluster, name: str) -> None:
+    """It has no ledger whose bookies could tell it: the chain does, and the ledger it had made goes."""
+    with ManagedLedger.open(cluster, name, config=config()) as one, ManagedLedger.open(cluster, name, owner="b") as two:
+        with pytest.raises(TopicFencedError, match="b took it over, in epoch 2"):
+            result(publish(one, [b"a"]))
+        assert result(publish(two, [b"b"])) == range(1)
+        until(lambda: set(cluster.ledgers()) == two.chain.ids)
+
+
+@pytest.mark.parametrize("call", ["trim", "set_config", "clear", "roll"])
+def test_whatever_writes_the_chain_is_fenced(cluster: Cluster, name: str, call: str) -> None:
+    with ManagedLedger.open(cluster, name, config=config()) as one:
+        for _ in range(4):
+            result(publish(one, [b"a"]))
+        with ManagedLedger.open(cluster, name) as two:
+            before = two.chain
+            args: dict[str, Any] = {"trim": (4, US * 2), "set_config": (config(roll_ms=5),)}
+            with pytest.raises(TopicFencedError):
+                result(getattr(one, call)(*args.get(call, ())))
+            until(lambda: one.fenced)
+            assert two.chain == before and read_all(two).keys() == set(range(4))
+
+
+def test_pending_entries_of_a_fenced_owner(cluster: Cluster, name: str) -> None:
+    """Their outcome is unknown: the next owner has those that it found, at the same offsets."""
+    with ManagedLedger.open(cluster, name, config=config(ensemble=2, ack_quorum=2, roll_entries=99)) as one:
+        result(publish(one, [b"a"]))
+        meddler = Meddler(cluster)
+        meddler.rule(lambda bookie, request, _: meddler._send(bookie, request, lambda reply: None), kind=Kind.ADD)
+        pending = [publish(one, [b"%d" % number]) for number in range(3)]
+        meddler.clear()
+        with ManagedLedger.open(cluster, name) as two:
+            publish(one, [b"late"])
+            for ack in pending:
+                with pytest.raises(TopicFencedError):
+                    result(ack)
+            assert read_all(two) == dict(enumerate([b"a", b"0", b"1", b"2"]))
+
+
+def test_several_take_over_at_once(cluster: Cluster, name: str) -> None:
+    """The last one has it, with all that was acknowledged; the others are fenced, some while they open."""
+
+    def take(_: int) -> ManagedLedger | None:
+        try:
+            return ManagedLedger.open(cluster, name)
+        except TopicFencedError:
+            return None
+
+    with ManagedLedger.open(cluster, name, config=config(roll_entries=99)) as first:
+        acked = [result(publish(first, [b"a"])).start for _ in range(3)]
+        with ThreadPoolExecutor(4) as pool:
+            opened = [one for one in pool.map(take, range(4)) if one is not None]
+    *others, last = sorted(opened, key=lambda one: one.epoch)
+    assert last.epoch == 5
+    for one in others:
+        with pytest.raises(TopicFencedError):
+            result(publish(one, [b"x"]))
+        one.close()
+    with last:
+        acked.append(result(publish(last, [b"a"])).start)
+        assert acked == list(range(4)) and read_all(last) == dict.fromkeys(range(4), b"a")
+
+
+# ---- the outcome of a write is unknown -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["not-done", "done"])
+def test_a_lost_reply_to_taking_over(cluster: Cluster, name: str, done: bool) -> None:
+    with process(cluster, Faults()) as there:
+        store = FailingStore.before(there)
+        store.fail("create", OutcomeUnknownError("lost"), done=done)
+        with ManagedLedger.open(there, name, config=config()) as topic:
+            assert topic.epoch == 1 and result(publish(topic, [b"a"])) == range(1)
+        store.fail("put", OutcomeUnknownError("lost"), done=done)
+        with ManagedLedger.open(there, name) as topic:
+            assert topic.epoch == 2
+
+
+def test_a_write_that_comes_late(cluster: Cluster, name: str) -> None:
+    """It was given up as not done, and then it is: the next one finds it there."""
+    ChainStore(cluster.metadata, name, "one").take(config(), US, create=True)
+
+    class Late:
+        """The first put is done just before the second."""
+
+        def __init__(self) -> None:
+            self.late: tuple[Any, ...] | None = None
+
+        def __getattr__(self, method: str) -> Any:
+            return getattr(cluster.metadata, method)
+
+        def put(self, *args: Any) -> int:
+            if self.late is None:
+                self.late = args
+                raise OutcomeUnknownError("lost")
+            late, self.late = self.late, ()
+            if late:
+                cluster.metadata.put(*late)
+            return cluster.metadata.put(*args)
+
+    late: Any = Late()
+    two = ChainStore(cluster.metadata, name, "two")
+    two.take(None, US, create=False)
+    two._store = late
+    two.update(lambda chain: chain.added(7, US))
+    assert two.chain.ids == {7} and two.check().ids == {7}
+
+
+def test_edits_of_others_stay(cluster: Cluster, name: str) -> None:
+    """A tool may change settings in the store: that takes nothing over."""
+    with ManagedLedger.open(cluster, name, config=config()) as topic:
+        found = find_chain(cluster.metadata, name)
+        assert found is not None and found.chain is not None
+        edited = dataclasses.replace(found.chain, config=config(roll_entries=1))
+        cluster.metadata.put(f"/topics/{name}", edited.encode(), found.version)
+        for number in range(3):
+            assert result(publish(topic, [b"a"])) == range(number, number + 1)
+        assert topic.config.roll_entries == 1 and len(topic.chain.ledgers) == 3
+
+
+# ---- failing ledgers -------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_that_fails(cluster: Cluster, name: str) -> None:
+    """What it kept has its offsets, the rest goes to the next one; nobody is told."""
+    with ManagedLedger.open(cluster, name, config=config(ensemble=2, roll_entries=99)) as topic:
+        acked = [result(publish(topic, [b"a"]))]
+        meddler = Meddler(cluster)
+        meddler.rule(meddler.fail, kind=Kind.ADD)
+        acks = [topic.submit(*batch(number)) for number in range(4)]
+        until(lambda: topic.stats().failures > 1)
+        assert not any(ack.done() for ack in acks)
+        meddler.clear()
+        acked += [result(ack) for ack in acks]
+        assert [found.start for found in acked] == [0, 1, 4, 7, 10]
+        assert read_all(topic) == dict(enumerate([b"a", *[b"%d" % n for n in range(4) for _ in range(3)]]))
+        assert topic.stats().failures > 1 and all(item.entries for item in topic.chain.ledgers[:-1])
+
+
+def batch(number: int) -> tuple[list[bytes], list[int]]:
+    """Two entries with three messages."""
+    value = b"%d" % number
+    return [entry(value), entry(value, value)], [1, 2]
+
+
+def test_a_ledger_that_somebody_closed(cluster: Cluster, name: str) -> None:
+    """Recovered, which is not how topics are taken over: then it is fenced; or deleted."""
+    with ManagedLedger.open(cluster, name, config=config(roll_entries=99)) as topic:
+        result(publish(topic, [b"a"]))
+        assert topic._writer.ledger is not None
+        with cluster.open_ledger(topic._writer.ledger.id) as reader:
+            assert reader.metadata.state is State.CLOSED
+        with pytest.raises(TopicFencedError) as told:
+            result(publish(topic, [b"b"]))
+        assert LedgerFencedError.__name__ not in str(told.type)
+    with ManagedLedger.open(cluster, name) as topic:
+        assert read_all(topic) == {0: b"a"}
+
+
+def test_a_ledger_that_is_deleted_while_it_is_written(cluster: Cluster, name: str) -> None:
+    """What was in it is lost; its offsets are not given to others."""
+    with ManagedLedger.open(cluster, name, config=config(ensemble=2, roll_entries=99)) as topic:
+        assert result(publish(topic, [b"a", b"b"])) == range(2)
+        assert topic._writer.ledger is not None
+        meddler = Meddler(cluster)
+        meddler.rule(meddler.fail, kind=Kind.ADD)
+        pending = publish(topic, [b"c"])
+        cluster.delete_ledger(topic._writer.ledger.id)
+        meddler.clear()
+        assert result(pending).start in (2, 3)
+        assert topic.end.offset == result(pending).stop
+        assert read_all(topic, result(pending).start) == {result(pending).start: b"c"}
+
+
+def test_more_ledgers_than_fit(cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger that there is goes on; without one, nothing is published until some are trimmed."""
+    with ManagedLedger.open(cluster, name, config=config()) as topic:
+        for _ in range(4):
+            result(publish(topic, [b"a"]))
+        monkeypatch.setattr(chain, "VALUE_MAX", len(topic.chain.encode()) + chain.RESERVE_BYTES)
+        for _ in range(4):
+            result(publish(topic, [b"b"]))
+        assert len(topic.chain.ledgers) == 2 and topic.chain.ledgers[-1].ledger in cluster.ledgers()
+        result(topic.roll())
+        with pytest.raises(TopicFullError):
+            result(publish(topic, [b"c"]))
+        assert topic.pending_bytes == 0 and topic.end.offset == 8
+        assert result(topic.trim(4, US * 2)) == 1
+        until(lambda: not topic.stats().doomed)
+        assert result(publish(topic, [b"d"])) == range(8, 9)

@@ -1,0 +1,165 @@
+"""Owners that die, or whose metadata store fails, at every write: nothing acknowledged is lost, nothing stays behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+from pyreplog.ack import Ack
+from pyreplog.errors import MetadataUnavailableError, OutcomeUnknownError, ReplogError
+from pyreplog.ledger import recovery, writer
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.topic import burial, jobs
+from pyreplog.topic.managedledger import ManagedLedger
+from pyreplog.topic.strays import delete_strays, stray_ledgers
+from tests.topic.counting import Faults
+from tests.topic.owners import config, process, publish, read_all, result, until
+
+T = TypeVar("T")
+US = 1_700_000_000_000_000
+NAME = "t"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("crash")
+    with Cluster.embedded(folder, bookies=2, segment_bytes=1 << 20, collect_interval_ms=3_600_000) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed is tried again soon."""
+    for module, name in (
+        (writer, "RETRY_METADATA_S"), (recovery, "RETRY_METADATA_S"), (jobs, "RETRY_FIRST_S"), (burial, "RETRY_FIRST_S"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, 0.001)
+
+
+class Life:
+    """What an owner does until something stops it: publishes across ledgers, rolls, trims, clears, closes."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.faults = faults
+        self.acked: dict[int, bytes] = {}
+        self.trimmed = 0
+
+    def wait(self, ack: Ack[Any]) -> Any:
+        """Its result; MetadataUnavailableError when the owner is dead before that."""
+        if not self.faults.wait(ack):
+            raise MetadataUnavailableError("it died")
+        return ack.result()
+
+    def publish(self, topic: ManagedLedger, count: int) -> None:
+        for _ in range(count):
+            values = [b"%d" % (len(self.acked) + at) for at in range(2)]
+            offsets = self.wait(publish(topic, values))
+            self.acked.update(zip(offsets, values, strict=True))
+
+    def insist(self, call: Callable[[], T]) -> T:
+        """Again, when the store was away for a moment."""
+        while True:
+            try:
+                return call()
+            except (MetadataUnavailableError, OutcomeUnknownError):
+                if self.faults.is_dead:
+                    raise
+
+    def trim(self, below: int, topic: ManagedLedger) -> None:
+        self.trimmed = below
+        self.insist(lambda: self.wait(topic.trim(below, US * 2)))
+
+    def live(self, cluster: Cluster) -> None:
+        for _ in range(2):
+            topic = self.insist(lambda: ManagedLedger.open(cluster, NAME, config=config()))
+            try:
+                self.publish(topic, 3)
+                self.wait(topic.roll())
+                self.publish(topic, 1)
+                self.trim(topic.end.offset - 3, topic)
+                self.publish(topic, 1)
+            finally:
+                self.faults.wait(topic._writer.begin_close())
+                topic.close(timeout=0)
+
+
+def writes_of_a_life(cluster: Cluster) -> int:
+    faults = Faults()
+    with process(cluster, faults) as there:
+        Life(faults).live(there)
+        count = len(faults.calls)
+    ManagedLedger.open(cluster, NAME).delete()
+    return count
+
+
+def check(cluster: Cluster, life: Life) -> None:
+    """As the next owner finds it: what was acknowledged is there, offsets are dense, nothing is left over."""
+    with ManagedLedger.open(cluster, NAME, config=config()) as topic:
+        there = read_all(topic)
+        start, end = topic.start.offset, topic.end.offset
+        assert list(there) == list(range(start, end)) and start <= life.trimmed
+        assert {offset: value for offset, value in life.acked.items() if offset >= start} == {
+            offset: there[offset] for offset in life.acked if offset >= start
+        }
+        assert all(offset < end for offset in life.acked)
+        assert result(publish(topic, [b"next"])) == range(end, end + 1)
+        delete_strays(cluster)
+        until(lambda: set(cluster.ledgers()) == topic.chain.ids)
+        assert stray_ledgers(cluster) == []
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_at_every_write(cluster: Cluster, after: bool) -> None:
+    for at in range(writes_of_a_life(cluster)):
+        faults = Faults(at, after=after, dies=True)
+        life = Life(faults)
+        with process(cluster, faults) as there:
+            try:
+                life.live(there)
+            except ReplogError:
+                assert faults.is_dead, (at, faults.calls)
+        check(cluster, life)
+        ManagedLedger.open(cluster, NAME).delete()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["not-done", "done"])
+def test_a_fault_at_every_write(cluster: Cluster, after: bool) -> None:
+    """The store was away for a moment, or its reply was lost: nobody notices."""
+    for at in range(writes_of_a_life(cluster)):
+        faults = Faults(at, after=after)
+        life = Life(faults)
+        with process(cluster, faults) as there:
+            life.live(there)
+        assert len(life.acked) == 20 and list(life.acked) == list(range(20))
+        check(cluster, life)
+        ManagedLedger.open(cluster, NAME).delete()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_at_every_write_of_taking_over(cluster: Cluster, after: bool) -> None:
+    """The owner before died with its ledger open, and more of them doomed."""
+    at, died = 0, True
+    while died:
+        dead, faults = Faults(), Faults(at, after=after, dies=True)
+        life, next_life = Life(dead), Life(faults)
+        with process(cluster, dead) as there:
+            topic = ManagedLedger.open(there, NAME, config=config())
+            life.publish(topic, 3)
+            life.trim(4, topic)
+            life.publish(topic, 2)
+            dead.is_dead = True
+            with process(cluster, faults) as elsewhere:
+                try:
+                    next_one = ManagedLedger.open(elsewhere, NAME)
+                    next_life.faults.wait(next_one._writer.begin_close())
+                    next_one.close(timeout=0)
+                except ReplogError:
+                    assert faults.is_dead
+                died = faults.is_dead
+            check(cluster, life)
+            topic.close(timeout=0)
+        ManagedLedger.open(cluster, NAME).delete()
+        at += 1
+    assert at > 3
