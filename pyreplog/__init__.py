@@ -13,6 +13,7 @@ from pyreplog.ack import Ack
 from pyreplog.clock import Clock, ManualClock, SystemClock
 from pyreplog.config import LogConfig
 from pyreplog.errors import (
+    BacklogFullError,
     ClosedError,
     ConfigError,
     CorruptionError,
@@ -24,6 +25,7 @@ from pyreplog.errors import (
     FrameError,
     GroupLogError,
     InvalidArgumentError,
+    InvalidMessagesError,
     InvalidMetadataError,
     LedgerClosedError,
     LedgerError,
@@ -34,6 +36,8 @@ from pyreplog.errors import (
     MissingExtraError,
     NoSuchEntryError,
     NoSuchLedgerError,
+    NoSuchSubscriptionError,
+    NoSuchTopicError,
     NotALogError,
     NotEnoughBookiesError,
     OutcomeUnknownError,
@@ -44,6 +48,14 @@ from pyreplog.errors import (
     RecordTooLargeError,
     ReplicaError,
     ReplogError,
+    SequenceError,
+    SubscriptionBusyError,
+    SubscriptionError,
+    TopicError,
+    TopicExistsError,
+    TopicFencedError,
+    TopicFullError,
+    TopicOwnedError,
     TrimmedError,
     TruncatedError,
     UnauthorizedError,
@@ -56,19 +68,29 @@ from pyreplog.log import CommitLog, LogReader
 from pyreplog.log.opening import open
 
 if TYPE_CHECKING:
-    from pyreplog.ledger.cluster import Cluster
     from pyreplog.ledger.handle import Ledger
     from pyreplog.ledger.reader import LedgerReader
+    from pyreplog.topic.cluster import Cluster
+    from pyreplog.topic.consumer import Consumer
+    from pyreplog.topic.topic import Topic
 
-_LATER = {"Cluster": "cluster", "Ledger": "handle", "LedgerReader": "reader"}  # name -> module of pyreplog.ledger
+_LATER = {
+    "Cluster": "topic.cluster",
+    "Consumer": "topic.consumer",
+    "Ledger": "ledger.handle",
+    "LedgerReader": "ledger.reader",
+    "Topic": "topic.topic",
+}  # name -> module
 
 __all__ = [
     "Ack",
+    "BacklogFullError",
     "Clock",
     "ClosedError",
     "Cluster",
     "CommitLog",
     "ConfigError",
+    "Consumer",
     "CorruptionError",
     "DiskError",
     "DiskFullError",
@@ -78,6 +100,7 @@ __all__ = [
     "FrameError",
     "GroupLogError",
     "InvalidArgumentError",
+    "InvalidMessagesError",
     "InvalidMetadataError",
     "Ledger",
     "LedgerClosedError",
@@ -93,6 +116,8 @@ __all__ = [
     "MissingExtraError",
     "NoSuchEntryError",
     "NoSuchLedgerError",
+    "NoSuchSubscriptionError",
+    "NoSuchTopicError",
     "NotALogError",
     "NotEnoughBookiesError",
     "OutOfRangeError",
@@ -105,7 +130,16 @@ __all__ = [
     "RecordTooLargeError",
     "ReplicaError",
     "ReplogError",
+    "SequenceError",
+    "SubscriptionBusyError",
+    "SubscriptionError",
     "SystemClock",
+    "Topic",
+    "TopicError",
+    "TopicExistsError",
+    "TopicFencedError",
+    "TopicFullError",
+    "TopicOwnedError",
     "TrimmedError",
     "TruncatedError",
     "UnauthorizedError",
@@ -121,7 +155,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"pyreplog.ledger.{_LATER[name]}"), name)
+    found = getattr(import_module(f"pyreplog.{_LATER[name]}"), name)
     globals()[name] = found
     return found
 

@@ -1,0 +1,40 @@
+"""A segment file that somebody reads: mapped, and locked so that no writer recycles it meanwhile."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from pyreplog._native.segment import Segment
+from pyreplog.errors import NotALogError, TrimmedError
+from pyreplog.log.files import lock_range
+
+
+def hold(path: str, uuid: bytes, base: int, epoch: int) -> Segment:
+    """Map the segment that the planner saw. Its writer may unlink the file meanwhile, and does not change it.
+
+    Errors: TrimmedError, the file is gone or is another segment's now; NotALogError, there is no such directory on
+    this host; CorruptionError, OSError.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if not Path(path).parent.is_dir():
+            raise NotALogError(
+                f"{Path(path).parent}: no such directory on host {socket.gethostname()}, which is to read {path}; "
+                "executors open the files of a log themselves, under the path that the driver was given"
+            ) from None
+        raise TrimmedError(f"{path} was removed") from None
+    try:
+        locked = lock_range(fd, exclusive=False)
+    except BaseException:
+        os.close(fd)
+        raise
+    if not locked:
+        os.close(fd)
+        raise TrimmedError(f"{path} is being removed")
+    segment = Segment(fd, path, writable=False)
+    if (segment.uuid, segment.base) != (uuid, base) or segment.epoch != epoch:
+        raise TrimmedError(f"{path} was replaced by another segment")
+    return segment

@@ -1,0 +1,169 @@
+"""What a log holds at one moment, by its segment headers and by what its writer tells: no record is read."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyreplog._native.segment import HEADER_BYTES, decode_header
+from pyreplog._native.tail import Tail
+from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError, ReplogError
+from pyreplog.log import checkpoint as checkpoints
+from pyreplog.log import names, truncation
+from pyreplog.log.files import boot_id
+from pyreplog.log.reader import LogReader
+from pyreplog.log.segments import PREPARED
+
+_ATTEMPTS = 5
+_BLOCK = 512  # bytes in a unit of st_blocks
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Where a log begins and ends: positions, and the number of the first entry that may not be read.
+
+    truncations: how often it was cut, as far as anybody tells.
+    """
+
+    start: int
+    end: int
+    end_entry: int
+    truncations: int = 0
+
+
+@dataclass(frozen=True)
+class SegmentFile:
+    """A segment by its header; what is to be read of it. start: a record begins at this offset. until: none begins here
+    or beyond that counts. stop: none reaches beyond.
+
+    weight: bytes that a scan goes through, about. fault: why the file cannot be read.
+    """
+
+    path: str
+    base: int
+    epoch: int = 0
+    first_entry: int = 0
+    start: int = HEADER_BYTES
+    until: int = HEADER_BYTES
+    stop: int = HEADER_BYTES
+    weight: int = HEADER_BYTES
+    fault: ReplogError | None = None
+
+
+@dataclass(frozen=True)
+class LogSnapshot:
+    """The segments of a log with records that may be read, ascending."""
+
+    directory: Path
+    uuid: bytes
+    ends: Ends
+    segments: tuple[SegmentFile, ...]
+
+    @property
+    def numbered(self) -> bool:
+        """Whether its entries have numbers of their own: it is not a bookie's."""
+        return all(segment.first_entry >= 0 for segment in self.segments)
+
+    @property
+    def first_entry(self) -> int:
+        """Number of the first entry there is; `end_entry` when there is none."""
+        intact = [segment.first_entry for segment in self.segments if segment.fault is None]
+        return intact[0] if intact else self.ends.end_entry
+
+
+def ends_of(directory: Path) -> Ends:
+    """Where a log begins and ends now. A log that was neither closed nor is written is looked at as a reader does,
+    which verifies what lies behind its checkpoint. Errors: those of opening it for reading."""
+    checkpoint = checkpoints.load(directory)
+    tail = _tail_of(directory)
+    uuid = checkpoint.uuid if checkpoint else bytes(16)
+    if tail is not None and tail.belongs_to(boot_id(), uuid) and tail.visible > 0:
+        start = tail.start if checkpoint is None else max(tail.start, checkpoint.start)
+        return Ends(start, tail.visible, tail.visible_entry, tail.truncations)
+    if checkpoint is not None and checkpoint.clean and truncation.pending(directory) is None:
+        return Ends(checkpoint.start, checkpoint.position, checkpoint.entry)
+    with closing(LogReader(directory)) as log:
+        return Ends(log.start_position, log.end_position, log.end)
+
+
+def _tail_of(directory: Path) -> Tail | None:
+    try:
+        with (directory / names.TAIL).open("rb") as file:
+            return Tail(file, writable=False)
+    except (OSError, ValueError):
+        return None
+
+
+def look(directory: Path) -> LogSnapshot:
+    """A snapshot of the log in a directory. What is wrong with a segment file is in its `fault`.
+
+    Errors: NotALogError, FormatVersionError, CorruptionError (no header at all can be read).
+    """
+    for _ in range(_ATTEMPTS):
+        ends = ends_of(directory)
+        found = _look(directory, ends)
+        if found is not None and ends_of(directory).truncations == ends.truncations:
+            return found
+    raise NotALogError(f"{directory} is trimmed or cut faster than it can be looked at")
+
+
+def _look(directory: Path, ends: Ends) -> LogSnapshot | None:
+    """None: it was trimmed meanwhile."""
+    checkpoint = checkpoints.load(directory)
+    bases = [base for base in names.segment_bases(directory) if base < ends.end]
+    uuid, size = (checkpoint.uuid, checkpoint.segment_bytes) if checkpoint else _first_header(directory, bases)
+    segments = []
+    for base in range(ends.start // size * size, ends.end, size):
+        path = names.segment_path(directory, base)
+        try:
+            segment = _examine(path, base, uuid, size, ends.end)
+        except FileNotFoundError:
+            if ends_of(directory).start > base:
+                return None
+            fault = CorruptionError(path, base, f"a segment of a log that ends at {ends.end}", "no file")
+            segment = SegmentFile(str(path), base, fault=fault)
+        if segment.fault is not None or segment.until > HEADER_BYTES:
+            segments.append(segment)
+    return LogSnapshot(directory, uuid, ends, tuple(segments))
+
+
+def _first_header(directory: Path, bases: list[int]) -> tuple[bytes, int]:
+    """Uuid and segment size of a log that lost its checkpoint."""
+    if not bases:
+        raise NotALogError(f"{directory} holds no log: no segment and no checkpoint")
+    with names.segment_path(directory, bases[0]).open("rb") as file:
+        uuid, _, size, _, _ = decode_header(file.name, file.read(HEADER_BYTES))
+    return uuid, size
+
+
+def _examine(path: Path, base: int, uuid: bytes, size: int, end: int) -> SegmentFile:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        status, block = os.fstat(fd), os.pread(fd, HEADER_BYTES, 0)
+    finally:
+        os.close(fd)
+    try:
+        first, epoch = _check_header(path, block, base, uuid, size, status.st_size)
+    except FormatVersionError:
+        raise
+    except CorruptionError as error:
+        return SegmentFile(str(path), base, fault=error)
+    until = min(end - base, size)
+    weight = min(until, status.st_blocks * _BLOCK)  # a hollow segment has hardly any
+    return SegmentFile(
+        str(path), base, epoch, first, until=until, stop=until, weight=max(weight, HEADER_BYTES)
+    )  # fmt: skip
+
+
+def _check_header(path: Path, block: bytes, base: int, uuid: bytes, size: int, length: int) -> tuple[int, int]:
+    """(first entry, epoch) of a segment file that is what it should be. CorruptionError."""
+    found_uuid, found_base, found_size, first, epoch = decode_header(str(path), block)
+    if found_uuid != uuid:
+        raise CorruptionError(path, base, f"a segment of log {uuid.hex()}", f"one of log {found_uuid.hex()}")
+    if found_base != base or first == PREPARED:
+        raise CorruptionError(path, base, f"the segment at {base}", f"that at {found_base} (first entry {first})")
+    if found_size != size or length != size:
+        raise CorruptionError(path, base, f"a file of {size} bytes", f"{length} bytes")
+    return first, epoch

@@ -1,0 +1,74 @@
+"""Where a read begins or ends in each log, in the form that Kafka's source takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyreplog.errors import ConfigError
+
+FIRST, LAST = -2, -1
+"""Kafka's numbers for the earliest and the latest offset."""
+
+Partition = tuple[str, int]
+"""Topic and number; a log by itself is partition -1 of the topic of its name."""
+
+_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """`everywhere`: one for all partitions, unless each has its own in `each`."""
+
+    everywhere: int | None
+    each: tuple[tuple[Partition, int], ...] = ()
+
+    @classmethod
+    def starting(cls, name: str, text: str) -> Offsets:
+        """Of an option: "earliest", a number, or {"topic": {"partition": number}}."""
+        return cls._parse(name, text, "earliest", FIRST)
+
+    @classmethod
+    def ending(cls, name: str, text: str) -> Offsets:
+        """As starting, with "latest"; the offset that ends the read is not read."""
+        return cls._parse(name, text, "latest", LAST)
+
+    @classmethod
+    def _parse(cls, name: str, text: str, word: str, number: int) -> Offsets:
+        expected = f'{name}: expected "{word}", a number or {{"topic": {{"partition": number}}}}'
+        if text.strip().lower() == word:
+            return cls(number)
+        try:
+            found = json.loads(text)
+            if isinstance(found, dict):
+                each = {(topic, int(at)): offset for topic, row in found.items() for at, offset in row.items()}
+            else:
+                each = {("", 0): found}
+        except (ValueError, AttributeError) as error:
+            raise ConfigError(f"{expected}, found {text!r}") from error
+        for offset in each.values():
+            if not _is_int(offset) or not (0 <= offset <= _MAX or offset == number):
+                raise ConfigError(f"{expected} (0 or more, or {number} for the {word}), found {offset!r}")
+        return cls(None, tuple(sorted(each.items()))) if isinstance(found, dict) else cls(found)
+
+    def of(self, partition: Partition) -> int:
+        """The offset that was asked for, FIRST or LAST."""
+        return self.everywhere if self.everywhere is not None else dict(self.each)[partition]
+
+    def check_names(self, name: str, partitions: Iterable[Partition]) -> None:
+        """ConfigError when offsets were given by partition, and not those of all there are and no others."""
+        known, given = set(partitions), {partition for partition, _ in self.each}
+        if self.everywhere is None and known != given:
+            raise ConfigError(f"{name}: expected offsets of {_words(known)}, found those of {_words(given)}")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _words(partitions: set[Partition]) -> str:
+    return ", ".join(f"{topic} partition {number}" for topic, number in sorted(partitions)) or "none"
+
+
+EARLIEST, LATEST = Offsets(FIRST), Offsets(LAST)

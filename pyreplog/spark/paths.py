@@ -1,0 +1,65 @@
+"""What paths point to: log directories, told from the others by the files in them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+
+from pyreplog.bookie.identity import IDENTITY, LOG
+from pyreplog.errors import NotALogError
+from pyreplog.log import names
+
+_WILD = "*?["
+
+
+def log_directories(paths: Iterable[str]) -> list[Path]:
+    """The log directories that paths and globs lead to, each once, in their order.
+
+    A log (a CommitLog's, a replica's) is meant by its directory, a bookie's log by the bookie's directory or its own.
+    A glob passes over what is no log. NotALogError: a path is none, or a glob finds none.
+    """
+    found: dict[Path, None] = {}
+    for path in paths:
+        for directory in _matches(_local(path)):
+            found.setdefault(directory.resolve())
+    return list(found)
+
+
+def _local(path: str) -> str:
+    """Spark's own sources take URLs of local files."""
+    return path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
+
+
+def _matches(path: str) -> list[Path]:
+    if Path(path).exists() or not any(letter in path for letter in _WILD):
+        return [log_of(Path(path))]
+    anchor = Path(path).anchor
+    matches = sorted(Path(anchor).glob(path.removeprefix(anchor)))
+    found = [log for match in matches if (log := _look(match)) is not None]
+    if not found:
+        raise NotALogError(f"{path}: no log among {len(matches)} matches on host {socket.gethostname()}")
+    return found
+
+
+def log_of(path: Path) -> Path:
+    """The log directory that a path means. NotALogError says what is there instead."""
+    if not path.exists():
+        raise NotALogError(f"{path}: no such directory on host {socket.gethostname()}")
+    if not path.is_dir():
+        raise NotALogError(f"{path} is a file; a log is a directory")
+    found = _look(path)
+    if found is not None:
+        return found
+    bookies = ", ".join(str(bookie) for bookie in sorted(path.iterdir()) if (bookie / IDENTITY).exists())
+    if bookies:
+        raise NotALogError(f"{path} is an embedded cluster, not a log; the logs of its bookies are {bookies}")
+    raise NotALogError(f"{path} holds no log: no segment and no checkpoint")
+
+
+def _look(path: Path) -> Path | None:
+    if not path.is_dir():
+        return None
+    if (path / IDENTITY).exists() and (path / LOG).is_dir():
+        path = path / LOG
+    return path if (path / names.CHECKPOINT).exists() or names.segment_bases(path) else None

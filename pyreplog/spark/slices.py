@@ -1,0 +1,69 @@
+"""A slice: a stretch of one segment file that one task reads, as it travels from the planner to an executor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyreplog.errors import CorruptionError
+
+Range = tuple[int, int]
+"""From the first number to before the second."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which records of a slice are wanted; None: all.
+
+    entries: numbers (of a bookie's log: in their ledgers). times: of appending, microseconds since the epoch. ledgers:
+    any of these ranges of ids.
+    """
+
+    entries: Range | None = None
+    times: Range | None = None
+    ledgers: tuple[Range, ...] | None = None
+
+
+ALL = Wanted()
+
+
+@dataclass(frozen=True)
+class LogName:
+    """The log that a slice is of. topic: None for a bookie's."""
+
+    directory: str
+    topic: str | None
+    uuid: bytes
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Records of a segment that begin at offsets `start` to before `until`, none of them reaching beyond `stop`.
+
+    base, epoch: of the segment that is meant. fault: (position, expected, found) when the planner saw that the file
+    cannot be read.
+    """
+
+    log: LogName
+    path: str
+    base: int
+    epoch: int
+    start: int
+    until: int
+    stop: int
+    wanted: Wanted = ALL
+    fault: tuple[int, str, str] | None = None
+
+    @property
+    def bytes(self) -> int:
+        return self.until - self.start
+
+    @property
+    def file(self) -> str:
+        """The segment's name."""
+        return Path(self.path).name
+
+    def corruption(self) -> CorruptionError:
+        """The fault as an exception."""
+        assert self.fault is not None, "asked for that of a slice without one"
+        return CorruptionError(self.path, *self.fault)

@@ -1,0 +1,128 @@
+"""A log that is written, rolled, trimmed, cut or copied while it is read: what was planned is what is given, or an error."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+from pyreplog.errors import NotALogError, TrimmedError, TruncatedError
+from pyreplog.spark.planning import plan
+from tests import samples
+from tests.spark.reading import column, options_of, read_slices, scan_of
+
+SEGMENT = samples.SEGMENT_BYTES
+
+
+def append(log: pyreplog.CommitLog, count: int) -> None:
+    for _ in range(0, count, 50):
+        log.append_batch([b"%06d" % (log.end + i) * 20 for i in range(50)])
+
+
+def test_the_end_is_that_of_the_plan(tmp_path: Path) -> None:
+    with pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT) as log:
+        append(log, 1000)
+        options = options_of(log.path, columns="offset", minPartitions=3)
+        tasks = plan(options)
+        append(log, 3000)
+        assert read_slices(options, tasks)["offset"].to_pylist() == list(range(1000))
+        assert column(log.path, "offset") == list(range(4000))
+
+
+def test_reading_beside_a_writer(tmp_path: Path) -> None:
+    """Each plan sees a prefix, and not less than the one before."""
+    with pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT) as log:
+        append(log, 50)
+        writer = threading.Thread(target=append, args=(log, 20_000))
+        writer.start()
+        seen = 0
+        while writer.is_alive():
+            values = column(log.path, "value", minPartitions=2)
+            assert values == [b"%06d" % n * 20 for n in range(len(values))]
+            assert len(values) >= seen
+            seen = len(values)
+        writer.join()
+        assert len(column(log.path, "value")) == log.end
+
+
+def trimmed_behind_a_plan(path: Path, **options: object) -> tuple[int, list[int]]:
+    with pyreplog.open(path, segment_bytes=SEGMENT) as log:
+        append(log, 3000)
+        made = options_of(path, columns="offset", **options)
+        tasks = plan(made)
+        first = log.trim(1500)
+        append(log, 3000)  # into the recycled files
+        return first, read_slices(made, tasks)["offset"].to_pylist()
+
+
+def test_trimmed_before_it_is_read(tmp_path: Path) -> None:
+    with pytest.raises(TrimmedError, match=r"\.log was (removed|replaced).*; set failOnDataLoss to false"):
+        trimmed_behind_a_plan(tmp_path / "a")
+    first, found = trimmed_behind_a_plan(tmp_path / "b", failOnDataLoss=False)
+    assert 0 < first < 3000
+    assert found == list(range(first, 3000))
+
+
+def test_trimmed_while_it_is_read(tmp_path: Path) -> None:
+    """The segment at hand stays as it is: its file is not recycled under a reader."""
+    with pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT) as log:
+        append(log, 1000)
+        options = options_of(log.path, columns="offset,value", batchRows=10)
+        task = plan(options)[0]
+        batches = scan_of(options).read(task[:1])
+        found = next(batches).to_pylist()
+        log.trim(1000)
+        append(log, 3000)
+        for batch in batches:
+            found += batch.to_pylist()
+        last = found[-1]["offset"]
+        assert found == [{"offset": n, "value": b"%06d" % n * 20} for n in range(last + 1)]
+        assert last > 100
+
+
+def cut_behind_a_plan(path: Path, **options: object) -> list[int]:
+    with pyreplog.open(path, segment_bytes=SEGMENT) as log:
+        append(log, 1000)
+        made = options_of(path, columns="offset", **options)
+        tasks = plan(made)
+        log.truncate(900)
+        return read_slices(made, tasks)["offset"].to_pylist()
+
+
+def test_truncated_before_it_is_read(tmp_path: Path) -> None:
+    with pytest.raises((TruncatedError, TrimmedError), match=r"were cut|was removed"):
+        cut_behind_a_plan(tmp_path / "a")
+    assert cut_behind_a_plan(tmp_path / "b", failOnDataLoss=False) == list(range(900))
+
+
+def test_executors_that_do_not_see_the_log(tmp_path: Path) -> None:
+    samples.make_log(tmp_path / "log")
+    options = options_of(tmp_path / "log", failOnDataLoss=False)
+    tasks = plan(options)
+    (tmp_path / "log").rename(tmp_path / "elsewhere")
+    with pytest.raises(NotALogError, match=r"log: no such directory on host .*, which is to read .*/log/0+\.log"):
+        read_slices(options, tasks)
+
+
+def test_a_copied_directory(tmp_path: Path) -> None:
+    """No writer has told anything of it: neither closed nor open, its end is found as a writer would find it."""
+    with pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT) as log:
+        append(log, 1000)
+        shutil.copytree(log.path, tmp_path / "copy")
+    (tmp_path / "copy" / "tail").unlink()
+    assert column(tmp_path / "copy", "offset") == list(range(1000))
+    assert column(tmp_path / "copy", "topic") == ["copy"] * 1000
+
+
+def test_a_replicas_directory(tmp_path: Path) -> None:
+    from pyreplog.log import replica
+    from pyreplog.log.files import RealFiles
+
+    samples.make_log(tmp_path / "log")
+    with pyreplog.open(tmp_path / "log", "r") as reader:
+        uuid = reader._uuid
+    replica.mark(tmp_path / "log", RealFiles(), uuid)
+    assert column(tmp_path / "log", "offset") == list(range(samples.ENTRIES))

@@ -1,0 +1,92 @@
+"""Options: what they mean, and what is said of those that mean nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyreplog.errors import ConfigError
+from pyreplog.spark.offsets import FIRST, LAST
+from pyreplog.spark.options import ReadOptions
+
+
+def test_defaults() -> None:
+    options = ReadOptions.of({"path": "data"})
+    assert options == ReadOptions(paths=("data",))
+    assert (options.mode, options.fail_on_data_loss, options.verify_checksum) == ("FAILFAST", True, None)
+    assert options.starting_offsets.of(("any", 0)) == FIRST
+    assert options.ending_offsets.of(("any", 0)) == LAST
+
+
+def test_spark_stores_names_in_lower_case() -> None:
+    options = ReadOptions.of({"paths": '["a", "b*"]', "maxpartitionbytes": "128m", "FAILONDATALOSS": "False"})
+    assert (options.paths, options.max_partition_bytes, options.fail_on_data_loss) == (("a", "b*"), 128 << 20, False)
+
+
+def test_path_and_paths_are_both_read() -> None:
+    assert ReadOptions.of({"path": "a", "paths": '["b"]'}).paths == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "microseconds"),
+    [
+        ("1700000000123", 1_700_000_000_123_000),
+        ("-1", -1000),
+        ("2023-11-14T22:13:20+00:00", 1_700_000_000_000_000),
+        ("2023-11-14T23:13:20.000001+01:00", 1_700_000_000_000_001),
+        ("2023-11-14T22:13:20", 1_700_000_000_000_000),
+    ],
+)
+def test_times(text: str, microseconds: int) -> None:
+    assert ReadOptions.of({"path": "a", "startingTimestamp": text}).starting_time == microseconds
+
+
+def test_offsets_by_partition() -> None:
+    options = ReadOptions.of({"path": "a", "startingOffsets": '{"orders": {"-1": 23, "0": -2}}', "endingOffsets": "40"})
+    assert options.starting_offsets.of(("orders", -1)) == 23
+    assert options.starting_offsets.of(("orders", 0)) == FIRST
+    assert options.ending_offsets.of(("anything", 5)) == 40
+
+
+def test_ledgers() -> None:
+    assert ReadOptions.of({"path": "a", "ledgers": "9-12, 7"}).ledgers == ((7, 7), (9, 12))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("startingOffset", "1", "unknown option 'startingoffset'; there are batchBytes, batchRows,"),
+        ("paths", "a,b", "paths: expected a JSON list of paths, found 'a,b'"),
+        ("paths", '["a", 1]', "paths: expected a JSON list of paths"),
+        ("path", " ", "path: expected a name, found nothing"),
+        ("includeHeaders", "yes", "includeHeaders: expected true or false, found 'yes'"),
+        ("maxPartitionBytes", "0", "maxPartitionBytes: expected 1 to"),
+        ("maxPartitionBytes", "1.5g", "maxPartitionBytes: expected 1 to"),
+        ("minPartitions", "many", "minPartitions: expected 1 to 1000000, as in 1000 or 128m, found 'many'"),
+        ("batchRows", "-5", "batchRows: expected 1 to 10000000"),
+        ("startingTimestamp", "yesterday", "startingTimestamp: expected milliseconds since 1970 or ISO 8601"),
+        ("startingOffsets", "latest", 'startingOffsets: expected "earliest", a number or'),
+        ("endingOffsets", "earliest", 'endingOffsets: expected "latest", a number or'),
+        ("startingOffsets", "-1", "startingOffsets: .*0 or more, or -2 for the earliest.*, found -1"),
+        ("endingOffsets", '{"t": {"0": -2}}', "endingOffsets: .*0 or more, or -1 for the latest.*, found -2"),
+        ("startingOffsets", '{"t": 5}', "startingOffsets: expected"),
+        ("startingOffsets", '{"t": {"0": true}}', "startingOffsets: .*found True"),
+        ("ledgers", "12-9", "ledgers: expected ledger ids or ranges of them, as in 7, 9-12, found '12-9'"),
+        ("columns", "key,,value", "columns: expected names with commas between them"),
+        ("mode", "IGNORE", "mode: expected one of FAILFAST, DROPMALFORMED, PERMISSIVE, found 'IGNORE'"),
+    ],
+)
+def test_each_mistake_has_its_own_message(name: str, text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says.replace("(", r"\(")):
+        ReadOptions.of({"path": "data", name: text})
+
+
+def test_a_path_is_needed() -> None:
+    with pytest.raises(ConfigError, match="path: expected the directory of a log, found none"):
+        ReadOptions.of({"mode": "FAILFAST"})
+
+
+def test_offsets_or_times() -> None:
+    with pytest.raises(ConfigError, match="endingOffsets, endingTimestamp: expected at most one of them"):
+        ReadOptions.of({"path": "a", "endingOffsets": "4", "endingTimestamp": "4"})
+    with pytest.raises(ConfigError, match="endingTimestamp: expected 9 or later, found 8"):
+        ReadOptions.of({"path": "a", "startingTimestamp": "9", "endingTimestamp": "8"})
