@@ -84,7 +84,9 @@ setup(
             extension("message", "crc32c.c"),
             extension("messagecolumns", "crc32c.c"),
             extension("messages", "crc32c.c"),
+            extension("arrowmessages", "crc32c.c"),
             extension("messageencoder", "crc32c.c"),
+            extension("spread"),
         ],
         compiler_directives={
             "language_level": "3",

@@ -72,19 +72,27 @@ if TYPE_CHECKING:
     from pyreplog.ledger.reader import LedgerReader
     from pyreplog.topic.cluster import Cluster
     from pyreplog.topic.consumer import Consumer
+    from pyreplog.topic.remote.client import Client, connect
+    from pyreplog.topic.remote.remotetopic import RemoteTopic
+    from pyreplog.topic.remote.serving import TopicServer
     from pyreplog.topic.topic import Topic
 
 _LATER = {
+    "Client": "topic.remote.client",
     "Cluster": "topic.cluster",
     "Consumer": "topic.consumer",
     "Ledger": "ledger.handle",
     "LedgerReader": "ledger.reader",
+    "RemoteTopic": "topic.remote.remotetopic",
     "Topic": "topic.topic",
+    "TopicServer": "topic.remote.serving",
+    "connect": "topic.remote.client",
 }  # name -> module
 
 __all__ = [
     "Ack",
     "BacklogFullError",
+    "Client",
     "Clock",
     "ClosedError",
     "Cluster",
@@ -128,6 +136,7 @@ __all__ = [
     "Record",
     "RecordBatch",
     "RecordTooLargeError",
+    "RemoteTopic",
     "ReplicaError",
     "ReplogError",
     "SequenceError",
@@ -140,6 +149,7 @@ __all__ = [
     "TopicFencedError",
     "TopicFullError",
     "TopicOwnedError",
+    "TopicServer",
     "TrimmedError",
     "TruncatedError",
     "UnauthorizedError",
@@ -148,6 +158,7 @@ __all__ = [
     "WindowFullError",
     "WrongTypeError",
     "__version__",
+    "connect",
     "open",
 ]
 

@@ -250,53 +250,51 @@ def size_column(RecordBatch batch not None):
 
 # ---- properties: a list for each record ------------------------------------------------------------------------
 
-ctypedef struct Properties:
-    int32_t *lists                # of each record, where its properties begin
-    int32_t *names                # of each property, where its name begins; NULL: only count
-    int32_t *values
-    uint8_t *name_bytes
-    uint8_t *value_bytes
-    int64_t count, name_total, value_total
-
-
-cdef void put_property(Properties *out, Field field) noexcept nogil:
-    cdef uint16_t length = 0
-    if field.length < 2:
-        return
-    memcpy(&length, field.p, 2)
-    if length > field.length - 2:
-        return
+cdef void put_property(Properties *out, const uint8_t *name, int64_t name_length, const uint8_t *value,
+                       int64_t value_length) noexcept nogil:
     if out.names != NULL:
         out.names[out.count], out.values[out.count] = <int32_t>out.name_total, <int32_t>out.value_total
-        memcpy(out.name_bytes + out.name_total, field.p + 2, length)
-        memcpy(out.value_bytes + out.value_total, field.p + 2 + length, field.length - 2 - length)
+        memcpy(out.name_bytes + out.name_total, name, name_length)
+        memcpy(out.value_bytes + out.value_total, value, value_length)
     out.count += 1
-    out.name_total += length
-    out.value_total += field.length - 2 - length
+    out.name_total += name_length
+    out.value_total += value_length
+
+
+cdef void put_record_properties(const uint8_t *p, Properties *out) noexcept nogil:
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    cdef int64_t size = rec.attributes_of(p, &at)
+    cdef uint16_t length = 0
+    cdef Field field
+    end = at + size
+    while True:
+        field = next_attribute(&at, end, TAG_PROPERTY)
+        if field.p == NULL:
+            return
+        if field.length < 2:
+            continue
+        memcpy(&length, field.p, 2)
+        if length <= field.length - 2:
+            put_property(out, field.p + 2, length, field.p + 2 + length, field.length - 2 - length)
+
+
+cdef void end_properties(Properties *out, Py_ssize_t rows) noexcept nogil:
+    out.lists[rows] = <int32_t>out.count
+    if out.names != NULL:
+        out.names[out.count], out.values[out.count] = <int32_t>out.name_total, <int32_t>out.value_total
 
 
 cdef bint put_properties(RecordBatch batch, Properties *out) noexcept nogil:
     """False: they are too many for 32 bits."""
-    cdef const uint8_t *at
-    cdef const uint8_t *end
-    cdef int64_t length
     cdef Py_ssize_t i
-    cdef Field field
     out.count = out.name_total = out.value_total = 0
     for i in range(batch.count):
         out.lists[i] = <int32_t>out.count
-        length = rec.attributes_of(batch.map + batch.offsets[i], &at)
-        end = at + length
-        while True:
-            field = next_attribute(&at, end, TAG_PROPERTY)
-            if field.p == NULL:
-                break
-            put_property(out, field)
+        put_record_properties(batch.map + batch.offsets[i], out)
         if out.name_total > INT32_MAX or out.value_total > INT32_MAX:
             return False
-    out.lists[batch.count] = <int32_t>out.count
-    if out.names != NULL:
-        out.names[out.count], out.values[out.count] = <int32_t>out.name_total, <int32_t>out.value_total
+    end_properties(out, batch.count)
     return True
 
 

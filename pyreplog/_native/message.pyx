@@ -50,6 +50,11 @@ cdef class Message:
         return self.at.first + self.number
 
     @property
+    def partition(self):
+        """Which partition of a partitioned topic it was received from; -1: it was received from no such topic."""
+        return self.table.partition
+
+    @property
     def value(self):
         """The value, copied."""
         return self.copied_value()

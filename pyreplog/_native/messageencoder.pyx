@@ -156,8 +156,12 @@ ctypedef struct Plan:
 
 
 @cython.final
-cdef class _Call:
-    """The messages of one call."""
+cdef class Messages:
+    """The messages of one call, checked: what `encode_slices` takes, but for the numbers. count: how many; size: bytes
+    of keys, properties and values. What they are made of must not change before they are encoded.
+
+    Errors: as `encode_messages`, but none for no message. Threads: one at a time.
+    """
 
     cdef Parts parts
     cdef _Properties properties
@@ -167,28 +171,57 @@ cdef class _Call:
     cdef const uint8_t *name      # the producer's
     cdef uint16_t name_length
     cdef int64_t first_sequence
+    cdef readonly Py_ssize_t count
+    cdef readonly int64_t size
 
-    def __cinit__(self, values, keys, properties, event_times, deliver_at, sequences, producer, first_sequence):
+    def __init__(self, values, keys=None, *, properties=None, event_times=None, deliver_at=None, producer=b""):
         self.parts = as_parts(values, keys, event_times)
+        self.count, self.size = self.parts.count, self.parts.value_bytes + self.parts.key_bytes
         if not isinstance(producer, bytes):
             raise WrongTypeError(f"producer: expected bytes, found {type(producer).__name__}")
         if len(producer) > LENGTH_MAX:
             raise InvalidArgumentError(f"producer: at most {LENGTH_MAX} bytes, found {len(producer)}")
-        if not self.parts.count:
-            raise InvalidArgumentError("values: expected at least one message, found none")
-        if not -1 <= first_sequence <= INT64_MAX - self.parts.count or first_sequence >= 0 and sequences is not None:
-            raise InvalidArgumentError(f"first_sequence: expected -1 or, without sequences, one that leaves room for "
-                                       f"{self.parts.count} below 2**63, found {first_sequence}")
-        self.producer, self.first_sequence = producer, first_sequence
+        self.producer, self.first_sequence = producer, -1
         self.name, self.name_length = <const uint8_t *>PyBytes_AS_STRING(producer), <uint16_t>len(producer)
         if properties is not None:
-            self.properties = _Properties(properties, self.parts.count)
+            self.properties = _Properties(properties, self.count)
+            self.size += self.properties_end(self.count - 1)
         if deliver_at is not None:
-            self.deliver_at = _Longs(deliver_at, self.parts.count, "deliver_at", 0)
+            self.deliver_at = _Longs(deliver_at, self.count, "deliver_at", 0)
             self.check_deliver_at()
+
+    def entries(self, runs=None, *, sequences=None, int64_t first_sequence=-1, Py_ssize_t messages_max,
+                int64_t bytes_max):
+        """(entries, how many messages each has) of the messages of some runs, [(start, stop)]; None: of all.
+
+        The others: as `encode_slices`, one sequence for each message there is.
+        """
+        cdef Py_ssize_t start, stop, end
+        cdef list entries = [], counts = []
+        if messages_max < 1:
+            raise InvalidArgumentError(f"messages_max: expected at least 1, found {messages_max}")
+        self.number(sequences, first_sequence)
+        for start, end in ((0, self.count),) if runs is None else runs:
+            if not 0 <= start <= end <= self.count:
+                raise InvalidArgumentError(f"run: expected messages of {self.count}, found {start} to {end}")
+            while start < end:
+                stop = self.cut(start, end, messages_max, bytes_max)
+                entries.append(self.encode(start, stop))
+                counts.append(stop - start)
+                start = stop
+        return entries, counts
+
+    cdef int number(self, sequences, int64_t first_sequence) except -1:
+        if not self.count:
+            raise InvalidArgumentError("values: expected at least one message, found none")
+        if not -1 <= first_sequence <= INT64_MAX - self.count or first_sequence >= 0 and sequences is not None:
+            raise InvalidArgumentError(f"first_sequence: expected -1 or, without sequences, one that leaves room for "
+                                       f"{self.count} below 2**63, found {first_sequence}")
+        self.sequences, self.first_sequence = None, first_sequence
         if sequences is not None:
-            self.sequences = _Longs(sequences, self.parts.count, "sequences", None)
+            self.sequences = _Longs(sequences, self.count, "sequences", None)
             self.check_sequences()
+        return 0
 
     cdef int check_deliver_at(self) except -1:
         cdef Py_ssize_t i
@@ -218,11 +251,12 @@ cdef class _Call:
             size += self.properties_end(i) - self.properties_end(i - 1)
         return size
 
-    cdef Py_ssize_t cut(self, Py_ssize_t start, Py_ssize_t messages_max, int64_t bytes_max) noexcept nogil:
-        """Where an entry from `start` on ends: it has one message at least."""
+    cdef Py_ssize_t cut(self, Py_ssize_t start, Py_ssize_t end, Py_ssize_t messages_max,
+                        int64_t bytes_max) noexcept nogil:
+        """Where an entry from `start` on ends, at `end` at the latest: it has one message at least."""
         cdef Py_ssize_t stop = start + 1
         cdef int64_t size = self.size_of(start)
-        while stop < self.parts.count and stop - start < messages_max:
+        while stop < end and stop - start < messages_max:
             size += self.size_of(stop)
             if size > bytes_max:
                 break
@@ -393,8 +427,10 @@ def encode_messages(values, keys=None, *, properties=None, event_times=None, del
     first_sequence, first_sequence + 1, ...; -1: none. producer: its name.
     Errors: WrongTypeError, InvalidArgumentError; RecordTooLargeError beyond 64 MiB.
     """
-    cdef _Call call = _Call(values, keys, properties, event_times, deliver_at, sequences, producer, first_sequence)
-    return call.encode(0, call.parts.count)
+    cdef Messages messages = Messages(values, keys, properties=properties, event_times=event_times,
+                                      deliver_at=deliver_at, producer=producer)
+    messages.number(sequences, first_sequence)
+    return messages.encode(0, messages.count)
 
 
 def encode_slices(values, keys=None, *, properties=None, event_times=None, deliver_at=None, sequences=None,
@@ -402,17 +438,10 @@ def encode_slices(values, keys=None, *, properties=None, event_times=None, deliv
     """As encode_messages, several entries: (their values, how many messages each has). Each has at most `messages_max`
     messages, and keys, properties and values of at most `bytes_max` bytes in all, or one message.
     """
-    cdef _Call call = _Call(values, keys, properties, event_times, deliver_at, sequences, producer, first_sequence)
-    cdef Py_ssize_t start = 0, stop
-    cdef list entries = [], counts = []
-    if messages_max < 1:
-        raise InvalidArgumentError(f"messages_max: expected at least 1, found {messages_max}")
-    while start < call.parts.count:
-        stop = call.cut(start, messages_max, bytes_max)
-        entries.append(call.encode(start, stop))
-        counts.append(stop - start)
-        start = stop
-    return entries, counts
+    cdef Messages messages = Messages(values, keys, properties=properties, event_times=event_times,
+                                      deliver_at=deliver_at, producer=producer)
+    return messages.entries(
+        sequences=sequences, first_sequence=first_sequence, messages_max=messages_max, bytes_max=bytes_max)
 
 
 def compress_entry(bytes entry not None, int codec, compress):

@@ -1,5 +1,5 @@
 # Entries that hold messages, as tables of borrowed pointers.
-from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
 from pyreplog._native.batch cimport RecordBatch
@@ -49,6 +49,7 @@ cdef class MessageTable:
     cdef int64_t end              # topic offset behind the last entry
     cdef int64_t entries_start    # entries and value bytes of the topic before the ledger
     cdef int64_t bytes_start
+    cdef int32_t partition        # of a partitioned topic; -1: nobody said
     cdef int unpack(self, MessageEntry *entry, decompress) except -1
 
 

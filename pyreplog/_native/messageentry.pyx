@@ -328,7 +328,7 @@ cdef MessageTable read_table(RecordBatch batch, int64_t offset, int64_t entries,
     cdef Fault fault
     cdef Py_ssize_t i, packed = 0, good
     table.batch, table.bodies, table.ledger, table.end = batch, [], -1, offset
-    table.entries_start, table.bytes_start = entries, size
+    table.entries_start, table.bytes_start, table.partition = entries, size, -1
     table.entries = <MessageEntry *>calloc(batch.count + 1, sizeof(MessageEntry))
     if table.entries == NULL:
         raise MemoryError

@@ -25,7 +25,8 @@ from pyreplog._native.messageentry cimport (
 )
 from pyreplog._native.murmur cimport murmur
 from pyreplog._native.parts cimport get_buffer
-from pyreplog._native.record cimport span
+from pyreplog._native.layout cimport LongHeader, RecordHead
+from pyreplog._native.record cimport span, stride_of
 from pyreplog._native import message
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 
@@ -262,6 +263,32 @@ cdef class MessageBatch:
     def bytes_before(self):
         """Value bytes of the topic before each entry."""
         return self.entry_column(BYTES_BEFORE)
+
+    @property
+    def ledger_start(self):
+        """(offset, entries, size): messages, entries and value bytes of the topic before the ledger."""
+        cdef const MessageEntry *entry = self.table.entries
+        if self.table.count == 0:
+            return self.table.end, self.table.entries_start, self.table.bytes_start
+        return (entry.first + entry.count - <int64_t>(<const LongHeader *>entry.record).ledger_messages,
+                self.table.entries_start, self.table.bytes_start)
+
+    @property
+    def partition(self):
+        """Which partition of a partitioned topic it comes from; -1: nobody said. Set by who delivers it, for all batches
+        and messages of the same entries."""
+        return self.table.partition
+
+    @partition.setter
+    def partition(self, int32_t partition):
+        self.table.partition = partition
+
+    def records(self):
+        """The entries as they were read, a list of memoryviews of whole records; each keeps all alive."""
+        cdef Py_ssize_t i
+        cdef const MessageEntry *entries = self.table.entries
+        return [span(self.table, entries[i].record, stride_of((<const RecordHead *>entries[i].record).length))
+                for i in range(self.table.count)]
 
     def values(self):
         """The values as a list of bytes (copies)."""

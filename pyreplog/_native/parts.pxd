@@ -14,12 +14,15 @@ cdef int refuse_part(const Part *part, int64_t room) except -1
 
 cdef class Parts:
     cdef Part *block              # all parts of the call
+    cdef Py_ssize_t block_bytes
     cdef Part *parts              # those of the values
     cdef bint front               # a control record's part stands before them
     cdef uint8_t *times           # attribute bytes made for event times
     cdef readonly Py_ssize_t count
+    cdef readonly int64_t value_bytes, key_bytes
     cdef int make_room(self, Py_ssize_t count, object control) except -1
     cdef void set_value(self, Py_ssize_t i, const uint8_t *value, Py_ssize_t length) noexcept nogil
+    cdef void set_key(self, Py_ssize_t i, const uint8_t *key, Py_ssize_t length) noexcept nogil
     cdef int make_times(self) except -1
     cdef void set_time(self, Py_ssize_t i, int64_t time) noexcept nogil
 

@@ -22,6 +22,10 @@ _Column: TypeAlias = tuple[ArrayLike, ReadableBuffer] | NDArray[np.uint8] | NDAr
 class Parts:
     @property
     def count(self) -> int: ...
+    @property
+    def key_bytes(self) -> int: ...
+    @property
+    def value_bytes(self) -> int: ...
 
 @final
 class Batch(Parts):

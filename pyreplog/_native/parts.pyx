@@ -8,10 +8,11 @@ from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyB
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.list cimport PyList_AsTuple
 from cpython.tuple cimport PyTuple_GET_ITEM
-from libc.stdint cimport INT64_MAX, INT64_MIN, uint16_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, uint8_t, uint16_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from pyreplog._native.blocks cimport give_block, take_block
 from pyreplog._native.layout cimport KEY_MAX, KIND_CONTROL, KIND_DATA, SHORT_HEADER, TAG_EVENT_TIME
 from pyreplog._native.record cimport part_length
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
@@ -66,17 +67,17 @@ cdef void write_event_attribute(uint8_t *out, int64_t time) noexcept nogil:
 
 
 cdef class Parts:
-    """Records of one call: borrowed pointers, and the objects that keep them valid."""
+    """Records of one call: borrowed pointers, and the objects that keep them valid. value_bytes, key_bytes: of all."""
 
     def __dealloc__(self):
-        free(self.block)
+        give_block(<uint8_t *>self.block, self.block_bytes)
         free(self.times)
 
     cdef int make_room(self, Py_ssize_t count, object control) except -1:
         """Room for `count` values, and for a control record in front of them unless `control` is None."""
         self.count = count
         self.front = control is not None
-        self.block = <Part *>malloc((count + self.front + 1) * sizeof(Part))
+        self.block = <Part *>take_block((count + self.front + 1) * sizeof(Part), &self.block_bytes)
         if self.block == NULL:
             raise MemoryError
         self.parts = self.block + self.front
@@ -92,6 +93,11 @@ cdef class Parts:
         part.attributes, part.attributes_length = NULL, 0
         part.event_time = INT64_MIN
         part.kind = KIND_DATA
+        self.value_bytes += length
+
+    cdef void set_key(self, Py_ssize_t i, const uint8_t *key, Py_ssize_t length) noexcept nogil:
+        self.parts[i].key, self.parts[i].key_length = key, length
+        self.key_bytes += length
 
     cdef int make_times(self) except -1:
         self.times = <uint8_t *>malloc(self.count * EVENT_ATTRIBUTE + 1)
@@ -131,7 +137,8 @@ cdef class Batch(Parts):
             check_count("keys", len(self.keys), self.count)
             for i in range(self.count):
                 if self.keys[i] is not None:
-                    self.borrow(self.keys[i], &self.parts[i].key, &self.parts[i].key_length, "key")
+                    self.borrow(self.keys[i], &p, &length, "key")
+                    self.set_key(i, p, length)
         if event_times is not None:
             self.take_times(as_tuple(event_times, "event_times"))
 
@@ -214,7 +221,7 @@ cdef class Columns(Parts):
                 raise InvalidArgumentError(
                     f"{what}: offsets of row {i} must ascend within {length} bytes, found {at[i]} to {at[i + 1]}")
             if keys:
-                self.parts[i].key, self.parts[i].key_length = bytes_start + at[i], at[i + 1] - at[i]
+                self.set_key(i, bytes_start + at[i], at[i + 1] - at[i])
             else:
                 self.set_value(i, bytes_start + at[i], at[i + 1] - at[i])
         return 0

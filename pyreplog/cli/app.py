@@ -12,10 +12,27 @@ import sys
 from collections.abc import Sequence
 
 from pyreplog import __version__
-from pyreplog.cli import backup, bench, bookie, cat, cluster, dump, fsck, ha, ingest, ledger, restore, stat, tail
+from pyreplog.cli import (
+    backup,
+    bench,
+    bookie,
+    cat,
+    cluster,
+    dump,
+    fsck,
+    ha,
+    ingest,
+    ledger,
+    restore,
+    stat,
+    subscription,
+    tail,
+    top,
+    topic,
+)
 from pyreplog.errors import ReplogError
 
-COMMANDS = (ingest, cat, tail, stat, fsck, bench, dump, backup, restore, ledger, cluster, bookie, ha)
+COMMANDS = (ingest, cat, tail, stat, fsck, bench, dump, backup, restore, ledger, cluster, bookie, ha, topic, subscription, top)
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141

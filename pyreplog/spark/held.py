@@ -11,11 +11,11 @@ from pyreplog.errors import NotALogError, TrimmedError
 from pyreplog.log.files import lock_range
 
 
-def hold(path: str, uuid: bytes, base: int, epoch: int) -> Segment:
+def hold(path: str, uuid: bytes, base: int, epoch: int | None = None) -> Segment:
     """Map the segment that the planner saw. Its writer may unlink the file meanwhile, and does not change it.
 
-    Errors: TrimmedError, the file is gone or is another segment's now; NotALogError, there is no such directory on
-    this host; CorruptionError, OSError.
+    epoch: None, any. Errors: TrimmedError, the file is gone or is another segment's now; NotALogError, there is no such
+    directory on this host; CorruptionError, OSError.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -35,6 +35,6 @@ def hold(path: str, uuid: bytes, base: int, epoch: int) -> Segment:
         os.close(fd)
         raise TrimmedError(f"{path} is being removed")
     segment = Segment(fd, path, writable=False)
-    if (segment.uuid, segment.base) != (uuid, base) or segment.epoch != epoch:
+    if (segment.uuid, segment.base) != (uuid, base) or epoch not in (None, segment.epoch):
         raise TrimmedError(f"{path} was replaced by another segment")
     return segment

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -14,6 +14,17 @@ from pyreplog.spark.offsets import EARLIEST, LATEST, Offsets
 
 Mode = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
 MODES: tuple[Mode, ...] = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
+
+ANY, ALL = "any", "all"
+"""Replicas: each entry once, or every copy there is."""
+
+_EXCLUSIVE = (
+    ("startingOffsets", "startingTimestamp", "subscription"),
+    ("endingOffsets", "endingTimestamp"),
+    ("topics", "topicsPattern", "ledgers"),
+    ("cluster", "path"),
+    ("cluster", "paths"),
+)
 
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30}
 _NUMBER_MAX = (1 << 63) - 1
@@ -24,14 +35,23 @@ _LEDGER_MAX = (1 << 62) - 1
 class ReadOptions:
     """Options of a batch read; `of` makes them from Spark's.
 
-    paths: directories or globs. starting_offsets, ending_offsets: half open. starting_time, ending_time: append times,
-    microseconds since the epoch, half open. ledgers: ranges of ledger ids, both ends included; None: all.
-    columns: None: the usual ones. max_partition_bytes: of log, at most in one task. min_partitions: at least so many
-    tasks. batch_rows, batch_bytes: what one Arrow batch holds at most (one record more, where that is larger).
+    paths: directories or globs. cluster: URL of a metadata store, in place of paths. secret: of its bookies; password:
+    of ledgers. replica: "any", "all", or a bookie. topics: names; topics_pattern: of names; None: ledgers are read.
+    subscription: whose backlog is read. starting_offsets, ending_offsets: half open. starting_time, ending_time: append
+    times, microseconds since the epoch, half open. ledgers: ranges of ledger ids, both ends included, ascending; None:
+    all. columns: None: the usual ones. max_partition_bytes: of log, at most in one task. min_partitions: at least so
+    many tasks. batch_rows, batch_bytes: what one Arrow batch holds at most (one record more, where that is larger).
     verify_checksum: None: when a value is read.
     """
 
-    paths: tuple[str, ...]
+    paths: tuple[str, ...] = ()
+    cluster: str | None = None
+    secret: bytes | None = field(default=None, repr=False)
+    password: bytes = field(default=b"", repr=False)
+    replica: str = ANY
+    topics: tuple[str, ...] | None = None
+    topics_pattern: re.Pattern[str] | None = None
+    subscription: str | None = None
     starting_offsets: Offsets = EARLIEST
     ending_offsets: Offsets = LATEST
     starting_time: int | None = None
@@ -59,20 +79,32 @@ class ReadOptions:
             raise ConfigError(f"unknown option {unknown[0]!r}; there are {known}")
         fields: dict[str, Any] = {}
         for key, text in given.items():
-            name, field, parse = _OPTIONS[key]
-            fields.setdefault(field, ())
+            name, target, parse = _OPTIONS[key]
             value = parse(name, text)
-            fields[field] = fields[field] + value if field == "paths" else value
-        if not fields.get("paths"):
+            fields[target] = fields.get(target, ()) + value if target == "paths" else value
+        if not fields.get("paths") and "cluster" not in fields:
             raise ConfigError("path: expected the directory of a log, found none; give it to load() or as an option")
         made = cls(**fields)
+        made._check_choices(given)
         made._check_ranges(given)
         return made
 
+    @property
+    def reads_topics(self) -> bool:
+        """Whether messages are wanted, not entries."""
+        return self.topics is not None or self.topics_pattern is not None
+
+    def _check_choices(self, given: Mapping[str, str]) -> None:
+        for names in _EXCLUSIVE:
+            found = [name for name in names if name.lower() in given]
+            if len(found) > 1:
+                raise ConfigError(f"{', '.join(found)}: expected at most one of them, found {len(found)}")
+        if self.subscription is not None and not self.reads_topics:
+            raise ConfigError("subscription: expected with topics or topicsPattern, found neither")
+        if self.reads_topics and self.replica != ANY:
+            raise ConfigError(f"replica: topics are read once, from any replica; expected any, found {self.replica!r}")
+
     def _check_ranges(self, given: Mapping[str, str]) -> None:
-        for which in ("starting", "ending"):
-            if {f"{which}offsets", f"{which}timestamp"} <= given.keys():
-                raise ConfigError(f"{which}Offsets, {which}Timestamp: expected at most one of them, found both")
         low, high = self.starting_time, self.ending_time
         if low is not None and high is not None and low > high:
             raise ConfigError(
@@ -142,14 +174,41 @@ def _names(name: str, text: str) -> tuple[str, ...]:
 
 
 def _ledgers(name: str, text: str) -> tuple[tuple[int, int], ...]:
-    ranges = []
+    ranges = list[tuple[int, int]]()
     for word in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,19})\s*(?:-\s*(\d{1,19})\s*)?", word)
         low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not low <= high <= _LEDGER_MAX:
             raise ConfigError(f"{name}: expected ledger ids or ranges of them, as in 7, 9-12, found {text!r}")
         ranges.append((low, high))
-    return tuple(sorted(ranges))
+    return merged(ranges)
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The same numbers in as few ranges as can be, ascending; both ends included."""
+    made = list[tuple[int, int]]()
+    for low, high in sorted(ranges):
+        if made and low <= made[-1][1] + 1:
+            made[-1] = made[-1][0], max(made[-1][1], high)
+        else:
+            made.append((low, high))
+    return tuple(made)
+
+
+def _pattern(name: str, text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(_text(name, text))
+    except re.error as error:
+        raise ConfigError(f"{name}: expected a regular expression, found {text!r}: {error}") from error
+
+
+def _bytes(name: str, text: str) -> bytes:
+    return text.encode()
+
+
+def _replica(name: str, text: str) -> str:
+    text = _text(name, text).strip()
+    return text.lower() if text.lower() in (ANY, ALL) else text
 
 
 def _mode(name: str, text: str) -> Mode:
@@ -161,10 +220,17 @@ def _mode(name: str, text: str) -> Mode:
 
 # name, field of ReadOptions, parser; by the name as Spark hands it over.
 _OPTIONS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
-    name.lower(): (name, field, parse)
-    for name, field, parse in (
+    name.lower(): (name, target, parse)
+    for name, target, parse in (
         ("path", "paths", _path),
         ("paths", "paths", _paths),
+        ("cluster", "cluster", _text),
+        ("secret", "secret", _bytes),
+        ("password", "password", _bytes),
+        ("replica", "replica", _replica),
+        ("topics", "topics", _names),
+        ("topicsPattern", "topics_pattern", _pattern),
+        ("subscription", "subscription", _text),
         ("startingOffsets", "starting_offsets", Offsets.starting),
         ("endingOffsets", "ending_offsets", Offsets.ending),
         ("startingTimestamp", "starting_time", _time),

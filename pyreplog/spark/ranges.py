@@ -19,30 +19,32 @@ from pyreplog.spark.held import hold
 from pyreplog.spark.logs import LogSnapshot, SegmentFile
 from pyreplog.spark.offsets import LAST, Partition
 from pyreplog.spark.options import ReadOptions
-from pyreplog.spark.slices import LogName, Slice, Wanted
-
-BARE = -1
-"""Partition of a log by itself."""
+from pyreplog.spark.slices import NO_PARTITION, LogName, Range, Slice, Wanted
 
 _NUMBER_MAX = (1 << 63) - 1
 
 
-def stretches(log: LogSnapshot, options: ReadOptions) -> list[tuple[Slice, int]]:
+def stretches(
+    log: LogSnapshot, options: ReadOptions, bookie: str | None = None, there: tuple[Range, ...] | None = None
+) -> list[tuple[Slice, int]]:
     """Slices, uncut, of all that is wanted of a log, and about how many bytes each is.
+
+    bookie: whose log it is. there: ranges of ledgers that are not deleted; None: nobody knows.
 
     Errors: TrimmedError, OutOfRangeError: an offset is not there, and that matters; ConfigError.
     """
-    name = LogName(str(log.directory), log.directory.name if log.numbered else None, log.uuid)
+    name = LogName(str(log.directory), log.directory.name if log.numbered else None, log.uuid, bookie)
     entries = _entries(log, name, options)
-    times = _times(options)
-    wanted = Wanted(entries, times, None if log.numbered else _ledgers(options))
+    times = times_of(options)
+    ledgers = _ledgers(options)
+    wanted = Wanted(entries, times, common(ledgers, there))
     if log.numbered and options.ledgers is not None:
         raise ConfigError(f"ledgers: {log.directory} is a log by itself and holds no ledgers")
     found = [segment for segment in log.segments if segment.until > HEADER_BYTES or segment.fault is not None]
     if log.numbered:
         found = _in_entries(log, found, entries)
         found = _in_times(log, found, times)
-    elif wanted.ledgers is not None:
+    elif ledgers is not None:
         found = [part for segment in found for part in _in_ledgers(log, segment, wanted)]
     return [(_slice(name, segment, wanted), segment.weight) for segment in found]
 
@@ -60,7 +62,7 @@ def _slice(name: LogName, segment: SegmentFile, wanted: Wanted) -> Slice:
 
 def partition_of(log: LogSnapshot) -> Partition:
     """As the log is named in startingOffsets and endingOffsets."""
-    return log.directory.name, BARE
+    return log.directory.name, NO_PARTITION
 
 
 def check_offsets(logs: list[LogSnapshot], options: ReadOptions) -> None:
@@ -82,34 +84,61 @@ def _entries(log: LogSnapshot, name: LogName, options: ReadOptions) -> tuple[int
         wanted = max(low, 0), _NUMBER_MAX if high == LAST else high
         return None if wanted == (0, _NUMBER_MAX) else wanted
     first, end = log.first_entry, log.ends.end_entry
-    if options.fail_on_data_loss:
-        _check_there(name, low, high, first, end)
-    if 0 <= high < low:
-        raise OutOfRangeError(f"{name.directory}: startingOffsets {low} lies behind endingOffsets {high}")
-    wanted = min(max(low, first), end), end if high == LAST else min(high, end)
+    wanted = bounded(name.directory, low, high, first, end, lenient=not options.fail_on_data_loss)
     return None if wanted == (first, end) else wanted
 
 
-def _check_there(name: LogName, low: int, high: int, first: int, end: int) -> None:
+def bounded(what: str, low: int, high: int, first: int, end: int, *, lenient: bool) -> Range:
+    """The offsets that are wanted of those there are, from `first` to before `end`. low, high: as asked for.
+
+    Errors: TrimmedError, OutOfRangeError: an offset is not there; lenient: then as much is wanted as there is.
+    """
+    if not lenient:
+        _check_there(what, low, high, first, end)
+    if 0 <= high < low:
+        raise OutOfRangeError(f"{what}: startingOffsets {low} lies behind endingOffsets {high}")
+    return min(max(low, first), end), end if high == LAST else max(min(high, end), first)
+
+
+def _check_there(what: str, low: int, high: int, first: int, end: int) -> None:
     if 0 <= low < first:
         raise TrimmedError(
-            f"{name.directory}: offset {low} was removed, the log begins at {first}; "
+            f"{what}: offset {low} was removed, the log begins at {first}; "
             "set failOnDataLoss to false to read what there is"
         )
     for option, offset in (("startingOffsets", low), ("endingOffsets", high)):
         if offset > end:
-            raise OutOfRangeError(f"{name.directory}: {option} {offset}, but the log ends at {end}")
+            raise OutOfRangeError(f"{what}: {option} {offset}, but the log ends at {end}")
 
 
-def _times(options: ReadOptions) -> tuple[int, int] | None:
+def times_of(options: ReadOptions) -> tuple[int, int] | None:
     if options.starting_time is None and options.ending_time is None:
         return None
     low = -_NUMBER_MAX if options.starting_time is None else options.starting_time
     return low, _NUMBER_MAX if options.ending_time is None else options.ending_time
 
 
-def _ledgers(options: ReadOptions) -> tuple[tuple[int, int], ...] | None:
+def _ledgers(options: ReadOptions) -> tuple[Range, ...] | None:
     return None if options.ledgers is None else tuple((low, high + 1) for low, high in options.ledgers)
+
+
+def common(some: tuple[Range, ...] | None, others: tuple[Range, ...] | None) -> tuple[Range, ...] | None:
+    """What lies in both; None: everything."""
+    if some is None or others is None:
+        return some if others is None else others
+    found, i, j = list[Range](), 0, 0
+    while i < len(some) and j < len(others):
+        low, stop = max(some[i][0], others[j][0]), min(some[i][1], others[j][1])
+        if low < stop:
+            found.append((low, stop))
+        i, j = (i + 1, j) if some[i][1] < others[j][1] else (i, j + 1)
+    return tuple(found)
+
+
+def is_among(number: int, ranges: tuple[Range, ...]) -> bool:
+    """Whether one of them holds it."""
+    at = bisect.bisect_right(ranges, number, key=lambda one: one[0]) - 1
+    return at >= 0 and number < ranges[at][1]
 
 
 # ---- by order: entries, and the times of a log by itself -------------------------------------------------------
@@ -231,7 +260,7 @@ def _places(directory: Path, segment: Segment, wanted: Wanted) -> list[tuple[int
     low, high = wanted.entries if wanted.entries is not None else (0, _NUMBER_MAX)
     found = []
     for ledger in index.ledgers()["ledger"].tolist():
-        if any(first <= ledger < stop for first, stop in wanted.ledgers or ()):
+        if is_among(ledger, wanted.ledgers or ()):
             _, offsets = index.entries(ledger, low, high)
             if len(offsets):
                 found.append((int(offsets.min()), int(offsets.max())))

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from pyreplog._native.arrowcolumns import walk
@@ -61,7 +62,7 @@ class Scan:
                 continue
             wanted = select(found, part.wanted)
             if len(wanted):
-                yield arrow_batch(wanted, self._schema, part)
+                yield arrow_batch(wanted, self._schema, part.whence)
 
     # ---- records, and what lies between them ----------------------------------------------------------------
 
@@ -128,7 +129,7 @@ class Scan:
     ) -> Iterator[pa.RecordBatch]:
         logger.warning("%d bytes that are no records are passed over: %s", length, error)
         if self._options.mode == "PERMISSIVE":
-            yield corrupt_row(self._schema, part, position, raw)
+            yield corrupt_row(self._schema, part.whence, raw, position=position)
 
 
 def select(batch: RecordBatch, wanted: Wanted) -> RecordBatch:
@@ -140,8 +141,5 @@ def select(batch: RecordBatch, wanted: Wanted) -> RecordBatch:
         if bounds is not None:
             keep &= (column >= bounds[0]) & (column < bounds[1])
     if wanted.ledgers is not None:
-        chosen = ~keep & keep
-        for low, stop in wanted.ledgers:
-            chosen |= (batch.ledger >= low) & (batch.ledger < stop)
-        keep &= chosen
+        keep &= np.searchsorted(np.array(wanted.ledgers, np.int64).ravel(), batch.ledger, side="right") % 2 == 1
     return batch if keep.all() else batch.select(keep.nonzero()[0])

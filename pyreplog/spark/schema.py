@@ -27,6 +27,7 @@ METADATA = (
     Column("size", "int"), Column("ledgerId", "bigint"), Column("entryId", "bigint"), Column("segment", "string"),
     Column("position", "bigint"), Column("producerName", "string"), Column("sequenceId", "bigint"),
     Column("publishTime", "timestamp"), Column("eventTime", "timestamp"), Column("crcOk", "boolean"),
+    Column("bookie", "string"),
 )  # fmt: skip
 
 NEED_CRC = {"value", "crcOk"}

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pyreplog.errors import CorruptionError
+
+NO_PARTITION = -1
+"""Of what is no partition of a topic."""
 
 Range = tuple[int, int]
 """From the first number to before the second."""
@@ -16,7 +20,7 @@ class Wanted:
     """Which records of a slice are wanted; None: all.
 
     entries: numbers (of a bookie's log: in their ledgers). times: of appending, microseconds since the epoch. ledgers:
-    any of these ranges of ids.
+    any of these ranges of ids, which ascend and have no number twice.
     """
 
     entries: Range | None = None
@@ -27,13 +31,24 @@ class Wanted:
 ALL = Wanted()
 
 
+class Whence(NamedTuple):
+    """What all rows of a slice have in common. topic: None for entries of ledgers. segment: the name of its file; None:
+    it does not matter where the rows lie. bookie: whose copies they are."""
+
+    topic: str | None = None
+    partition: int = NO_PARTITION
+    segment: str | None = None
+    bookie: str | None = None
+
+
 @dataclass(frozen=True)
 class LogName:
-    """The log that a slice is of. topic: None for a bookie's."""
+    """The log that a slice is of. topic: None for a bookie's. bookie: its id."""
 
     directory: str
     topic: str | None
     uuid: bytes
+    bookie: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,9 +74,8 @@ class Slice:
         return self.until - self.start
 
     @property
-    def file(self) -> str:
-        """The segment's name."""
-        return Path(self.path).name
+    def whence(self) -> Whence:
+        return Whence(self.log.topic, NO_PARTITION, Path(self.path).name, self.log.bookie)
 
     def corruption(self) -> CorruptionError:
         """The fault as an exception."""

@@ -24,6 +24,8 @@ VERSION = 1
 RESERVE_BYTES = 4096
 """Are left free by every change that adds a ledger: closing and trimming always fit."""
 
+ROW_BYTES = 256
+
 _INT_MAX = (1 << 63) - 1
 
 
@@ -139,12 +141,13 @@ class Chain:
         if self.open_ledger is not None:
             raise InvalidMetadataError(f"ledger {self.ledgers[-1].ledger} has no end yet: {ledger} cannot follow it")
         made = dataclasses.replace(self, ledgers=(*self.ledgers, ChainLedger(ledger, self.end, max(created_us, 1))))
-        made.check_room()
+        made.check_room(0)
         return made
 
-    def check_room(self) -> None:
-        """TopicFullError: there are so many ledgers that another one would not fit."""
-        if len(self.encode()) > VALUE_MAX - RESERVE_BYTES:
+    def check_room(self, more: int = ROW_BYTES) -> None:
+        """TopicFullError: there are so many ledgers that `more` bytes do not fit; another one needs no more than
+        ROW_BYTES, together with the counts of the one before."""
+        if len(self.encode()) + more > VALUE_MAX - RESERVE_BYTES:
             raise TopicFullError(self.topic, f"{len(self.ledgers)} ledgers are all that its metadata can hold")
 
     def trimmed(self, offset: int) -> Self:

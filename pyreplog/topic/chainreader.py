@@ -16,7 +16,7 @@ from pyreplog.errors import OutOfRangeError, ReplogError, TrimmedError
 from pyreplog.topic.chain import Chain, ChainLedger
 from pyreplog.topic.compression import decompress
 from pyreplog.topic.entryreader import EntryReader
-from pyreplog.topic.locating import OffsetSearch, TimeSearch
+from pyreplog.topic.locating import FirstSearch, OffsetSearch
 from pyreplog.topic.place import EntryPlace, Total
 
 HINTS_MAX = 256
@@ -143,17 +143,28 @@ class ChainReader:
 
     def offset_at_time(self, time_us: int) -> Ack[int]:
         """Of the first message of the first entry appended then or later; the end of the topic, if there is none."""
-        done: Ack[int] = Ack()
         view = self._view()
         item = next((one for one in view.chain.ledgers if not 0 < one.closed_us < time_us), None)
+        begins = item is not None and item.created_us >= time_us
+        return self._first(item, begins, lambda _, at_us: at_us >= time_us)
+
+    def offset_at_size(self, size: int) -> Ack[int]:
+        """Of the first message of the first entry that so many bytes of the topic, or more, lie before; else its end."""
+        item = next((one for one in self._view().chain.ledgers if not one.is_closed or one.end.size >= size), None)
+        begins = item is not None and item.start.size >= size
+        return self._first(item, begins, lambda place, _: place.bytes_before >= size)
+
+    def _first(self, item: ChainLedger | None, begins: bool, is_behind: Callable[[EntryPlace, int], bool]) -> Ack[int]:
+        """Offset of the first entry of a ledger that is behind a point; the ledger may begin behind it."""
+        done: Ack[int] = Ack()
+        view = self._view()
         stretch = None if item is None else _bounded(item, view)
         if stretch is None or not stretch.entries:
             done.complete(view.end.offset)
-        elif stretch.item.created_us >= time_us:
+        elif begins:
             done.complete(stretch.item.start.offset)
         else:
-            end = stretch.end.offset
-            search = TimeSearch(time_us, stretch.entries)
+            end, search = stretch.end.offset, FirstSearch(stretch.entries, is_behind)
             self._hunt(stretch, search, lambda found: done.complete(end if found is None else found.first), done.fail)
         return done
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from pyreplog.ledger import cluster as ledgers
+from pyreplog.ledger.driver import check_may_wait
 from pyreplog.metrics import Metric
 from pyreplog.topic.topic import Topic
 from pyreplog.topic.topics import Topics
@@ -49,8 +50,10 @@ class Cluster(ledgers.Cluster):
         found = super().metrics()
         return found if self._topics is None else [*found, *self._topics.metrics()]
 
-    def _let_go(self) -> None:
+    def close(self) -> None:
+        """As of ledgers; the topics before them, as their own `close` does."""
+        check_may_wait()
         with ExitStack() as rest:
-            rest.callback(super()._let_go)
+            rest.callback(super().close)
             if self._topics is not None:
                 rest.callback(self._topics.close)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, TypeVar, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,44 +16,14 @@ from pyreplog.ack import Ack, as_timeout
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError, WrongTypeError
 from pyreplog.handles import Handle
 from pyreplog.topic.positions import Start
+from pyreplog.topic.source import Delivery, Source
 
 ACKS_TOGETHER = 1000
 ACKS_WAIT_S = 0.1
 QUEUE = 10_000
 
-T = TypeVar("T")
 What = Message | MessageBatch | int | Iterable[Message | int]
 """One message, a batch of them, an offset, or several."""
-
-
-class Delivery(NamedTuple):
-    """Messages for one consumer. redelivered: by offset, how often those that were delivered before were."""
-
-    batch: MessageBatch
-    redelivered: Mapping[int, int]
-
-
-class Source(Protocol):
-    """The subscription of a consumer, here or behind a connection. Calls come from any thread; none waits."""
-
-    def flow(self, consumer: int, messages: int) -> None:
-        """It has room for so many more."""
-        ...
-
-    def acknowledge(self, consumer: int, offsets: NDArray[np.int64]) -> None: ...
-    def acknowledge_range(self, consumer: int, start: int, end: int) -> None: ...
-    def acknowledge_cumulative(self, consumer: int, end: int) -> Ack[None]: ...
-    def nack(self, consumer: int, offsets: NDArray[np.int64], delay_us: int | None) -> None: ...
-    def redeliver(self, consumer: int) -> None: ...
-    def seek(self, start: Start) -> Ack[int]: ...
-    def flush(self) -> Ack[None]: ...
-    def detach(self, consumer: int) -> None: ...
-
-    def wait(self, ack: Ack[T], timeout: float | None = None) -> T:
-        """As `ledger.driver.Surroundings.wait`."""
-        ...
-
-    def wake_after(self, seconds: float, call: Callable[[], None]) -> object: ...
 
 
 class Consumer(Handle):

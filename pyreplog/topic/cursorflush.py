@@ -186,7 +186,7 @@ class Flusher:
         home.naming += 1  # for the time being
         try:
             ids = home.handle.submit_batch(pages.finish())
-        except ReplogError as error:
+        except Exception as error:
             ids = Ack()
             ids.fail(error)
         ids.add_done_callback(lambda ids: self.post(partial(self._landed, home, taken, ids)))

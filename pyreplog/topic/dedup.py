@@ -93,6 +93,9 @@ class Producers:
     is new; never those that have something on its way.
     """
 
+    is_last_word = True
+    """What is new is decided here, and nowhere else."""
+
     def __init__(self, *, producers_max: int = PRODUCERS_MAX) -> None:
         self._producers_max = producers_max
         self._producers: OrderedDict[bytes, _Producer] = OrderedDict()  # who was active last is last

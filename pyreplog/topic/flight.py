@@ -9,14 +9,13 @@ from typing import NamedTuple, Protocol
 import numpy
 from numpy.typing import NDArray
 
-from pyreplog._native.messageencoder import compress_entry
+from pyreplog._native.messageencoder import Messages, compress_entry
 from pyreplog.ack import Ack, Outcome
 from pyreplog.errors import RecordTooLargeError
 from pyreplog.topic.batcher import Group
 from pyreplog.topic.compression import codec_number, compressor
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.dedup import Sequences
-from pyreplog.topic.outgoing import Outgoing
 
 ENTRY_OVERHEAD = 512
 """What an entry of one message, with its record, has at most beside the producer's name, keys, properties, values."""
@@ -129,11 +128,11 @@ class Whole:
 
     is_gathered = False
 
-    def __init__(self, producer: bytes, batch: Outgoing, sequences: Sequences | None, ack: Ack[range]) -> None:
+    def __init__(self, producer: bytes, batch: Messages, sequences: Sequences | None, ack: Ack[range]) -> None:
         self.producer, self.batch, self.sequences, self.ack = producer, batch, sequences, ack
         self.entries: list[bytes] = []
         self.counts: list[int] = []
-        self.messages = self.messages_given = batch.messages
+        self.messages = self.messages_given = batch.count
         self.size = batch.size
         self.is_ready = False
         self.failure: Exception | None = None
@@ -146,17 +145,16 @@ class Whole:
         self.messages = int(new.sum())
 
     def encode(self, encoder: Encoder) -> None:
-        self.entries, self.counts = [], []
-        for start, stop in self._runs:
-            whole = stop - start == self.batch.messages
-            batch = self.batch if whole else self.batch.cut(start, stop)
-            sequences = self.sequences if whole or self.sequences is None else self.sequences[start:stop]
-            entries, counts = batch.encode(
-                self.producer, sequences, messages_max=encoder.messages_max, bytes_max=encoder.bytes_max
-            )
-            encoder.check_size(max(map(len, entries)) - len(self.producer))
-            self.entries += encoder.finish(entries)
-            self.counts += counts
+        numbers = self.sequences
+        entries, self.counts = self.batch.entries(
+            self._runs,
+            sequences=None if isinstance(numbers, range) else numbers,
+            first_sequence=numbers.start if isinstance(numbers, range) else -1,
+            messages_max=encoder.messages_max,
+            bytes_max=encoder.bytes_max,
+        )
+        encoder.check_size(max(map(len, entries)) - len(self.producer))
+        self.entries = encoder.finish(entries)
 
     def shares(self) -> Iterator[Share]:
         if self.producer and self.sequences is not None:
@@ -164,5 +162,13 @@ class Whole:
                 yield self.producer, self.sequences[start:stop]
 
     def outcomes(self, offsets: range, error: BaseException | None) -> list[Outcome]:
-        self.ack.expect(offsets)
+        self.ack.expect(stored_of(offsets))
         return [(self.ack, error)]
+
+
+def stored_of(offsets: Sequence[int]) -> range:
+    """Offsets of what is stored, of messages whose sink dropped some as duplicates: it gives -1 for those."""
+    if isinstance(offsets, range):
+        return offsets
+    stored = [offset for offset in offsets if offset >= 0]
+    return range(stored[0], stored[-1] + 1) if stored else range(0)

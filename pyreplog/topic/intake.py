@@ -9,9 +9,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pyreplog.ack import Ack, Outcome, settle_all
 from pyreplog.clock import Clock
+from pyreplog.errors import SequenceError
 from pyreplog.topic.batcher import Batcher, Single
 from pyreplog.topic.dedup import Producers, Verdict
-from pyreplog.topic.flight import Encoder, Flight, Gathered, Whole
+from pyreplog.topic.flight import Encoder, Flight, Gathered, Whole, stored_of
+from pyreplog.topic.forwarded import Forwarded
 from pyreplog.topic.outbox import Outbox, Sink
 from pyreplog.topic.sequences import check_sequence
 from pyreplog.topic.window import Window
@@ -45,7 +47,7 @@ class Entrant(NamedTuple):
     """What a producer wants published; b"": nobody in particular."""
 
     producer: bytes
-    what: Single | Whole
+    what: Single | Whole | Forwarded
 
 
 @dataclass
@@ -90,6 +92,11 @@ class Intake:
         with self._lock:
             return -1 if self._producers is None else self._producers.last_sequence(producer)
 
+    def last_given(self, producer: bytes) -> int:
+        """As last_sequence, with those on their way."""
+        with self._lock:
+            return -1 if self._producers is None else self._producers.next_sequence(producer) - 1
+
     def snapshot(self) -> tuple[int, bytes] | None:
         """Of the producers, see `Producers.snapshot`, and the offset it reaches to; None: none are known."""
         with self._lock:
@@ -123,8 +130,10 @@ class Intake:
         """Give it its place among all others, unless it is a duplicate or in doubt."""
         if isinstance(entrant.what, Single):
             self._admit_single(entrant, entrant.what, work)
-        else:
+        elif isinstance(entrant.what, Whole):
             self._admit_whole(entrant, entrant.what, work)
+        else:
+            self._admit_forwarded(entrant, entrant.what, work)
 
     def _admit_single(self, entrant: Entrant, single: Single, work: _Work) -> None:
         name, producers = entrant.producer, self._producers
@@ -166,9 +175,38 @@ class Intake:
                 whole.keep(new)
             for _, numbers in whole.shares():
                 producers.push(name, numbers)
+        self._send(whole, work)
+
+    def _admit_forwarded(self, entrant: Entrant, forwarded: Forwarded, work: _Work) -> None:
+        producers = self._producers
+        if producers is not None:
+            masks = []
+            for part in forwarded.numbered:
+                assert part.sequences is not None
+                new = producers.sift(part.producer, part.sequences)
+                if new is None:
+                    producers.wait(part.producer, entrant)
+                    return
+                masks.append(new)
+            try:
+                forwarded.keep(masks)
+            except SequenceError as error:
+                self.window.leave(forwarded.size, forwarded.messages_given)
+                work.outcomes.append((forwarded.ack, error))
+                return
+            if not forwarded.messages:
+                forwarded.ack.expect(range(0))
+                self._drop(entrant, forwarded.messages_given, work)
+                return
+            self.counts.duplicates += forwarded.messages_given - forwarded.messages
+            for name, numbers in forwarded.shares():
+                producers.push(name, numbers)
+        self._send(forwarded, work)
+
+    def _send(self, flight: Whole | Forwarded, work: _Work) -> None:
         self._take(work)  # what was published before comes before
-        self._outbox.enter(whole)
-        work.flights.append(whole)
+        self._outbox.enter(flight)
+        work.flights.append(flight)
 
     def _drop(self, entrant: Entrant, duplicates: int, work: _Work) -> None:
         self.counts.duplicates += duplicates
@@ -201,6 +239,7 @@ class Intake:
         """What waited for it goes next; its callers are told."""
         with uninterrupted:
             work = _Work()
+            is_known = is_known or (self._producers is not None and not self._producers.is_last_word)
             is_over = self._producers is not None and not is_known  # only what is stored can tell what is new
             with self._lock:
                 work.outcomes += flight.outcomes(offsets, error)
@@ -231,8 +270,10 @@ class Intake:
         if error is not None:
             self.counts.errors += flight.messages
             return
-        self._end = offsets.stop
-        self.counts.messages += flight.messages
+        stored = stored_of(offsets)
+        self._end = stored.stop
+        self.counts.messages += len(stored)
+        self.counts.duplicates += len(offsets) - len(stored)
         self.counts.entries += len(flight.entries)
         self.counts.bytes += sum(map(len, flight.entries))
 

@@ -1,6 +1,8 @@
-"""Which entry of a ledger holds a message, or was the first behind a moment: what to look at next. Pure."""
+"""Which entry of a ledger holds a message, or is the first behind a point: what to look at next. Pure."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from pyreplog.topic.place import EntryPlace
 
@@ -41,20 +43,20 @@ class OffsetSearch:
             self.found = place
 
 
-class TimeSearch:
-    """The first entry that was appended at `time_us` or later; append times do not go back in a ledger."""
+class FirstSearch:
+    """The first entry for which `is_behind(place, append time)`; once it holds it does for all that follow."""
 
-    def __init__(self, time_us: int, entries: int) -> None:
-        self._time_us = time_us
+    def __init__(self, entries: int, is_behind: Callable[[EntryPlace, int], bool]) -> None:
+        self._is_behind = is_behind
         self._low, self._high = 0, entries
         self.found: EntryPlace | None = None
-        """The best so far; None in the end: all entries are older."""
+        """The best so far; None in the end: there is none."""
 
     def next(self) -> int | None:
         return (self._low + self._high) // 2 if self._low < self._high else None
 
     def saw(self, place: EntryPlace, time_us: int) -> None:
-        if time_us >= self._time_us:
+        if self._is_behind(place, time_us):
             self._high, self.found = place.entry, place
         else:
             self._low = place.entry + 1

@@ -133,7 +133,7 @@ class ManagedLedger(Handle):
         return max(self._writer.window.bytes, 0 if ledger is None else ledger.pending_bytes)
 
     def stats(self) -> ManagedLedgerStats:
-        chain, end = self._view
+        chain, end = self._store.chain, self._view.end
         ledger = self._writer.ledger
         return ManagedLedgerStats(
             name=self.name, epoch=chain.epoch, owner=chain.owner, state=self._writer.state, start=chain.start, end=end,
@@ -213,6 +213,12 @@ class ManagedLedger(Handle):
         confirmed end if there is none. Errors as read."""
         self._check()
         return self._reader.offset_at_time(time_us)
+
+    def offset_at_size(self, size: int) -> Ack[int]:
+        """Offset of the first message of the first entry that `size` bytes of the topic (see `Total`), or more, lie
+        before; the confirmed end if there is none. Errors as read."""
+        self._check()
+        return self._reader.offset_at_size(size)
 
     # ---- housekeeping ---------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
+from pyreplog._native.messageencoder import Messages
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.errors import WindowFullError
@@ -15,10 +16,10 @@ from pyreplog.topic.batcher import Single
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.dedup import Producers
 from pyreplog.topic.flight import Encoder, Whole
+from pyreplog.topic.forwarded import Forwarded
 from pyreplog.topic.intake import Around, Counts, Entrant, Intake
 from pyreplog.topic.names import check_name
 from pyreplog.topic.outbox import Sink
-from pyreplog.topic.outgoing import Outgoing
 from pyreplog.topic.sequences import check_sequence, check_sequences
 from pyreplog.topic.window import Window
 
@@ -174,10 +175,12 @@ class Publisher:
         """As publish_batch, without waiting: the Ack gives the offsets. They follow those of what the same producer
         submitted before. Errors: as publish; all that are known now are raised here."""
         name = _name(producer)
-        batch = Outgoing.of(values, keys, properties, event_times, deliver_at)
-        numbers = None if sequences is None else check_sequences(self.topic, sequences, batch.messages)
+        batch = Messages(
+            values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, producer=name
+        )
+        numbers = None if sequences is None else check_sequences(self.topic, sequences, batch.count)
         ack: Ack[range] = Ack()
-        if not batch.messages:
+        if not batch.count:
             ack.complete(range(0))
             return ack
         self._make_room()
@@ -186,6 +189,16 @@ class Publisher:
         if whole.failure is not None:
             raise whole.failure
         return ack
+
+    def forward(self, forwarded: Forwarded) -> Ack[range]:
+        """Publish what another process has encoded, in the order of the calls; it does not wait: see `room`. Errors: as
+        submit_batch."""
+        self._intake.enter(Entrant(b"", forwarded))
+        return forwarded.ack
+
+    def last_given(self, producer: str) -> int:
+        """As last_sequence, with those that are on their way."""
+        return self._intake.last_given(_name(producer))
 
     def last_sequence(self, producer: str) -> int:
         """The highest number of a producer that is stored; -1: none, or the topic does not deduplicate."""

@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import mmh3
 import numpy
 
+from pyreplog._native.spread import hash_column, hash_keys
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import NDArray
 
+    from pyreplog._native.parts import _Column
+
 PARTITIONS_MAX = 1 << 16
 _POSITIVE = 0x7FFFFFFF
 _SUFFIX = "-partition-"
+_PARTITION = re.compile(rf"(.+){_SUFFIX}(0|[1-9]\d{{0,4}})", re.DOTALL | re.ASCII)
 
 
 def partition_name(topic: str, partition: int) -> str:
     """Name of the topic that is a partition."""
     return f"{topic}{_SUFFIX}{partition}"
+
+
+def partition_of(name: str) -> tuple[str, int] | None:
+    """(topic, partition) of a name that `partition_name` may have made; None: of no other."""
+    found = _PARTITION.fullmatch(name)
+    return None if found is None else (found[1], int(found[2]))
 
 
 def key_hash(key: ReadableBuffer) -> int:
@@ -54,23 +65,21 @@ class Router:
 
     def split(self, keys: Iterable[ReadableBuffer | None]) -> list[NDArray[numpy.int64]]:
         """Of each partition: which rows of a batch go there, ascending. All that have no key go to the same one."""
-        keyless = -1
-        chosen: list[int] = []
-        for key in keys:
-            if key is not None:
-                chosen.append(key_hash(key) % self.partitions)
-                continue
-            if keyless < 0:
-                keyless = self._next()
-            chosen.append(keyless)
-        return self._group(numpy.array(chosen, numpy.int64))
+        hashes, keyed = hash_keys(keys)
+        chosen = self._chosen(hashes)
+        if not keyed.all():
+            chosen[~keyed] = self._next()
+        return self._group(chosen)
 
-    def split_hashes(self, hashes: NDArray[numpy.uint32]) -> list[NDArray[numpy.int64]]:
-        """As `split`, of rows that all have keys, of these murmur3 hashes (32 bits, seed 0)."""
-        return self._group((hashes & numpy.uint32(_POSITIVE)).astype(numpy.int64) % self.partitions)
+    def split_column(self, keys: _Column) -> list[NDArray[numpy.int64]]:
+        """As `split`, of keys as a column: (offsets, data), a numpy or an Arrow array."""
+        return self._group(self._chosen(hash_column(keys)))
 
     def _next(self) -> int:
         return next(self._turns) % self.partitions
+
+    def _chosen(self, hashes: NDArray[numpy.uint32]) -> NDArray[numpy.int64]:
+        return (hashes & numpy.uint32(_POSITIVE)).astype(numpy.int64) % self.partitions
 
     def _group(self, chosen: NDArray[numpy.int64]) -> list[NDArray[numpy.int64]]:
         rows = numpy.argsort(chosen, kind="stable")

@@ -10,10 +10,12 @@ from pyreplog.topic.cursor import Cursor
 
 
 class StoredCursor:
-    """lost: called when nothing more can be stored."""
+    """lost: called when nothing more can be stored; more: when one record could not hold all that has changed."""
 
-    def __init__(self, cursor: Cursor, lock: Lock, lost: Callable[[ReplogError], object]) -> None:
-        self._cursor, self._lock, self._lost = cursor, lock, lost
+    def __init__(
+        self, cursor: Cursor, lock: Lock, lost: Callable[[ReplogError], object], more: Callable[[], object]
+    ) -> None:
+        self._cursor, self._lock, self._lost, self._more = cursor, lock, lost, more
         self.records = 0
         """That are known to be stored."""
 
@@ -29,6 +31,9 @@ class StoredCursor:
         self.records += 1
         with self._lock:
             self._cursor.persisted(sequence)
+            has_more = self._cursor.has_changes
+        if has_more:
+            self._more()
 
     def lost(self, error: ReplogError) -> None:
         self._lost(error)

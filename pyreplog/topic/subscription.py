@@ -1,49 +1,36 @@
-"""One subscription of a topic that this process owns: its cursor, who gets what, and the consumers. Drives the
-dispatcher: brings it events, one at a time, and carries out the effects it answers with."""
+"""One subscription of a topic that this process owns: its cursor, its consumers, and what people do with it."""
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.messages import MessageBatch
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock
-from pyreplog.errors import ClosedError, ReplogError, TopicFencedError, TrimmedError
-from pyreplog.ledger.driver import Surroundings, Timer
+from pyreplog.errors import ReplogError
+from pyreplog.ledger.driver import Surroundings
 from pyreplog.topic.config import SubscriptionConfig
-from pyreplog.topic.consumer import Consumer, Delivery
 from pyreplog.topic.cursor import Cursor
 from pyreplog.topic.cursorslot import CursorSlot
 from pyreplog.topic.dispatch.dispatcher import Dispatcher
-from pyreplog.topic.dispatch.effects import Became, DeadLetter, Deliver, Dirty, Effect, Locate, Read, Wake
+from pyreplog.topic.dispatch.effects import Became, DeadLetter, Deliver, Effect
+from pyreplog.topic.dispatchdriver import Discard, DispatchDriver
 from pyreplog.topic.managedledger import ManagedLedger
 from pyreplog.topic.place import EntryPlace, Total
 from pyreplog.topic.positions import Start, done_ack, position, then
+from pyreplog.topic.source import Delivery, Receiver
 from pyreplog.topic.storedcursor import StoredCursor
 from pyreplog.topic.subscriptioncounts import Counts
-from pyreplog.topic.turns import Events
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Step = Callable[[int], list[Effect]]
-"""Something done with the dispatcher, at a time."""
-
 NOBODY = -1
 """Acknowledges for no consumer."""
-
-
-class Discard(NamedTuple):
-    """These consumers drop what they have not handed out: it comes again, or not at all."""
-
-    consumers: tuple[int, ...]
 
 
 class Subscription:
@@ -77,127 +64,46 @@ class Subscription:
         self._dispatcher = Dispatcher(
             cursor, settings, topic=managed.name, start=managed.start.offset, end=managed.end.offset
         )
-        self._lock = threading.Lock()  # of cursor and dispatcher
-        self.source = StoredCursor(cursor, self._lock, self.fail)
+        self._driver = DispatchDriver(name, managed, cursor, self._dispatcher, self, around, clock)
+        self._lock, self._do = self._driver.lock, self._driver.do
+        self.source = StoredCursor(cursor, self._lock, self.fail, self.dirty)
         self._oldest = (-1, 0)  # offset and append time of the message at the mark
-        self._effects: deque[Effect | Discard] = deque()
-        self._events = Events()
-        self._consumers: dict[int, Consumer] = {}
+        self._consumers: dict[int, Receiver] = {}
         self._next_id = 0
-        self._wake: tuple[int, Timer] | None = None
         self._failed: ReplogError | None = None
 
-    # ---- steps ----------------------------------------------------------------------------------------------
+    # ---- effects --------------------------------------------------------------------------------------------
 
-    def _do(self, step: Step, *first: Discard) -> None:
-        """What the step raises is raised here; its effects are carried out after those of earlier ones."""
-        with self._lock:
-            self._effects.extend(first)
-            self._effects.extend(step(self._clock.now_us()))
-        self._events.post(self._carry_out)
-
-    def _carry_out(self) -> None:
-        while self._effects:
-            effect = self._effects.popleft()
-            if isinstance(effect, Deliver):
-                self._deliver(effect)
-            elif isinstance(effect, Read):
-                self._read(effect)
-            elif isinstance(effect, Dirty):
-                if self.slot is not None:
-                    self.slot.dirty()
-            elif isinstance(effect, Wake):
-                self._wake_at(effect.at_us)
-            elif isinstance(effect, Locate):
-                self._locate(effect)
-            elif isinstance(effect, Became):
-                self._became(effect)
-            elif isinstance(effect, DeadLetter):
-                self._bury(effect)
-            else:
-                for consumer in effect.consumers:
-                    self._tell(consumer, Consumer.discard)
-
-    def _tell(self, consumer: int, call: Callable[[Consumer], None]) -> None:
+    def _tell(self, consumer: int, call: Callable[[Receiver], None]) -> None:
         there = self._consumers.get(consumer)
         if there is not None:
             call(there)
 
-    def _deliver(self, effect: Deliver) -> None:
+    def deliver(self, effect: Deliver) -> None:
+        """For the driver, as the following."""
         self.counts.deliver(effect.batch, effect.redelivered, self._clock.now_us())
         self._tell(effect.consumer, lambda there: there.deliver(Delivery(effect.batch, effect.redelivered)))
 
-    def _became(self, effect: Became) -> None:
+    def became(self, effect: Became) -> None:
         if not effect.active:
-            self._tell(effect.consumer, Consumer.discard)
+            self._tell(effect.consumer, lambda there: there.discard())
         self._tell(effect.consumer, lambda there: there.became(effect.active))
 
-    def _read(self, read: Read) -> None:
-        try:
-            coming = self.managed.read(read.offset, bytes_max=read.bytes_max, end=read.end)
-        except ReplogError as error:
-            self._not_read(read, error)
-        else:
-            coming.add_done_callback(lambda ack: self._was_read(read, ack))
+    def discard(self, effect: Discard) -> None:
+        for consumer in effect.consumers:
+            self._tell(consumer, lambda there: there.discard())
 
-    def _was_read(self, read: Read, ack: Ack[MessageBatch]) -> None:
-        error = ack.exception()
-        if error is not None:
-            self._not_read(read, error)
-        else:
-            batch = ack.result()
-            self._do(lambda now: self._dispatcher.entries(read.id, batch, now))
+    def dirty(self) -> None:
+        if self.slot is not None:
+            self.slot.dirty()
 
-    def _not_read(self, read: Read, error: BaseException) -> None:
-        if isinstance(error, TopicFencedError | ClosedError):
-            self.fail(error)
-            return
-        if isinstance(error, TrimmedError):
-            self.trimmed(self.managed.start)
-        reason = error if isinstance(error, Exception) else RuntimeError(repr(error))
-        self._do(lambda now: self._dispatcher.read_failed(read.id, reason, now))
-
-    def _wake_at(self, at_us: int) -> None:
-        if self._wake is not None:
-            if self._wake[0] <= at_us:
-                return
-            self._wake[1].cancel()
-        timer = self.wake_after(max(at_us - self._clock.now_us(), 0) / 1e6, self._woken)
-        self._wake = None if timer is None else (at_us, timer)
-
-    def _woken(self) -> None:
-        self._events.post(self._wake_is_over)
-        self._do(lambda now: self._dispatcher.woken(now))
-
-    def _wake_is_over(self) -> None:
-        self._wake = None
-
-    def _locate(self, effect: Locate) -> None:
-        """Entries that the cursor does not know, one after the other: whoever acknowledges what was never delivered
-        here waits a little longer."""
-        for start, end in effect.ranges:
-            self.managed.locate(start).add_done_callback(
-                lambda ack, start=start, end=end: self._located(effect.consumer, start, end, ack)  # type: ignore[misc]
-            )
-
-    def _located(self, consumer: int, start: int, end: int, ack: Ack[EntryPlace]) -> None:
-        if ack.exception() is not None:
-            logger.info("%s, %s: %d is not acknowledged: %s", self.managed.name, self.name, start, ack.exception())
-            return
-        place = ack.result()
-
-        def acknowledge(now_us: int) -> list[Effect]:
-            self.cursor.note(place)
-            return self._dispatcher.acknowledge_range(consumer, start, end, now_us)
-
-        self._do(acknowledge)
-
-    def _bury(self, effect: DeadLetter) -> None:
+    def bury(self, effect: DeadLetter) -> None:
         offsets = effect.batch.offset
 
         def buried(ack: Ack[Any]) -> None:
             error = ack.exception()
             if error is None:
+                self.counts.dead_lettered += len(offsets)
                 self.acknowledge(NOBODY, offsets)
                 return
             logger.warning("%s, %s: dead letters stay here: %s", self.managed.name, self.name, error)
@@ -216,7 +122,7 @@ class Subscription:
         """How many there are."""
         return len(self._consumers)
 
-    def attach(self, consumer: Consumer, settings: SubscriptionConfig | None, *, priority: int = 0) -> int:
+    def attach(self, consumer: Receiver, settings: SubscriptionConfig | None, *, priority: int = 0) -> int:
         """Take a consumer in; its number. settings: what it wants, None: whatever they are.
 
         Errors: SubscriptionBusyError, an exclusive one has a consumer, or others have other settings.
@@ -286,18 +192,29 @@ class Subscription:
     def _at_place(self, to: int, step: Callable[[EntryPlace, int], list[Effect]]) -> Ack[None]:
         """Do it with the place that a cumulative acknowledgement up to `to` needs."""
         done: Ack[None] = Ack()
-        with self._lock:
-            start = self.cursor.cumulative_start(to)
-            known = self.cursor.find(start)
 
-        def at(place: EntryPlace) -> None:
-            self._do(lambda now: step(place, now))
-            done.complete(None)
+        def attempt(place: EntryPlace | None) -> None:
+            lacking = -1
 
-        if known is not None:
-            _attempt(at, known, done)
-        else:
-            then(self.managed.locate(min(start, self.managed.end.offset - 1)), done, at)
+            def once(now_us: int) -> list[Effect]:
+                nonlocal lacking
+                start = self.cursor.cumulative_start(to)  # others acknowledge meanwhile
+                known = place if place is not None and place.first <= start <= place.end else self.cursor.find(start)
+                if known is None:
+                    lacking = min(start, self.managed.end.offset - 1)
+                    return []
+                return step(known, now_us)
+
+            self._do(once)
+            if lacking < 0:
+                done.complete(None)
+            else:
+                then(self.managed.locate(lacking), done, attempt)
+
+        try:
+            attempt(None)
+        except ReplogError as error:
+            done.fail(error)
         return done
 
     def nack(self, consumer: int, offsets: NDArray[np.int64], delay_us: int | None) -> None:
@@ -343,14 +260,7 @@ class Subscription:
 
     def trimmed(self, start: Total) -> None:
         """Nothing below is left: a cursor that would have needed it moves on."""
-
-        def trimmed(now_us: int) -> list[Effect]:
-            if self.cursor.mark.offset >= start.offset:
-                return self._dispatcher.trimmed(start.offset, now_us)
-            self.cursor.advance(start, now_us)
-            return [Dirty(), *self._dispatcher.trimmed(start.offset, now_us)]
-
-        self._do(trimmed)
+        self._driver.trimmed(start)
 
     # ---- how it is ------------------------------------------------------------------------------------------
 
@@ -381,9 +291,7 @@ class Subscription:
         with self._lock:
             self._failed = self._failed or error
             consumers = list(self._consumers.values())
-            wake, self._wake = self._wake, None
-        if wake is not None:
-            wake[1].cancel()
+        self._driver.end()
         for consumer in consumers:
             consumer.failed(error)
 
@@ -400,11 +308,3 @@ class Subscription:
         self.fail(error)
         if self.slot is not None:
             self.slot.close(deleted=deleted)
-
-
-def _attempt(call: Callable[[T], object], argument: T, done: Ack[Any]) -> None:
-    """What it raises is the error of `done`."""
-    try:
-        call(argument)
-    except ReplogError as error:
-        done.fail(error)

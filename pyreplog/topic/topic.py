@@ -184,7 +184,7 @@ class Topic(Handle):
         wanted = SubscriptionConfig.of(settings) if settings else None
         consumer = Consumer(self.name, subscription, name or f"consumer-{secrets.token_hex(4)}", queue=queue)
         try:
-            there = self._make(subscription, start, durable, wanted, {})
+            there = self.make_subscription(subscription, start, durable, wanted, {})
             number = there.attach(consumer, wanted, priority=priority)
         except BaseException:
             consumer.close()
@@ -203,7 +203,7 @@ class Topic(Handle):
     ) -> None:
         """Make a durable subscription, unless it is there: it keeps messages from now on. As `subscribe`."""
         self._check_open()
-        self._make(subscription, start, True, SubscriptionConfig.of(settings), properties or {})
+        self.make_subscription(subscription, start, True, SubscriptionConfig.of(settings), properties or {})
 
     def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription with its acknowledgements; nothing is kept for it any more. force: though it has
@@ -241,7 +241,7 @@ class Topic(Handle):
         with self._lock:
             return list(self._subscriptions.values())
 
-    def _make(
+    def make_subscription(
         self,
         name: str,
         start: Start,
@@ -345,6 +345,8 @@ class Topic(Handle):
         self._check_open()
         self.managed.delete()
         self._end_all(NoSuchSubscriptionError(self.name, "the topic was deleted"), deleted=True)
+        with self._lock:
+            self._subscriptions.clear()  # nothing of them is stored any more
         self.close()
 
     # ---- events ---------------------------------------------------------------------------------------------

@@ -11,12 +11,13 @@ from contextlib import ExitStack
 from typing import Any
 
 from pyreplog.clock import Clock
-from pyreplog.errors import ReplogError
+from pyreplog.errors import InvalidArgumentError, ReplogError
 from pyreplog.handles import Handle
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.metrics import Metric
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.cursorlog import CursorLog
+from pyreplog.topic.cursorlogconfig import CursorLogConfig
 from pyreplog.topic.managedledger import ManagedLedger
 from pyreplog.topic.metrics import topic_metrics
 from pyreplog.topic.names import TOPICS, check_name, unquote_name
@@ -32,18 +33,22 @@ LOOK_S = 1.0
 LOOK_AT_ALL = 60
 """So many looks later, all are looked at."""
 
+CURSOR_COPIES = 3
+"""Of what is acknowledged, where there are as many bookies."""
+
 
 class Topics(Handle):
     """Made by its cluster. Any thread may call anything; calls wait for the metadata store, and opening a topic for its
     recovery. Idle topics have no thread, timer or descriptor of their own.
 
-    address: at which this process answers for its topics, "" when it does not; set before the first is opened.
+    address: at which this process answers for its topics, "" when it does not: see serve_at.
     """
 
     def __init__(self, cluster: Cluster, clock: Clock, *, address: str = "") -> None:
         self._cluster, self._clock = cluster, clock
         self.surroundings, self.metadata = cluster.surroundings, cluster.metadata
-        self.cursors = CursorLog(cluster)
+        bookies = len(self.surroundings.candidates())
+        self.cursors = CursorLog(cluster, config=CursorLogConfig(ensemble=min(max(bookies, 1), CURSOR_COPIES)))
         self.address = address
         self.ownership = Ownership(cluster.metadata, address=address)
         self._lock = threading.Lock()  # of the table; never while anything waits
@@ -52,6 +57,16 @@ class Topics(Handle):
         self._looking = False
         self._looks = 0
         super().__init__("topics")
+
+    def serve_at(self, address: str) -> None:
+        """This process answers for its topics there, from now on. InvalidArgumentError: it has some already."""
+        self._check_open()
+        with self._lock:
+            if self._open:
+                raise InvalidArgumentError(f"topics were opened before {address} was known: {sorted(self._open)[:3]}")
+            former, self.ownership = self.ownership, Ownership(self.metadata, address=address)
+            self.address = address
+        former.close()
 
     # ---- opening --------------------------------------------------------------------------------------------
 
@@ -64,7 +79,9 @@ class Topics(Handle):
         with self._lock:
             turn = self._opening.setdefault(name, threading.Lock())
         with turn:
-            topic = self.get(name) or self._take(name, create, wait, settings or {})
+            topic = self.get(name)
+            if topic is None:  # an empty one is false, too
+                topic = self._take(name, create, wait, settings or {})
         if settings:
             topic.configure(**settings)
         return topic

@@ -12,6 +12,7 @@ from pyreplog.errors import (
     ClosedError,
     ConfigError,
     MetadataUnavailableError,
+    NotEnoughBookiesError,
     TopicFencedError,
 )
 from pyreplog.ledger.cluster import Cluster

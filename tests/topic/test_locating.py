@@ -8,7 +8,7 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.topic.locating import OffsetSearch, TimeSearch
+from pyreplog.topic.locating import FirstSearch, OffsetSearch
 from pyreplog.topic.place import EntryPlace
 
 COUNTS = st.lists(st.one_of(st.just(1), st.integers(1, 5), st.integers(1, 10_000)), min_size=1, max_size=300)
@@ -19,7 +19,7 @@ def places(counts: list[int], start: int) -> list[EntryPlace]:
     return [EntryPlace(7, at, firsts[at], count, 1, at, at) for at, count in enumerate(counts)]
 
 
-def hunt(search: OffsetSearch | TimeSearch, there: list[EntryPlace], times: list[int] | None = None) -> int:
+def hunt(search: OffsetSearch | FirstSearch, there: list[EntryPlace], times: list[int] | None = None) -> int:
     """How many entries it looked at."""
     steps = 0
     while (entry := search.next()) is not None:
@@ -65,6 +65,6 @@ def test_what_is_nowhere() -> None:
 def test_times(times: list[int], wanted: int) -> None:
     times.sort()
     there = places([2] * len(times), 0)
-    search = TimeSearch(wanted, len(times))
+    search = FirstSearch(len(times), lambda _, time_us: time_us >= wanted)
     assert hunt(search, there, times) <= math.ceil(math.log2(len(times) + 1)) + 1
     assert search.found == next((place for place, at in zip(there, times, strict=True) if at >= wanted), None)

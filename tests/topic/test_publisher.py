@@ -175,7 +175,7 @@ def test_messages_that_cannot_be_are_refused(fields: dict[str, Any], error: type
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"values": 5}, InvalidArgumentError),
+        ({"values": 5}, WrongTypeError),
         ({"values": ["text"]}, WrongTypeError),
         ({"values": [b"", bytes(ENTRY_BYTES_MAX)]}, RecordTooLargeError),
         ({"values": [b""], "keys": []}, InvalidArgumentError),

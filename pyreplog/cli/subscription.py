@@ -1,0 +1,70 @@
+"""`pyreplog subscription`: make, list, look at and delete the subscriptions of a topic."""
+
+from __future__ import annotations
+
+import argparse
+
+from pyreplog.cli import starts, targets, topicpublish, topicstats
+from pyreplog.cli.output import print_json
+from pyreplog.topic.config import SUBSCRIPTION_TYPES
+
+NAME = "subscription"
+HELP = "make, list, look at and delete the subscriptions of a topic"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, text, run_action in (
+        ("create", "make a subscription: it keeps messages until they are acknowledged", _create),
+        ("list", "the names of all subscriptions of a topic", _list),
+        ("stats", "backlog, rates and consumers of a subscription", topicstats.run_subscription),
+        ("delete", "delete a subscription with its acknowledgements", _delete),
+    ):
+        action = actions.add_parser(name, help=text, description=text)
+        targets.add_topic_arguments(action)
+        if name != "list":
+            action.add_argument("subscription", metavar="SUBSCRIPTION", help="name of the subscription")
+        if name == "create":
+            _add_creating(action)
+        if name == "delete":
+            action.add_argument("--force", action="store_true", help="also when it has consumers")
+            targets.add_yes(action)
+        targets.add_json(action)
+        action.set_defaults(action=run_action)
+
+
+def _add_creating(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--from", metavar=starts.METAVAR, default="latest", dest="start", help="where it begins (default: latest)"
+    )
+    parser.add_argument("--type", choices=SUBSCRIPTION_TYPES, default="exclusive", help="default exclusive")
+    topicpublish.add_properties(parser, "of the subscription")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return int(arguments.action(arguments))
+
+
+def _create(arguments: argparse.Namespace) -> int:
+    start, properties = starts.parse(arguments.start), topicpublish.properties(arguments)
+    with targets.topic(arguments) as topic:
+        topic.create_subscription(arguments.subscription, start=start, type=arguments.type, properties=properties)
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    with targets.topic(arguments) as topic:
+        names = topic.subscriptions()
+    if arguments.json:
+        print_json(names)
+    else:
+        for name in names:
+            print(name)
+    return 0
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    targets.check_yes(arguments, f"subscription {arguments.subscription} with its acknowledgements")
+    with targets.topic(arguments) as topic:
+        topic.delete_subscription(arguments.subscription, force=arguments.force)
+    return 0

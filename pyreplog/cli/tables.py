@@ -1,0 +1,72 @@
+"""Tables: by rich on a terminal, where it is installed, else as plain text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+_GAP = "  "
+
+
+@dataclass(frozen=True)
+class Table:
+    """A header and rows of as many cells. marked: rows, by index, that somebody should look at."""
+
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    marked: frozenset[int] = field(default=frozenset())
+
+    @property
+    def rights(self) -> list[bool]:
+        """Which columns hold numbers: these stand at the right."""
+        return [all(not cell or cell[0].isdigit() or cell == "-" for cell in column) for column in self._columns()]
+
+    def _columns(self) -> list[tuple[str, ...]]:
+        return [tuple(row[place] for row in self.rows) for place in range(len(self.header))]
+
+    def plain(self) -> list[str]:
+        """Lines of text."""
+        named = zip(self.header, self._columns(), strict=True)
+        widths = [max(map(len, (name, *column))) for name, column in named]
+        return [_line(row, widths, self.rights) for row in (self.header, *self.rows)]
+
+    def rich(self) -> Any:
+        """As rich shows it."""
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        shown = RichTable(box=None, pad_edge=False, header_style="bold")
+        for name, right in zip(self.header, self.rights, strict=True):
+            shown.add_column(name, justify="right" if right else "left", no_wrap=True)
+        for place, row in enumerate(self.rows):
+            shown.add_row(*map(Text, row), style="bold red" if place in self.marked else "")
+        return shown
+
+
+def _line(row: Sequence[str], widths: Sequence[int], rights: Sequence[bool]) -> str:
+    cells = (
+        cell.rjust(width) if right else cell.ljust(width)
+        for cell, width, right in zip(row, widths, rights, strict=True)
+    )
+    return _GAP.join(cells).rstrip()
+
+
+def has_rich() -> bool:
+    """Whether standard output is a terminal, and rich there to write to it."""
+    return sys.stdout.isatty() and find_spec("rich") is not None
+
+
+def print_tables(tables: Iterable[Table]) -> None:
+    """Each behind an empty line; those without rows are left out."""
+    shown = [table for table in tables if table.rows]
+    if has_rich():
+        from rich.console import Console
+
+        for table in shown:
+            Console().print("", table.rich())
+    else:
+        for table in shown:
+            print("", *table.plain(), sep="\n")

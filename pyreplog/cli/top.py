@@ -1,0 +1,77 @@
+"""`pyreplog top`: topics, subscriptions, ledgers and bookies on the terminal, looked at again and again."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from pyreplog.cli import targets, topwatch
+from pyreplog.cli.output import print_json
+from pyreplog.cli.tables import has_rich, print_tables
+from pyreplog.cli.topscreen import heading, tables
+from pyreplog.cli.topview import Frame
+from pyreplog.errors import InvalidArgumentError, ReplogError
+
+NAME = "top"
+HELP = "show topics, subscriptions, ledgers and bookies, again and again, until Ctrl-C"
+
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+class Screen(Protocol):
+    def __call__(self, frame: Frame) -> None: ...
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    targets.add_arguments(parser)
+    parser.add_argument("--interval", metavar="S", type=float, default=2.0, help="seconds between looks (default: 2)")
+    parser.add_argument("--once", action="store_true", help="look once")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if not arguments.interval > 0:
+        raise InvalidArgumentError(f"--interval: expected more than 0, found {arguments.interval}")
+    with topwatch.watching(arguments) as watch, _screen(arguments) as show:
+        frame = watch.look()
+        show(frame)
+        while not arguments.once:
+            time.sleep(arguments.interval)
+            try:
+                frame = watch.look()
+            except ReplogError as error:  # it may come back
+                frame = frame.failed(str(error))
+            show(frame)
+    return 0
+
+
+@contextmanager
+def _screen(arguments: argparse.Namespace) -> Iterator[Screen]:
+    if arguments.json:
+        yield lambda frame: print_json(frame.to_dict())
+    elif not arguments.once and has_rich():
+        from rich.live import Live
+
+        with Live(screen=True, auto_refresh=False) as live:
+            yield lambda frame: live.update(_group(frame), refresh=True)
+    else:
+        yield _print
+
+
+def _group(frame: Frame) -> Any:
+    from rich.console import Group
+    from rich.text import Text
+
+    shown = [table.rich() for table in tables(frame) if table.rows]
+    return Group(*map(Text, heading(frame)), *(part for table in shown for part in ("", table)))
+
+
+def _print(frame: Frame) -> None:
+    if sys.stdout.isatty():
+        sys.stdout.write(_CLEAR)
+    print(*heading(frame), sep="\n")
+    print_tables(tables(frame))
+    sys.stdout.flush()

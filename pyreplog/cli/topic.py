@@ -1,0 +1,166 @@
+"""`pyreplog topic`: make, fill, read, watch, change and delete topics."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+from pyreplog.cli import settings, starts, targets, topicconsume, topicpublish, topicstats
+from pyreplog.cli.output import counted, print_fields, print_json
+from pyreplog.errors import TopicExistsError
+from pyreplog.topic.config import TopicConfig
+
+NAME = "topic"
+HELP = "make, fill, read, watch, change and delete topics"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, text, add, run_action in _ACTIONS:
+        action = actions.add_parser(name, help=text, description=text)
+        add(action)
+        targets.add_json(action)
+        action.set_defaults(action=run_action)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return int(arguments.action(arguments))
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------
+
+
+def _add_create(parser: argparse.ArgumentParser) -> None:
+    targets.add_topic_arguments(parser)
+    targets.add_making(parser)
+    settings.add_arguments(parser)
+
+
+def _add_set(parser: argparse.ArgumentParser) -> None:
+    targets.add_topic_arguments(parser)
+    parser.add_argument(
+        "settings", metavar="NAME=VALUE", nargs="*", help="settings to change (default: show all); none: no bound"
+    )
+    parser.set_defaults(config=None)
+
+
+def _add_subscription(parser: argparse.ArgumentParser) -> None:
+    targets.add_topic_arguments(parser)
+    parser.add_argument("subscription", metavar="SUBSCRIPTION", help="name of the subscription")
+
+
+def _add_seek(parser: argparse.ArgumentParser) -> None:
+    _add_subscription(parser)
+    parser.add_argument("start", metavar=starts.METAVAR, help="where it goes on; what lies before is acknowledged")
+
+
+def _add_skip(parser: argparse.ArgumentParser) -> None:
+    _add_subscription(parser)
+    parser.add_argument("messages", metavar="N", type=int, help="how many")
+
+
+def _add_delete(parser: argparse.ArgumentParser) -> None:
+    targets.add_topic_arguments(parser)
+    targets.add_yes(parser)
+
+
+# ---- actions ---------------------------------------------------------------------------------------------------
+
+
+def _create(arguments: argparse.Namespace) -> int:
+    wanted = _settings(arguments)
+    with targets.opened(arguments) as place:
+        if arguments.topic in place.topics.names():
+            raise TopicExistsError(arguments.topic, "there is such a topic already")
+        place.topic(arguments.topic, create=True, **wanted)
+    if arguments.json:
+        print_json({"topic": arguments.topic})
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    with targets.opened(arguments) as place:
+        names = place.topics.names()
+    if arguments.json:
+        print_json(names)
+    else:
+        for name in names:
+            print(name)
+    return 0
+
+
+def _set(arguments: argparse.Namespace) -> int:
+    wanted = _settings(arguments)
+    with targets.topic(arguments) as topic:
+        if wanted:
+            topic.configure(**wanted)
+        found = vars(topic.config)
+    if arguments.json:
+        print_json(found)
+    elif not wanted:
+        print_fields((name, str(value).lower()) for name, value in found.items())
+    return 0
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Fields of TopicConfig; TOML has nothing for None, which is written none."""
+    bounds = {field.name for field in dataclasses.fields(TopicConfig) if "None" in str(field.type)}
+    found = settings.settings(arguments)
+    return {name: None if value == "none" and name in bounds else value for name, value in found.items()}
+
+
+def _seek(arguments: argparse.Namespace) -> int:
+    start = starts.parse(arguments.start)
+    with targets.topic(arguments) as topic:
+        offset = topic.seek(arguments.subscription, start)
+    if arguments.json:
+        print_json({"offset": offset})
+    else:
+        print(f"{arguments.subscription} goes on at offset {offset:,}")
+    return 0
+
+
+def _skip(arguments: argparse.Namespace) -> int:
+    with targets.topic(arguments) as topic:
+        topic.skip(arguments.subscription, arguments.messages)
+    return 0
+
+
+def _clear(arguments: argparse.Namespace) -> int:
+    with targets.topic(arguments) as topic:
+        topic.clear(arguments.subscription)
+    return 0
+
+
+def _trim(arguments: argparse.Namespace) -> int:
+    with targets.topic(arguments) as topic:
+        dropped = topic.trim()
+    if arguments.json:
+        print_json({"ledgers": dropped})
+    else:
+        print(f"{counted(dropped, 'ledger')} dropped")
+    return 0
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    targets.check_yes(arguments, f"topic {arguments.topic} with its messages and subscriptions")
+    with targets.topic(arguments) as topic:
+        topic.delete()
+    return 0
+
+
+_ACTIONS = (
+    ("create", "make a topic", _add_create, _create),
+    ("list", "the names of all topics", targets.add_arguments, _list),
+    ("publish", "publish arguments, or lines", topicpublish.add_arguments, topicpublish.run),
+    ("consume", "print messages, and acknowledge them", topicconsume.add_arguments, topicconsume.run),
+    ("stats", "backlogs, rates and consumers", targets.add_topic_arguments, topicstats.run),
+    ("stats-internal", "ledgers and cursors", targets.add_topic_arguments, topicstats.run_internal),
+    ("seek", "move a subscription", _add_seek, _seek),
+    ("skip", "acknowledge the next messages of a subscription", _add_skip, _skip),
+    ("clear", "acknowledge all messages of a subscription", _add_subscription, _clear),
+    ("trim", "drop the ledgers that nothing keeps, now", targets.add_topic_arguments, _trim),
+    ("delete", "delete a topic with its messages and subscriptions", _add_delete, _delete),
+    ("set", "change settings of a topic, or show them", _add_set, _set),
+)

@@ -1,0 +1,46 @@
+"""Arrow arrays of what native code laid out: nothing is copied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+
+
+def _buffer(data: Any) -> pa.Buffer | None:
+    return None if data is None else pa.py_buffer(data)
+
+
+def as_bytes(kind: pa.DataType, found: tuple[int, Any, Any, Any]) -> pa.Array:
+    """Of (nulls, validity, offsets, data)."""
+    nulls, valid, offsets, data = found
+    return pa.Array.from_buffers(
+        kind, len(offsets) // 4 - 1, [_buffer(valid), _buffer(offsets), _buffer(data)], null_count=nulls
+    )  # fmt: skip
+
+
+def as_numbers(kind: pa.DataType, count: int, data: Any) -> pa.Array:
+    """Of numbers none of which is null."""
+    return pa.Array.from_buffers(kind, count, [None, _buffer(data)], null_count=0)
+
+
+def as_some_numbers(kind: pa.DataType, count: int, found: tuple[int, Any, Any]) -> pa.Array:
+    """Of (nulls, validity, data)."""
+    nulls, valid, data = found
+    return pa.Array.from_buffers(kind, count, [_buffer(valid), _buffer(data)], null_count=nulls)
+
+
+def as_headers(rows: int, found: tuple[int, Any, Any, Any, Any, Any]) -> pa.Array:
+    """Of (count, offsets of the lists, offsets and data of the names, offsets and data of the values)."""
+    count, lists, names, name_bytes, values, value_bytes = found
+    name = pa.StringArray.from_buffers(count, _buffer(names), _buffer(name_bytes))
+    value = pa.Array.from_buffers(pa.binary(), count, [None, _buffer(values), _buffer(value_bytes)], null_count=0)
+    pairs = pa.StructArray.from_arrays([name, value], fields=list(HEADER))
+    return pa.Array.from_buffers(pa.list_(HEADER), rows, [None, _buffer(lists)], null_count=0, children=[pairs])
+
+
+def constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
+    """The same in all rows."""
+    return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)

@@ -1,0 +1,183 @@
+"""Drives a dispatcher: brings it events, one at a time, and carries out the effects it answers with, in their order."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from threading import Lock
+from typing import NamedTuple, Protocol
+
+from pyreplog._native.messages import MessageBatch
+from pyreplog.ack import Ack
+from pyreplog.clock import Clock
+from pyreplog.errors import ClosedError, ReplogError, TopicFencedError, TrimmedError
+from pyreplog.ledger.driver import Surroundings, Timer
+from pyreplog.topic.cursor import Cursor
+from pyreplog.topic.dispatch.dispatcher import Dispatcher
+from pyreplog.topic.dispatch.effects import Became, DeadLetter, Deliver, Dirty, Effect, Locate, Read, Wake
+from pyreplog.topic.managedledger import ManagedLedger
+from pyreplog.topic.place import EntryPlace, Total
+from pyreplog.topic.turns import Events
+
+logger = logging.getLogger(__name__)
+
+Step = Callable[[int], list[Effect]]
+"""Something done with the dispatcher, at a time."""
+
+
+class Discard(NamedTuple):
+    """These consumers drop what they have not handed out: it comes again, or not at all."""
+
+    consumers: tuple[int, ...]
+
+
+class Host(Protocol):
+    """What is done for consumers and with the cursor; called with no lock held, and must not wait."""
+
+    def deliver(self, effect: Deliver) -> None: ...
+    def became(self, effect: Became) -> None: ...
+    def discard(self, effect: Discard) -> None: ...
+    def bury(self, effect: DeadLetter) -> None: ...
+    def dirty(self) -> None: ...
+    def fail(self, error: ReplogError) -> None: ...
+
+
+class DispatchDriver:
+    """Any thread. lock: of the cursor and the dispatcher, held for steps alone."""
+
+    def __init__(
+        self,
+        name: str,
+        managed: ManagedLedger,
+        cursor: Cursor,
+        dispatcher: Dispatcher,
+        host: Host,
+        around: Surroundings,
+        clock: Clock,
+    ) -> None:
+        self.lock = Lock()
+        self._what = f"{managed.name}, {name}"
+        self._managed, self._cursor, self._dispatcher = managed, cursor, dispatcher
+        self._host, self._around, self._clock = host, around, clock
+        self._effects: deque[Effect | Discard] = deque()
+        self._events = Events()
+        self._wake: tuple[int, Timer] | None = None
+
+    def do(self, step: Step, *first: Discard) -> None:
+        """What the step raises is raised here; its effects are carried out after those of earlier ones."""
+        with self.lock:
+            self._effects.extend(first)
+            self._effects.extend(step(self._clock.now_us()))
+        self._events.post(self._carry_out)
+
+    def _carry_out(self) -> None:
+        while self._effects:
+            effect = self._effects.popleft()
+            if isinstance(effect, Deliver):
+                self._host.deliver(effect)
+            elif isinstance(effect, Read):
+                self._read(effect)
+            elif isinstance(effect, Dirty):
+                self._host.dirty()
+            elif isinstance(effect, Wake):
+                self._wake_at(effect.at_us)
+            elif isinstance(effect, Locate):
+                self._locate(effect)
+            elif isinstance(effect, Became):
+                self._host.became(effect)
+            elif isinstance(effect, DeadLetter):
+                self._host.bury(effect)
+            else:
+                self._host.discard(effect)
+
+    # ---- reading --------------------------------------------------------------------------------------------
+
+    def _read(self, read: Read) -> None:
+        try:
+            coming = self._managed.read(read.offset, bytes_max=read.bytes_max, end=read.end)
+        except ReplogError as error:
+            self._not_read(read, error)
+        else:
+            coming.add_done_callback(lambda ack: self._was_read(read, ack))
+
+    def _was_read(self, read: Read, ack: Ack[MessageBatch]) -> None:
+        error = ack.exception()
+        if error is not None:
+            self._not_read(read, error)
+        else:
+            batch = ack.result()
+            self.do(lambda now: self._dispatcher.entries(read.id, batch, now))
+
+    def _not_read(self, read: Read, error: BaseException) -> None:
+        if isinstance(error, TopicFencedError | ClosedError):
+            self._host.fail(error)
+            return
+        if isinstance(error, TrimmedError):
+            self.trimmed(self._managed.start)
+        reason = error if isinstance(error, Exception) else RuntimeError(repr(error))
+        self.do(lambda now: self._dispatcher.read_failed(read.id, reason, now))
+
+    def trimmed(self, start: Total) -> None:
+        """Nothing below is left: a cursor that would have needed it moves on."""
+
+        def trimmed(now_us: int) -> list[Effect]:
+            moved: list[Effect] = []
+            if self._cursor.mark.offset < start.offset:
+                moved = self._dispatcher.advance(start, now_us)
+            return moved + self._dispatcher.trimmed(start.offset, now_us)
+
+        self.do(trimmed)
+
+    def _locate(self, effect: Locate) -> None:
+        """Entries that the cursor does not know, one after the other: whoever acknowledges what was never delivered
+        here waits a little longer."""
+        for start, end in effect.ranges:
+            try:
+                found = self._managed.locate(start)
+            except ReplogError as error:
+                self._not_located(start, error)
+            else:
+                found.add_done_callback(
+                    lambda ack, start=start, end=end: self._located(effect.consumer, start, end, ack)  # type: ignore[misc]
+                )
+
+    def _located(self, consumer: int, start: int, end: int, ack: Ack[EntryPlace]) -> None:
+        error = ack.exception()
+        if error is not None:
+            self._not_located(start, error)
+            return
+        place = ack.result()
+
+        def acknowledge(now_us: int) -> list[Effect]:
+            self._cursor.note(place)
+            return self._dispatcher.acknowledge_range(consumer, start, end, now_us)
+
+        self.do(acknowledge)
+
+    def _not_located(self, start: int, error: BaseException) -> None:
+        """It comes again."""
+        logger.info("%s: %d is not acknowledged: %s", self._what, start, error)
+
+    # ---- time -----------------------------------------------------------------------------------------------
+
+    def _wake_at(self, at_us: int) -> None:
+        if self._wake is not None:
+            if self._wake[0] <= at_us:
+                return
+            self._wake[1].cancel()
+        timer = self._around.wake_after(max(at_us - self._clock.now_us(), 0) / 1e6, self._woken)
+        self._wake = None if timer is None else (at_us, timer)
+
+    def _woken(self) -> None:
+        self._events.post(self._wake_is_over)
+        self.do(self._dispatcher.woken)
+
+    def _wake_is_over(self) -> None:
+        self._wake = None
+
+    def end(self) -> None:
+        """Nothing is to be woken for any more."""
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            wake[1].cancel()

@@ -1,0 +1,117 @@
+"""Batches of messages on the wire: the records as they lie in the ledger, and which of their messages are meant."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyreplog._native.entries import parse_entries
+from pyreplog._native.messages import MessageBatch, decode_messages
+from pyreplog.errors import InvalidMessageError, ReplogError
+from pyreplog.topic.compression import decompress
+from pyreplog.topic.remote.fields import FLAG, U32, Reader
+from pyreplog.topic.remote.protocol import OK
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+BATCH_BYTES = 1 << 20
+"""A delivery has about so many bytes of records, at least one."""
+
+_HEAD = struct.Struct(">qqqqqqII")
+_COUNTED = np.dtype([("offset", ">i8"), ("count", ">u4")])
+_ITEMS_MAX = 1 << 24
+
+
+class Delivered(NamedTuple):
+    """What a FETCH or READ brings. generation: of the consumer; messages of an older one it does not have any more.
+    active: whether messages come, of consumers that take turns. batch: None, none now. redelivered: by offset."""
+
+    generation: int
+    active: bool
+    batch: MessageBatch | None
+    redelivered: Mapping[int, int]
+
+
+def sizes_of(batch: MessageBatch) -> NDArray[np.int64]:
+    """Bytes of values, as stored, of the entries that its messages lie in; 0 of others."""
+    used = np.zeros(len(batch.entry_id), np.bool_)
+    used[batch.entry_index] = True
+    return np.where(used, batch.entry_size, 0)
+
+
+def cut(batch: MessageBatch, bytes_max: int) -> tuple[MessageBatch, MessageBatch | None]:
+    """Its first messages, of entries with so many bytes, or one; and the rest."""
+    sums = np.cumsum(sizes_of(batch))
+    first_entry = int(batch.entry_index[0])
+    most = max(int(np.searchsorted(sums, bytes_max, "right")), first_entry + 1)
+    stop = int(np.searchsorted(batch.entry_index, most))
+    return batch.slice(0, stop), batch.slice(stop, len(batch)) if stop < len(batch) else None
+
+
+def encode_delivered(delivered: Delivered) -> list[ReadableBuffer]:
+    """Buffers of a reply, which hold the batch."""
+    generation, active, batch, redelivered = delivered
+    head = bytes((OK,)) + U32.encode(generation) + FLAG.encode(active)
+    if batch is None or not len(batch):
+        return [head + FLAG.encode(False)]
+    entries, runs = _used(batch)
+    records = batch.records()
+    ids = batch.entry_id[entries]
+    counts = np.array([(at, redelivered[at]) for at in batch.offset.tolist() if at in redelivered], _COUNTED) \
+        if redelivered else np.empty(0, _COUNTED)  # fmt: skip
+    described = _HEAD.pack(batch.ledger, int(ids[0]), int(ids[-1]), *batch.ledger_start, len(runs), len(counts))
+    described += runs.astype(">u4").tobytes() + counts.tobytes()
+    return [head + FLAG.encode(True) + described, *(records[entry] for entry in entries.tolist())]
+
+
+def decode_delivered(reader: Reader) -> Delivered:
+    """What follows the status. Errors: InvalidMessageError; MissingExtraError, nothing can decompress it."""
+    generation, active = U32.decode(reader), FLAG.decode(reader)
+    if not FLAG.decode(reader):
+        reader.end()
+        return Delivered(generation, active, None, {})
+    ledger, first, last, offset, entries, size, run_count, count = reader.unpack(_HEAD)
+    if not (0 <= first <= last and min(offset, entries, size) >= 0 and max(run_count, count) <= _ITEMS_MAX):
+        raise reader.refusal("entries of a ledger", f"{first} to {last}, {run_count} runs, {count} counts")
+    runs = np.frombuffer(reader.take(8 * run_count), ">u4").reshape(-1, 2).astype(np.int64)
+    counted = np.frombuffer(reader.take(_COUNTED.itemsize * count), _COUNTED)
+    redelivered = dict(zip(counted["offset"].tolist(), counted["count"].tolist(), strict=True))
+    data = bytes(reader.rest())
+    try:
+        records = parse_entries(data, ledger=ledger, first=first, last=last)
+        if records.next_position != len(data):
+            raise reader.refusal("intact records", f"a bad one at byte {records.next_position}")
+        batch = decode_messages(records, offset=offset, entries=entries, size=size, decompress=decompress)
+    except (InvalidMessageError, ImportError):
+        raise
+    except (ReplogError, ValueError, OverflowError) as error:
+        raise InvalidMessageError(f"messages: {error}") from error
+    return Delivered(generation, active, _selected(batch, runs, reader) if run_count else batch, redelivered)
+
+
+def _used(batch: MessageBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Entries that its messages lie in; and which messages of these: (first, count) of each run, none of all."""
+    index = batch.entry_index.astype(np.int64)
+    entries = np.unique(index)
+    counts = batch.entry_count[entries]
+    if len(batch) == int(counts.sum()):
+        return entries, np.empty((0, 2), np.int64)
+    starts = np.concatenate(([0], np.cumsum(counts)[:-1]))
+    numbers = starts[np.searchsorted(entries, index)] + batch.offset - batch.entry_first[index]
+    heads = np.flatnonzero(np.diff(numbers, prepend=-2) != 1)
+    lengths = np.diff(np.append(heads, len(numbers)))
+    return entries, np.stack((numbers[heads], lengths), axis=1)
+
+
+def _selected(batch: MessageBatch, runs: NDArray[np.int64], reader: Reader) -> MessageBatch:
+    starts, lengths = runs[:, 0], runs[:, 1]
+    ends = starts + lengths
+    if (lengths < 1).any() or (starts[1:] < ends[:-1]).any() or ends[-1] > len(batch):
+        raise reader.refusal(f"runs that ascend within {len(batch)} messages", str(runs[:10].tolist()))
+    within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return batch.select(np.repeat(starts, lengths) + within)

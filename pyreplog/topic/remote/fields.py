@@ -1,0 +1,163 @@
+"""Fields of messages between clients and topic servers, as bytes: each is bounded before it is believed."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyreplog.errors import InvalidArgumentError, InvalidMessageError
+from pyreplog.topic.positions import Start, check_start
+
+NAME_BYTES_MAX = 255
+TEXT_BYTES_MAX = 1 << 20
+OFFSETS_MAX = 1 << 20
+ENTRIES_MAX = 1 << 16
+
+_EARLIEST, _LATEST, _OFFSET, _TIME = range(4)
+_START = struct.Struct(">Bq")
+_I64 = struct.Struct(">q")
+_U32 = struct.Struct(">I")
+
+
+class Reader:
+    """Takes fields off a body, in order. Errors: InvalidMessageError."""
+
+    def __init__(self, what: str, body: memoryview, at: int = 0) -> None:
+        self._what, self._body, self._at = what, body, at
+
+    def take(self, count: int) -> memoryview:
+        """The next `count` bytes, not copied."""
+        at, self._at = self._at, self._at + count
+        if self._at > len(self._body):
+            raise self.refusal(f"{count} bytes more at byte {at}", f"{len(self._body) - at}")
+        return self._body[at : self._at]
+
+    def unpack(self, form: struct.Struct) -> tuple[Any, ...]:
+        return form.unpack(self.take(form.size))
+
+    def rest(self) -> memoryview:
+        """All that is left, not copied."""
+        return self.take(len(self._body) - self._at)
+
+    def end(self) -> None:
+        """Nothing may follow."""
+        if self._at != len(self._body):
+            raise self.refusal(f"{self._at} bytes", f"{len(self._body)}")
+
+    def refusal(self, expected: str, found: str) -> InvalidMessageError:
+        return InvalidMessageError(f"{self._what}: expected {expected}, found {found}")
+
+
+class Field(NamedTuple):
+    """How a value is written, and read."""
+
+    encode: Callable[[Any], bytes]
+    decode: Callable[[Reader], Any]
+
+
+def _number(form: str, low: int, high: int) -> Field:
+    packed = struct.Struct(form)
+
+    def decode(reader: Reader) -> int:
+        found: int = reader.unpack(packed)[0]
+        if not low <= found <= high:
+            raise reader.refusal(f"a number from {low} to {high}", str(found))
+        return found
+
+    return Field(packed.pack, decode)
+
+
+def _text(form: str, most: int) -> Field:
+    length = struct.Struct(form)
+
+    def encode(text: str) -> bytes:
+        data = text.encode()
+        if len(data) > most:
+            raise InvalidArgumentError(f"text: expected at most {most} bytes of UTF-8, found {len(data)}")
+        return length.pack(len(data)) + data
+
+    def decode(reader: Reader) -> str:
+        count = reader.unpack(length)[0]
+        if count > most:
+            raise reader.refusal(f"a text of at most {most} bytes", str(count))
+        try:
+            return str(reader.take(count), "utf-8")
+        except UnicodeDecodeError as error:
+            raise reader.refusal("text in UTF-8", str(error)) from error
+
+    return Field(encode, decode)
+
+
+def _decode_flag(reader: Reader) -> bool:
+    return bool(FLAG_NUMBER.decode(reader))
+
+
+def _encode_start(start: Start) -> bytes:
+    if isinstance(check_start(start), str):
+        return _START.pack(_EARLIEST if start == "earliest" else _LATEST, 0)
+    if isinstance(start, datetime):
+        return _START.pack(_TIME, round(start.timestamp() * 1e6))
+    try:
+        return _START.pack(_OFFSET, int(start))
+    except struct.error:
+        raise InvalidArgumentError(f"start: expected an offset of 64 bits, found {start}") from None
+
+
+def _decode_start(reader: Reader) -> Start:
+    kind, number = reader.unpack(_START)
+    if kind in (_EARLIEST, _LATEST):
+        return "earliest" if kind == _EARLIEST else "latest"
+    if kind == _OFFSET:
+        return int(number)
+    try:
+        if kind == _TIME:
+            return datetime.fromtimestamp(number / 1e6)
+    except (OverflowError, ValueError, OSError):
+        pass
+    raise reader.refusal("a place in a topic", f"kind {kind}, {number}")
+
+
+def _encode_offsets(offsets: NDArray[np.int64]) -> bytes:
+    return _U32.pack(len(offsets)) + np.asarray(offsets, ">i8").tobytes()
+
+
+def _decode_offsets(reader: Reader) -> NDArray[np.int64]:
+    count = reader.unpack(_U32)[0]
+    if not 1 <= count <= OFFSETS_MAX:
+        raise reader.refusal(f"1 to {OFFSETS_MAX} offsets", str(count))
+    found = np.frombuffer(reader.take(8 * count), ">i8").astype(np.int64)
+    if found[0] < 0 or (found[1:] <= found[:-1]).any():
+        raise reader.refusal("offsets from 0 on that ascend", str(found[:10].tolist()))
+    return found
+
+
+def _encode_entries(entries: Sequence[bytes]) -> bytes:
+    """The lengths; the entries follow as they are."""
+    return struct.pack(f">I{len(entries)}I", len(entries), *map(len, entries))
+
+
+def _decode_entries(reader: Reader) -> list[bytes]:
+    count = reader.unpack(_U32)[0]
+    if not 1 <= count <= ENTRIES_MAX:
+        raise reader.refusal(f"1 to {ENTRIES_MAX} entries", str(count))
+    lengths = struct.unpack(f">{count}I", reader.take(4 * count))
+    return [bytes(reader.take(length)) for length in lengths]
+
+
+FLAG_NUMBER = _number(">B", 0, 1)
+FLAG = Field(FLAG_NUMBER.encode, _decode_flag)
+U32 = _number(">I", 0, (1 << 32) - 1)
+COUNT = _number(">I", 1, 1 << 30)
+I32 = _number(">i", -(1 << 31), (1 << 31) - 1)
+OFFSET = _number(">q", 0, (1 << 62) - 1)
+OFFSET_OR_NONE = _number(">q", -1, (1 << 62) - 1)
+NAME = _text(">B", NAME_BYTES_MAX)
+TEXT = _text(">I", TEXT_BYTES_MAX)
+START = Field(_encode_start, _decode_start)
+OFFSETS = Field(_encode_offsets, _decode_offsets)
+ENTRIES = Field(_encode_entries, _decode_entries)

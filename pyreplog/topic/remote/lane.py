@@ -1,0 +1,97 @@
+"""Where a client's entries come into a topic: in the order in which they were sent, as the topic has room."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from pyreplog.ack import Ack
+from pyreplog.errors import ReplogError
+from pyreplog.topic.forwarded import Forwarded
+from pyreplog.topic.remote.faults import encode_fault
+from pyreplog.topic.remote.fields import OFFSET_OR_NONE, U32
+from pyreplog.topic.remote.protocol import OK, STALE
+from pyreplog.topic.topic import Topic
+from pyreplog.topic.turns import Events
+
+Reply = Callable[..., object]
+
+
+class Lane:
+    """Any thread; steps take turns, and none waits. producer, client: as of `protocol.Open`."""
+
+    def __init__(self, topic: Topic, producer: str, client: str, reply: Reply) -> None:
+        self.topic, self.producer, self.client = topic, producer, client
+        self._reply = reply
+        self._events = Events()
+        self._waiting: deque[tuple[int, Forwarded]] = deque()  # for room
+        self._asks = False  # has asked for room
+        self._over: bytes | None = None  # what is answered to all that comes
+
+    def publish(self, request: int, entries: Sequence[bytes]) -> None:
+        """Its answer comes when the entries have an outcome. Errors: those of Forwarded; nothing was published."""
+        forwarded = Forwarded(self.topic.name, entries)
+
+        def publish() -> None:
+            self._waiting.append((request, forwarded))
+            self._go_on()
+
+        self._events.post(publish)
+
+    def end(self, answer: bytes = bytes((STALE,))) -> Ack[None]:
+        """Nothing is published through it any more, once the Ack is done; what waits is answered so."""
+        done: Ack[None] = Ack()
+
+        def end() -> None:
+            self._over = self._over or answer
+            self._go_on()
+            done.complete(None)
+
+        self._events.post(end)
+        return done
+
+    def _go_on(self) -> None:
+        while self._waiting:
+            if self._over is not None:
+                self._reply(self._waiting.popleft()[0], self._over)
+                continue
+            if self._asks:
+                return
+            try:
+                room = self.topic.room()
+                if not room.done():
+                    self._asks = True
+                    room.add_done_callback(lambda _: self._events.post(self._has_room))
+                    return
+                self._forward(*self._waiting.popleft())
+            except ReplogError as error:  # the topic was closed, or taken over: what comes later must not be stored
+                self._over = encode_fault(error)
+
+    def _has_room(self) -> None:
+        self._asks = False
+        self._go_on()
+
+    def _forward(self, request: int, forwarded: Forwarded) -> None:
+        try:
+            offsets = self.topic.publisher.forward(forwarded)
+        except ReplogError as error:
+            self._reply(request, encode_fault(error))
+            raise
+        offsets.add_done_callback(partial(self._settled, request, forwarded))
+
+    def _settled(self, request: int, forwarded: Forwarded, offsets: Ack[range]) -> None:
+        error = offsets.exception()
+        self._reply(
+            request, encode_fault(error) if error is not None else encode_published(forwarded, offsets.result())
+        )
+
+
+def encode_published(forwarded: Forwarded, offsets: range) -> bytes:
+    """The reply to a PUBLISH: the offset of the first message that is stored, and which ones are, unless all."""
+    total = len(forwarded.kept)
+    head = OFFSET_OR_NONE.encode(offsets[0] if offsets else -1) + U32.encode(total) + U32.encode(len(offsets))
+    some = 0 < len(offsets) < total
+    return bytes((OK,)) + head + (np.packbits(forwarded.kept).tobytes() if some else b"")

@@ -1,0 +1,249 @@
+"""The way from a client to topic servers: connections, and which server has which topic."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import ssl
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, TypeVar
+
+from pyreplog.ack import Ack
+from pyreplog.errors import (
+    ClosedError,
+    InvalidMessageError,
+    NotConnectedError,
+    OutcomeUnknownError,
+    PeerError,
+    ReplogError,
+    TopicFencedError,
+    TopicOwnedError,
+)
+from pyreplog.ledger.driver import check_may_wait
+from pyreplog.net.client import Channel
+from pyreplog.net.handshake import Identity, Secret
+from pyreplog.net.limits import Limits
+from pyreplog.net.reactor import Reactor
+from pyreplog.net.sockets import Address
+from pyreplog.net.timers import Timer
+from pyreplog.topic.remote.faults import decode_fault
+from pyreplog.topic.remote.fields import Reader
+from pyreplog.topic.remote.protocol import ERROR, OK, STALE, Reply, Request, decode_reply, encode_request
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Outcome = Reader | ReplogError
+OnOutcome = Callable[[Address, Outcome], object]
+
+SERVICE = "topics"
+LIMITS = Limits(max_body_bytes=32 << 20, queued_bytes=64 << 20, connection_inflight_bytes=64 << 20)
+"""A batch that is published at once, and what is read at once, fit into a frame."""
+FOREVER_S = 86_400.0
+"""For what waits as long as it takes: a connection that is lost ends it."""
+
+
+class StaleError(ClosedError):
+    """The server knows no such lane or consumer (any more): nothing was done."""
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether to try again, maybe with another server: this one has gone, or has not got the topic any more."""
+    if isinstance(error, PeerError):
+        return error.retriable
+    return isinstance(error, ClosedError | TopicFencedError | TopicOwnedError | OutcomeUnknownError)
+
+
+def outcome_of(body: memoryview | ReplogError) -> tuple[Outcome, str]:
+    """Of a request; and the address of who is to be asked instead."""
+    if isinstance(body, ReplogError):
+        return body, ""
+    reader = Reader("reply", body, 1)
+    status = body[0] if len(body) else -1
+    try:
+        if status == ERROR:
+            return decode_fault(reader)
+    except InvalidMessageError as error:
+        return error, ""
+    if status == STALE:
+        return StaleError("the server knows no such lane or consumer"), ""
+    return (reader if status == OK else InvalidMessageError(f"reply: expected a known status, found {status}")), ""
+
+
+class Link:
+    """Any thread; callbacks are called by whoever drives the reactor.
+
+    entries: servers that are asked for topics whose owner is not known, in turn. timeout: seconds that a request may
+    take, and for which what was lost is tried again.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[Address],
+        *,
+        secret: bytes | None,
+        tls: ssl.SSLContext | None,
+        limits: Limits | None,
+        timeout: float,
+    ) -> None:
+        self.timeout = timeout
+        self.client = secrets.token_hex(8)
+        self._entries, self._tls, self._limits = list(entries), tls, limits or LIMITS
+        self._secret = None if secret is None else Secret(secret)
+        self._lock = threading.Lock()  # of the tables
+        self._channels: dict[Address, Channel] = {}
+        self._owners: dict[str, Address] = {}
+        self._handles = itertools.count(1)
+        self._closed = False
+        self.reactor = Reactor()
+        self.reactor.start()
+
+    def next_handle(self) -> int:
+        """For a lane or a consumer: one that was never used."""
+        return next(self._handles)
+
+    def send(self, address: Address, request: Request, on_outcome: OnOutcome, timeout: float = FOREVER_S) -> None:
+        """Ask a server; called back once, maybe before this returns."""
+        self._send(address, request, lambda outcome, _: on_outcome(address, outcome), timeout)
+
+    def ask(self, topic: str, request: Request, on_outcome: OnOutcome) -> None:
+        """Ask whoever owns a topic, or any server if it is ""; called back with the one that answered."""
+        _Inquiry(self, topic, request, on_outcome).go_on(NotConnectedError("no server is known"))
+
+    def ask_for(self, topic: str, request: Request, read: Callable[[Reader], T]) -> Ack[T]:
+        """`ask`; the Ack gives what is read off the reply."""
+        done: Ack[T] = Ack()
+
+        def came(_: Address, outcome: Outcome) -> None:
+            settle(done, outcome, read)
+
+        self.ask(topic, request, came)
+        return done
+
+    def _send(self, address: Address, request: Request, call: Callable[[Outcome, str], object], timeout: float) -> None:
+        try:
+            self._channel(address).request(
+                *encode_request(request), on_reply=lambda body: call(*outcome_of(body)), timeout=timeout
+            )
+        except ReplogError as error:
+            call(error, "")
+
+    def _channel(self, address: Address) -> Channel:
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the client was closed")
+            channel = self._channels.get(address)
+            if channel is None:
+                channel = self._channels[address] = Channel(
+                    self.reactor, address, expected=Identity(service=SERVICE), secret=self._secret, tls=self._tls,
+                    limits=self._limits,
+                )  # fmt: skip
+            return channel
+
+    # ---- who has what ---------------------------------------------------------------------------------------
+
+    def candidates(self, topic: str) -> deque[Address]:
+        """Whom to ask, in this order."""
+        with self._lock:
+            owner = self._owners.get(topic)
+        return deque(self._entries if owner is None else [owner, *(one for one in self._entries if one != owner)])
+
+    def found(self, topic: str, address: Address) -> None:
+        with self._lock:
+            self._owners[topic] = address
+
+    # ---- waiting --------------------------------------------------------------------------------------------
+
+    def wait(self, ack: Ack[T], timeout: float | None = None) -> T:
+        """As `ledger.driver.Surroundings.wait`: the thread that waits drives the reactor."""
+        if not ack.done():
+            check_may_wait()
+            ack.add_done_callback(self._wake_driver)
+            if not self.reactor.drive(ack.done, timeout):
+                raise OutcomeUnknownError(f"no outcome within {timeout} s")
+        return ack.result()
+
+    def _wake_driver(self, ack: Ack[Any]) -> None:
+        if not self.reactor.in_driver():
+            with suppress(ReplogError):  # it was closed: nobody drives
+                self.reactor.call_soon(_look_again)
+
+    def wake_after(self, seconds: float, call: Callable[[], None]) -> Timer | None:
+        try:
+            return self.reactor.call_later(seconds, call)
+        except ReplogError:
+            return None
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            channels, self._channels = list(self._channels.values()), {}
+        with ExitStack() as rest:
+            rest.callback(self.reactor.close)
+            for channel in channels:
+                rest.callback(channel.close)
+
+
+class _Inquiry:
+    """One request on its way to whoever owns a topic."""
+
+    def __init__(self, link: Link, topic: str, request: Request, on_outcome: OnOutcome) -> None:
+        self._link, self._topic, self._request, self._on_outcome = link, topic, request, on_outcome
+        self._left = link.candidates(topic)
+        self._has_followed = False
+        self._address = self._left[0]
+
+    def go_on(self, error: ReplogError) -> None:
+        """Ask the next server; error: if there is none."""
+        if not self._left:
+            self._on_outcome(self._address, error)
+            return
+        self._address = self._left.popleft()
+        self._link._send(self._address, self._request, self._came, self._link.timeout)
+
+    def _came(self, outcome: Outcome, owner: str) -> None:
+        if isinstance(outcome, NotConnectedError):  # nothing was asked
+            self.go_on(outcome)
+            return
+        if isinstance(outcome, TopicOwnedError) and owner and not self._has_followed:
+            self._has_followed = True
+            self._left = deque((parse_address(owner),))
+            self.go_on(outcome)
+            return
+        if self._topic and not isinstance(outcome, TopicOwnedError | PeerError):
+            self._link.found(self._topic, self._address)
+        self._on_outcome(self._address, outcome)
+
+
+def settle(done: Ack[T], outcome: Outcome, read: Callable[[Reader], T]) -> None:
+    """With what is read off a reply, or its error."""
+    if isinstance(outcome, ReplogError):
+        done.fail(outcome)
+        return
+    try:
+        result = read(outcome)
+    except ReplogError as error:
+        done.fail(error)
+    else:
+        done.complete(result)
+
+
+def reads(kind: type[Reply]) -> Callable[[Reader], Any]:
+    """Of a reply of that kind."""
+    return lambda reader: decode_reply(kind, reader)
+
+
+def parse_address(text: str) -> Address:
+    """InvalidMessageError: it is none."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise InvalidMessageError(f"address: expected HOST:PORT, found {text!r}")
+    return host.strip("[]"), int(port)
+
+
+def _look_again() -> None:
+    """The driver looks whether the outcome it waits for is there, after whatever it was woken for."""

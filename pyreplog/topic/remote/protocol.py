@@ -1,0 +1,243 @@
+"""What clients and topic servers say to each other: requests, replies, and their bytes (FORMAT.md, "Topics over TCP").
+
+The offset of a frame pairs a reply with its request. Handles of publishing lanes and of consumers are chosen by the
+client, which uses none twice: one of a lost connection is unknown on the next, and can mean nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyreplog.errors import InvalidMessageError
+from pyreplog.topic.positions import Start
+from pyreplog.topic.remote.fields import (
+    COUNT,
+    ENTRIES,
+    FLAG,
+    I32,
+    NAME,
+    OFFSET,
+    OFFSET_OR_NONE,
+    OFFSETS,
+    START,
+    TEXT,
+    U32,
+    Field,
+    Reader,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+OK, ERROR, STALE = range(3)
+"""How a request went. STALE: the server knows no such lane or consumer (any more); nothing was done."""
+
+
+class Open(NamedTuple):
+    """Open a topic at its owner, and a lane to publish to it. producer: whose lane it is, "" nobody's in particular: of
+    a topic that deduplicates, lanes of other clients for that producer end. client: the same for all of one client."""
+
+    lane: int
+    create: bool
+    topic: str
+    producer: str
+    client: str
+    settings: str
+
+
+class Leave(NamedTuple):
+    """A lane is not used any more."""
+
+    lane: int
+
+
+class Publish(NamedTuple):
+    """Entries as `encode_messages` makes them."""
+
+    lane: int
+    entries: Sequence[bytes]
+
+
+class Subscribe(NamedTuple):
+    """Attach a consumer; settings: JSON, "" whatever they are."""
+
+    consumer: int
+    priority: int
+    durable: bool
+    start: Start
+    topic: str
+    subscription: str
+    name: str
+    settings: str
+
+
+class Detach(NamedTuple):
+    consumer: int
+
+
+class Flow(NamedTuple):
+    """It has room for so many messages more."""
+
+    consumer: int
+    messages: int
+
+
+class Fetch(NamedTuple):
+    """Answered as soon as there are messages for it, or something else it has to know."""
+
+    consumer: int
+
+
+class Acknowledge(NamedTuple):
+    consumer: int
+    offsets: NDArray[np.int64]
+
+
+class AcknowledgeRange(NamedTuple):
+    consumer: int
+    start: int
+    end: int
+
+
+class AcknowledgeCumulative(NamedTuple):
+    consumer: int
+    end: int
+
+
+class Nack(NamedTuple):
+    """delay_us: -1, as the subscription has it."""
+
+    consumer: int
+    delay_us: int
+    offsets: NDArray[np.int64]
+
+
+class Redeliver(NamedTuple):
+    consumer: int
+
+
+class Seek(NamedTuple):
+    consumer: int
+    start: Start
+
+
+class Flush(NamedTuple):
+    consumer: int
+
+
+class Read(NamedTuple):
+    """Entries from the one that holds `offset`, up to `end`; of about so many bytes."""
+
+    offset: int
+    end: int
+    bytes_max: int
+    topic: str
+
+
+class Call(NamedTuple):
+    """Anything else, by name, with JSON arguments; topic: "", of no topic."""
+
+    topic: str
+    name: str
+    arguments: str
+
+
+Request = (
+    Open | Leave | Publish | Subscribe | Detach | Flow | Fetch | Acknowledge | AcknowledgeRange | AcknowledgeCumulative
+    | Nack | Redeliver | Seek | Flush | Read | Call
+)  # fmt: skip
+
+_REQUESTS: dict[int, tuple[type[Any], tuple[Field, ...]]] = {
+    1: (Open, (U32, FLAG, NAME, NAME, NAME, TEXT)),
+    2: (Leave, (U32,)),
+    3: (Publish, (U32, ENTRIES)),
+    4: (Subscribe, (U32, I32, FLAG, START, NAME, NAME, NAME, TEXT)),
+    5: (Detach, (U32,)),
+    6: (Flow, (U32, COUNT)),
+    7: (Fetch, (U32,)),
+    8: (Acknowledge, (U32, OFFSETS)),
+    9: (AcknowledgeRange, (U32, OFFSET, OFFSET)),
+    10: (AcknowledgeCumulative, (U32, OFFSET)),
+    11: (Nack, (U32, OFFSET_OR_NONE, OFFSETS)),
+    12: (Redeliver, (U32,)),
+    13: (Seek, (U32, START)),
+    14: (Flush, (U32,)),
+    15: (Read, (OFFSET, OFFSET, COUNT, NAME)),
+    16: (Call, (NAME, NAME, TEXT)),
+}
+_KINDS = {request: kind for kind, (request, _) in _REQUESTS.items()}
+
+
+def encode_request(request: Request) -> list[ReadableBuffer]:
+    """Buffers of a body. InvalidArgumentError: a text is too long."""
+    kind = _KINDS[type(request)]
+    parts = [field.encode(value) for field, value in zip(_REQUESTS[kind][1], request, strict=True)]
+    head = bytes((kind,)) + b"".join(parts)
+    return [head, *request.entries] if isinstance(request, Publish) else [head]
+
+
+def decode_request(body: memoryview) -> Request:
+    """It keeps nothing of the receive buffer. InvalidMessageError."""
+    kind = body[0] if len(body) else 0
+    if kind not in _REQUESTS:
+        raise InvalidMessageError(f"request: expected a known kind, found {kind}")
+    made, fields = _REQUESTS[kind]
+    reader = Reader(f"request {made.__name__}", body, 1)
+    found: Request = made._make([field.decode(reader) for field in fields])
+    reader.end()
+    return found
+
+
+# ---- replies ---------------------------------------------------------------------------------------------------
+
+
+class Done(NamedTuple):
+    """That is all."""
+
+
+class Opened(NamedTuple):
+    """last_sequence: highest number that the lane's producer has stored or on its way, -1 none. entry_bytes_max: of an
+    entry with its record. config: JSON."""
+
+    last_sequence: int
+    entry_bytes_max: int
+    config: str
+
+
+class Moved(NamedTuple):
+    """A subscription goes on at `offset`; the consumer's generation since then."""
+
+    offset: int
+    generation: int
+
+
+class Answer(NamedTuple):
+    """JSON."""
+
+    result: str
+
+
+_REPLIES: dict[type[Any], tuple[Field, ...]] = {
+    Done: (),
+    Opened: (OFFSET_OR_NONE, COUNT, TEXT),
+    Moved: (OFFSET, U32),
+    Answer: (TEXT,),
+}
+
+Reply = Done | Opened | Moved | Answer
+
+
+def encode_reply(reply: Reply) -> bytes:
+    fields = _REPLIES[type(reply)]
+    return bytes((OK,)) + b"".join(field.encode(value) for field, value in zip(fields, reply, strict=True))
+
+
+def decode_reply(kind: type[Reply], reader: Reader) -> Any:
+    """What follows the status. InvalidMessageError."""
+    found = kind._make([field.decode(reader) for field in _REPLIES[kind]])
+    reader.end()
+    return found

@@ -1,0 +1,269 @@
+"""RemoteTopic: a topic that another process owns, used as if this one did."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyreplog._native.messages import MessageBatch
+from pyreplog.ack import Ack
+from pyreplog.clock import SystemClock
+from pyreplog.errors import ClosedError, InvalidMessageError
+from pyreplog.handles import Handle
+from pyreplog.ledger.driver import check_may_wait
+from pyreplog.topic.config import SubscriptionConfig, TopicConfig
+from pyreplog.topic.consumer import QUEUE, Consumer
+from pyreplog.topic.names import check_name
+from pyreplog.topic.positions import Start, check_start
+from pyreplog.topic.producer import Producer
+from pyreplog.topic.publisher import Publisher
+from pyreplog.topic.remote.attachment import Attachment, Wanted
+from pyreplog.topic.remote.batches import decode_delivered
+from pyreplog.topic.remote.calls import encode_start
+from pyreplog.topic.remote.link import Link, StaleError, reads
+from pyreplog.topic.remote.numbers import Numbers
+from pyreplog.topic.remote.protocol import Answer, Call, Opened, Read
+from pyreplog.topic.remote.sender import Sender
+from pyreplog.topic.remote.statscodec import decode_stats
+from pyreplog.topic.stats import InternalStats, TopicStats
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+    from pyreplog.topic.outgoing import Values
+    from pyreplog.topic.remote.client import Client
+
+READ_BYTES = 4 << 20
+FLUSH_S = 30.0
+
+
+class RemoteTopic(Handle):
+    """Made by `Client.topic`: the same object for the same name. As `Topic`, but for what is said here: methods have
+    its arguments and errors, and those of connections (PeerError). Any thread may call anything; asyncio code awaits
+    what `submit` and `submit_batch` give.
+
+    Messages that are on their way when the connection is lost fail with OutcomeUnknownError; those of a named producer
+    do not where the topic deduplicates: they are sent again, for the client's `timeout`, and none is stored twice. For
+    this, one client at a time publishes under a name: another one that begins ends it, with SequenceError.
+    """
+
+    def __init__(self, client: Client, link: Link, name: str, opened: Opened) -> None:
+        self.name = name
+        self._client, self._link = client, link
+        self._entry_bytes_max = opened.entry_bytes_max
+        self.config = _config(opened.config)
+        self._lock = threading.Lock()  # of the tables
+        self._opening = threading.Lock()  # while a producer is made
+        self._publishers: dict[str, tuple[Publisher, Sender]] = {}
+        self._attachments: set[Attachment] = set()
+        self._publisher = self._make_publisher("")
+        super().__init__(f"topic {name}, at another process")
+
+    def _make_publisher(self, producer: str) -> Publisher:
+        """producer: "" unless its messages are numbered here. Waits for the owner if they are."""
+        numbers = Numbers() if producer else None
+        sender = Sender(
+            self._link, self.name, producer, None if numbers is None else lambda said: numbers.seed(said.last_sequence)
+        )
+        if numbers is not None:
+            self._link.wait(sender.open(), self._link.timeout)
+        made = Publisher(
+            self.name, sender, self._link, SystemClock(), self.config, entry_bytes_max=self._entry_bytes_max,
+            producers=numbers,
+        )  # fmt: skip
+        with self._lock:
+            self._publishers[producer] = made, sender
+        return made
+
+    def _publisher_of(self, producer: str | None) -> Publisher:
+        self._check_open()
+        if producer is None or not self.config.deduplicate:
+            return self._publisher
+        found = self._publishers.get(check_name(producer))
+        if found is not None:
+            return found[0]
+        check_may_wait()
+        with self._opening:
+            found = self._publishers.get(producer)
+            return self._make_publisher(producer) if found is None else found[0]
+
+    # ---- publishing -----------------------------------------------------------------------------------------
+
+    def producer(self, name: str) -> Producer:
+        """As `Topic.producer`; waits for the owner the first time."""
+        return Producer(self._publisher_of(name), name)
+
+    def publish(
+        self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, producer: str | None = None, **more: Any
+    ) -> int:
+        """As `Publisher.publish`, and `more`."""
+        return self._publisher_of(producer).publish(value, key, producer=producer, **more)
+
+    def submit(
+        self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, producer: str | None = None, **more: Any
+    ) -> Ack[int]:
+        """As `Publisher.submit`, and `more`. A producer that is new to this client is waited for."""
+        return self._publisher_of(producer).submit(value, key, producer=producer, **more)
+
+    def publish_batch(self, values: Values, keys: Any = None, *, producer: str | None = None, **more: Any) -> range:
+        """As `Publisher.publish_batch`, and `more`. RecordTooLargeError: it has more than about 30 MiB."""
+        return self._publisher_of(producer).publish_batch(values, keys, producer=producer, **more)
+
+    def submit_batch(self, values: Values, keys: Any = None, *, producer: str | None = None, **more: Any) -> Ack[range]:
+        """As `Publisher.submit_batch`, and `more`. A producer that is new to this client is waited for."""
+        return self._publisher_of(producer).submit_batch(values, keys, producer=producer, **more)
+
+    def room(self) -> Ack[None]:
+        """As `Publisher.room`, of what has no producer's name."""
+        return self._publisher.room()
+
+    # ---- consuming ------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        subscription: str,
+        *,
+        start: Start = "latest",
+        durable: bool = True,
+        name: str | None = None,
+        queue: int = QUEUE,
+        priority: int = 0,
+        **settings: Any,
+    ) -> Consumer:
+        """As `Topic.subscribe`. When the connection is lost, the consumer goes on as soon as there is one again: what
+        it has not acknowledged comes again. Of one that is not durable what comes is what follows."""
+        self._check_open()
+        check_may_wait()
+        check_name(subscription)
+        check_start(start)
+        wanted = json.dumps(vars(SubscriptionConfig.of(settings))) if settings else ""
+        consumer = Consumer(self.name, subscription, name or f"consumer-{secrets.token_hex(4)}", queue=queue)
+        attached = Attachment(
+            self._link, Wanted(self.name, subscription, start, durable, priority, wanted), consumer, self._detached
+        )
+        try:
+            self._link.wait(attached.attach())
+        except BaseException:
+            consumer.close()
+            raise
+        with self._lock:
+            self._attachments.add(attached)
+        consumer.attached(attached, 0)
+        return consumer
+
+    def _detached(self, attachment: Attachment) -> None:
+        with self._lock:
+            self._attachments.discard(attachment)
+
+    def create_subscription(
+        self,
+        subscription: str,
+        *,
+        start: Start = "latest",
+        properties: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        SubscriptionConfig.of(settings)
+        given = {"start": encode_start(check_start(start)), "properties": dict(properties or {}), "settings": settings}
+        self._call("create_subscription", subscription=subscription, **given)
+
+    def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
+        self._call("delete_subscription", subscription=subscription, force=force)
+
+    def subscriptions(self) -> list[str]:
+        return list(self._call("subscriptions"))
+
+    def seek(self, subscription: str, start: Start) -> int:
+        return int(self._call("seek", subscription=subscription, start=encode_start(check_start(start))))
+
+    def skip(self, subscription: str, messages: int) -> None:
+        self._call("skip", subscription=subscription, messages=messages)
+
+    def clear(self, subscription: str) -> None:
+        self._call("clear", subscription=subscription)
+
+    # ---- reading --------------------------------------------------------------------------------------------
+
+    @property
+    def start(self) -> int:
+        """Asks the owner."""
+        return int(self._call("where")[0])
+
+    @property
+    def end(self) -> int:
+        """Asks the owner."""
+        return int(self._call("where")[1])
+
+    def __len__(self) -> int:
+        start, end = self._call("where")
+        return int(end) - int(start)
+
+    def read(self, start: Start = "earliest", end: int | None = None) -> Iterator[MessageBatch]:
+        """As `Topic.read`."""
+        first = int(self._call("position", start=encode_start(check_start(start))))
+        last = self.end
+        return self._batches(first, last if end is None else min(end, last))
+
+    def _batches(self, at: int, end: int) -> Iterator[MessageBatch]:
+        while at < end:
+            self._check_open()
+            request = Read(at, end, READ_BYTES, self.name)
+            try:
+                batch = self._link.wait(self._link.ask_for(self.name, request, decode_delivered)).batch
+            except StaleError:
+                self._call("where")  # opens it there
+                continue
+            if batch is None or batch.end <= at:
+                raise InvalidMessageError(f"topic {self.name}: expected messages from {at} on, found none")
+            yield batch.slice(*np.searchsorted(batch.offset, (at, end)).tolist())
+            at = batch.end
+
+    # ---- how it is ------------------------------------------------------------------------------------------
+
+    def stats(self) -> TopicStats:
+        return decode_stats(TopicStats, self._call_raw("stats"))
+
+    def internal_stats(self) -> InternalStats:
+        return decode_stats(InternalStats, self._call_raw("internal_stats"))
+
+    def configure(self, **settings: Any) -> None:
+        self.config = _config(self._call_raw("configure", settings=settings))
+
+    def delete(self) -> None:
+        self._call("delete")
+        self.close()
+
+    def _call(self, name: str, **arguments: Any) -> Any:
+        return json.loads(self._call_raw(name, **arguments))
+
+    def _call_raw(self, name: str, **arguments: Any) -> str:
+        self._check_open()
+        request = Call(self.name, name, json.dumps(arguments))
+        answer: Answer = self._link.wait(self._link.ask_for(self.name, request, reads(Answer)))
+        return answer.result
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def _let_go(self) -> None:
+        error = ClosedError(f"the {self._what} was closed")
+        with self._lock:
+            publishers, attachments = list(self._publishers.values()), list(self._attachments)
+        with ExitStack() as rest:
+            rest.callback(self._client.forget, self)
+            for publisher, sender in publishers:
+                rest.callback(sender.close, error)
+                rest.callback(publisher.stop, error)
+            for attachment in attachments:
+                rest.callback(attachment.consumer.close)
+            for publisher, _ in publishers:
+                self._link.wait(publisher.flush(), FLUSH_S)
+
+
+def _config(text: str) -> TopicConfig:
+    return TopicConfig.of(json.loads(text))

@@ -1,0 +1,243 @@
+"""Sends entries to a topic's owner, in order, and again to its next one when that is safe."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from pyreplog.ack import Ack
+from pyreplog.errors import ClosedError, OutcomeUnknownError, PeerError, RecordTooLargeError, ReplogError
+from pyreplog.net.sockets import Address
+from pyreplog.topic.positions import done_ack
+from pyreplog.topic.remote.fields import ENTRIES_MAX, OFFSET_OR_NONE, U32, Reader
+from pyreplog.topic.remote.link import LIMITS, Link, Outcome, StaleError, is_passing, reads, settle
+from pyreplog.topic.remote.protocol import Leave, Open, Opened, Publish
+from pyreplog.topic.turns import Events
+
+logger = logging.getLogger(__name__)
+
+BATCH_BYTES_MAX = LIMITS.max_body_bytes - (1 << 20)
+RETRY_S, RETRY_MOST_S = 0.05, 1.0
+
+
+class _Submission:
+    """handle: of the lane it was sent through, 0: it has to be sent. outcome: None, not known."""
+
+    def __init__(self, entries: Sequence[bytes], messages: int) -> None:
+        self.entries, self.messages = entries, messages
+        self.handle = 0
+        self.was_sent = False
+        self.outcome: range | list[int] | ReplogError | None = None
+        self.ack: Ack[range] = Ack()
+
+
+class Sender:
+    """A Sink. Any thread; steps take turns, and none waits.
+
+    producer: of a topic that deduplicates, whose messages are numbered: what is lost on its way is sent again, and the
+    owner drops what it has. Of others, "", it fails: its outcome is unknown. on_opened: told what the owner says, each
+    time a lane was opened.
+    """
+
+    def __init__(
+        self, link: Link, topic: str, producer: str = "", on_opened: Callable[[Opened], object] | None = None
+    ) -> None:
+        self._link, self._topic, self._producer, self._on_opened = link, topic, producer, on_opened
+        self._events = Events()
+        self._queue: deque[_Submission] = deque()
+        self._handle = 0  # of the lane, 0: there is none
+        self._address: Address = ("", 0)
+        self._opening = False
+        self._opened: Ack[Opened] | None = None
+        self._retry_s = RETRY_S
+        self._failing_since: float | None = None
+        self._error: ReplogError | None = None
+
+    def submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> Ack[range]:
+        """RecordTooLargeError: they do not fit into one request; ClosedError."""
+        if self._error is not None:
+            raise self._error
+        size = sum(map(len, entries))
+        if size > BATCH_BYTES_MAX or len(entries) > ENTRIES_MAX:
+            raise RecordTooLargeError(
+                f"topic {self._topic}: a batch has at most {BATCH_BYTES_MAX} bytes and {ENTRIES_MAX} entries over TCP, "
+                f"this one {size} and {len(entries)}: publish it in parts"
+            )
+        submission = _Submission(entries, sum(counts))
+        self._events.post(lambda: self._enter(submission))
+        return submission.ack
+
+    def room(self) -> Ack[None]:
+        """The publisher's window is all there is."""
+        return done_ack()
+
+    def open(self) -> Ack[Opened]:
+        """Open a lane now; its first error is the Ack's."""
+        opened: Ack[Opened] = Ack()
+
+        def begin() -> None:
+            self._opened = opened
+            self._open()
+
+        self._events.post(begin)
+        return opened
+
+    def close(self, error: ReplogError) -> None:
+        """What has no outcome fails."""
+
+        def close() -> None:
+            self._error = error
+            self._go_on()
+
+        self._events.post(close)
+
+    # ---- the lane -------------------------------------------------------------------------------------------
+
+    def _enter(self, submission: _Submission) -> None:
+        self._queue.append(submission)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._error is not None:
+            self._fail_all(self._error)
+            if self._handle:
+                self._link.send(self._address, Leave(self._handle), _forget)
+                self._handle = 0
+        elif not self._handle:
+            self._open()
+        else:
+            for submission in list(self._queue):
+                if not submission.handle and submission.outcome is None and self._handle:
+                    self._send(submission)
+
+    def _open(self) -> None:
+        if self._opening or self._error is not None:
+            return
+        self._opening = True
+        handle = self._link.next_handle()
+        request = Open(handle, False, self._topic, self._producer, self._link.client, "")
+
+        def came(address: Address, outcome: Outcome) -> None:
+            made: Ack[Opened] = Ack()
+            settle(made, outcome, reads(Opened))
+            self._events.post(lambda: self._was_opened(handle, address, made))
+
+        self._link.ask(self._topic, request, came)
+
+    def _was_opened(self, handle: int, address: Address, made: Ack[Opened]) -> None:
+        self._opening = False
+        error = made.exception()
+        if error is None:
+            self._handle, self._address = handle, address
+            for submission in self._queue if self._producer else ():
+                if submission.outcome is None:
+                    submission.handle = 0  # in order, whatever becomes of those that went through the last lane
+            if self._on_opened is not None:
+                self._on_opened(made.result())
+        waiting, self._opened = self._opened, None
+        if waiting is not None:
+            waiting.fail(error) if error is not None else waiting.complete(made.result())
+        if error is None:
+            self._go_on()
+        elif isinstance(error, ReplogError):
+            self._not_opened(error)
+
+    def _not_opened(self, error: ReplogError) -> None:
+        if not self._queue:
+            return
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        if not is_passing(error) or now - self._failing_since > self._link.timeout:
+            self._fail_all(error)
+            return
+        logger.info("topic %s: publishing waits: %s", self._topic, error)
+        self._link.wake_after(self._retry_s, lambda: self._events.post(self._go_on))
+        self._retry_s = min(2 * self._retry_s, RETRY_MOST_S)
+
+    def _fail_all(self, error: ReplogError) -> None:
+        self._failing_since = None
+        for submission in self._queue:
+            if submission.outcome is None:
+                submission.outcome = _unknown(error) if submission.was_sent else error
+        self._settle()
+
+    # ---- submissions ----------------------------------------------------------------------------------------
+
+    def _send(self, submission: _Submission) -> None:
+        handle = submission.handle = self._handle
+        submission.was_sent = True
+
+        def came(_: Address, outcome: Outcome) -> None:
+            told: Ack[range | list[int]] = Ack()
+            settle(told, outcome, lambda reader: _offsets(reader, submission.messages))
+            self._events.post(lambda: self._came(submission, handle, told))
+
+        self._link.send(self._address, Publish(handle, submission.entries), came)
+
+    def _came(self, submission: _Submission, handle: int, told: Ack[range | list[int]]) -> None:
+        error = told.exception()
+        if submission.handle != handle or submission.outcome is not None:
+            return  # it was sent again since
+        if error is None:
+            submission.outcome = told.result()
+            self._retry_s, self._failing_since = RETRY_S, None
+        elif isinstance(error, ReplogError) and is_passing(error):
+            if handle == self._handle:
+                self._handle = 0
+                if self._failing_since is None:
+                    self._failing_since = time.monotonic()
+            if self._producer or isinstance(error, StaleError):
+                submission.handle = 0
+            else:
+                submission.outcome = error
+        else:
+            submission.outcome = error if isinstance(error, ReplogError) else OutcomeUnknownError(str(error))
+        self._settle()
+        if not self._handle and any(one.outcome is None and not one.handle for one in self._queue):
+            self._open()
+
+    def _settle(self) -> None:
+        """In the order of the calls."""
+        while self._queue and (outcome := self._queue[0].outcome) is not None:
+            ack = self._queue.popleft().ack
+            if isinstance(outcome, ReplogError):
+                ack.fail(outcome)
+            else:
+                ack.complete(outcome)  # type: ignore[arg-type]
+
+
+def _unknown(error: ReplogError) -> ReplogError:
+    if isinstance(error, OutcomeUnknownError):
+        return error
+    unknown = OutcomeUnknownError(f"it was sent, and its outcome is not known: {error}")
+    unknown.__cause__ = error
+    return unknown
+
+
+def _offsets(reader: Reader, messages: int) -> range | list[int]:
+    """Of the messages that are stored; -1 for those that had been published before. InvalidMessageError."""
+    first, total, stored = (field.decode(reader) for field in (OFFSET_OR_NONE, U32, U32))
+    if total != messages or stored > total or (first < 0) != (stored == 0):
+        raise reader.refusal(f"offsets of {messages} messages", f"{stored} of {total} from {first} on")
+    if stored == total:
+        reader.end()
+        return range(first, first + total)
+    if not stored:
+        reader.end()
+        return [-1] * total
+    bits = np.unpackbits(np.frombuffer(reader.take((total + 7) // 8), np.uint8), count=total).astype(np.bool_)
+    reader.end()
+    if int(bits.sum()) != stored:
+        raise reader.refusal(f"{stored} bits", str(int(bits.sum())))
+    found: list[int] = np.where(bits, first + np.cumsum(bits) - 1, -1).tolist()
+    return found
+
+
+def _forget(_: Address, outcome: Outcome) -> None:
+    if isinstance(outcome, ReplogError) and not isinstance(outcome, PeerError | ClosedError):
+        logger.info("a lane was not given up: %s", outcome)

@@ -1,0 +1,118 @@
+"""One connection of a client, at a server: its lanes and consumers, and the answers to what it asks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pyreplog.ack import Ack
+from pyreplog.errors import ClosedError, InvalidMessageError, ReplogError
+from pyreplog.net.inflight import ServerConnection
+from pyreplog.topic.remote.faults import encode_fault
+from pyreplog.topic.remote.lane import Lane
+from pyreplog.topic.remote.outlet import Outlet
+from pyreplog.topic.remote.protocol import STALE, Done, Reply, encode_reply
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+logger = logging.getLogger(__name__)
+
+LANES_MAX = CONSUMERS_MAX = 4096
+DONE = encode_reply(Done())
+NOT_KNOWN = bytes((STALE,))
+
+T = TypeVar("T")
+
+
+class Session:
+    """Any thread. Lanes and consumers by the handles that the client gave them."""
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()  # of the tables; never while anything waits
+        self._lanes: dict[int, Lane] = {}
+        self._outlets: dict[int, Outlet] = {}
+        self._error: ReplogError | None = None
+
+    # ---- answers --------------------------------------------------------------------------------------------
+
+    def reply(self, request: int, *buffers: ReadableBuffer) -> None:
+        self._connection.reply(request, *buffers)
+
+    def done(self, request: int) -> None:
+        self._connection.reply(request, DONE)
+
+    def fail(self, request: int, error: BaseException, address: str = "") -> None:
+        if not isinstance(error, ReplogError):
+            logger.error("a request failed", exc_info=error)
+        self._connection.reply(request, encode_fault(error, address))
+
+    def answer(self, request: int, ack: Ack[T], made: Callable[[T], Reply]) -> None:
+        """With what an Ack gives, or why it failed."""
+
+        def settled(_: Ack[T]) -> None:
+            error = ack.exception()
+            if error is not None:
+                self.fail(request, error)
+            else:
+                self.reply(request, encode_reply(made(ack.result())))
+
+        ack.add_done_callback(settled)
+
+    # ---- lanes and consumers --------------------------------------------------------------------------------
+
+    def lane(self, handle: int) -> Lane | None:
+        return self._lanes.get(handle)
+
+    def outlet(self, handle: int) -> Outlet | None:
+        return self._outlets.get(handle)
+
+    def add_lane(self, handle: int, lane: Lane) -> None:
+        """Errors: InvalidMessageError; ClosedError, the connection has gone."""
+        self._add(self._lanes, handle, lane, LANES_MAX)
+
+    def add_outlet(self, handle: int, outlet: Outlet) -> None:
+        """Errors: as add_lane."""
+        self._add(self._outlets, handle, outlet, CONSUMERS_MAX)
+
+    def _add(self, table: dict[int, Any], handle: int, what: object, most: int) -> None:
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if handle in table or len(table) >= most:
+                raise InvalidMessageError(f"handle {handle}: expected one of at most {most}, not in use")
+            table[handle] = what
+
+    def remove_lane(self, handle: int) -> Lane | None:
+        with self._lock:
+            return self._lanes.pop(handle, None)
+
+    def remove_outlet(self, handle: int, error: ReplogError) -> None:
+        with self._lock:
+            outlet = self._outlets.pop(handle, None)
+        if outlet is not None:
+            outlet.detach(error)
+
+    def lanes(self) -> list[Lane]:
+        with self._lock:
+            return list(self._lanes.values())
+
+    def let_consumers_go(self, error: ReplogError) -> None:
+        """Their FETCHes are answered with the error: they are to go elsewhere."""
+        with self._lock:
+            outlets, self._outlets = list(self._outlets.values()), {}
+        for outlet in outlets:
+            outlet.detach(error)
+
+    def end(self, error: ReplogError) -> list[Lane]:
+        """The connection has gone. Returns its lanes."""
+        with self._lock:
+            self._error = ClosedError(f"the connection was lost: {error}")
+            lanes, self._lanes = list(self._lanes.values()), {}
+        self.let_consumers_go(self._error)
+        for lane in lanes:
+            lane.end()
+        return lanes

@@ -1,0 +1,59 @@
+"""What is between a consumer and its subscription, which may be in another process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyreplog._native.messages import MessageBatch
+from pyreplog.ack import Ack
+from pyreplog.errors import ReplogError
+from pyreplog.topic.positions import Start
+
+T = TypeVar("T")
+
+
+class Delivery(NamedTuple):
+    """Messages for one consumer. redelivered: by offset, how often those that were delivered before were."""
+
+    batch: MessageBatch
+    redelivered: Mapping[int, int]
+
+
+class Source(Protocol):
+    """The subscription of a consumer, here or behind a connection. Calls come from any thread; none waits."""
+
+    def flow(self, consumer: int, messages: int) -> None:
+        """It has room for so many more."""
+        ...
+
+    def acknowledge(self, consumer: int, offsets: NDArray[np.int64]) -> None: ...
+    def acknowledge_range(self, consumer: int, start: int, end: int) -> None: ...
+    def acknowledge_cumulative(self, consumer: int, end: int) -> Ack[None]: ...
+    def nack(self, consumer: int, offsets: NDArray[np.int64], delay_us: int | None) -> None: ...
+    def redeliver(self, consumer: int) -> None: ...
+    def seek(self, start: Start) -> Ack[int]: ...
+    def flush(self) -> Ack[None]: ...
+    def detach(self, consumer: int) -> None: ...
+
+    def wait(self, ack: Ack[T], timeout: float | None = None) -> T:
+        """As `ledger.driver.Surroundings.wait`."""
+        ...
+
+    def wake_after(self, seconds: float, call: Callable[[], None]) -> object: ...
+
+
+class Receiver(Protocol):
+    """What a subscription delivers to: a Consumer, or what stands for one of another process. Calls come one at a time;
+    none waits."""
+
+    name: str
+
+    def deliver(self, delivery: Delivery) -> None: ...
+    def discard(self) -> None: ...
+    def became(self, active: bool) -> None: ...
+    def failed(self, error: ReplogError) -> None: ...
+    def close(self) -> None: ...

@@ -1,0 +1,212 @@
+"""`pyreplog top`: the rows, how they look, and the command with and without a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pyreplog.cli import tables, top, topscreen, topview
+from pyreplog.cli.tables import Table
+from pyreplog.cli.topview import Frame, TopicRow
+from pyreplog.errors import MetadataUnavailableError
+from pyreplog.ledger.ledgermetadata import State
+from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.place import Total
+from pyreplog.topic.stats import ConsumerStats, SubscriptionStats, TopicStats
+from tests.cli.support import COMMAND, Run
+
+NOW_US = 1_800_000_000_000_000
+
+SLOW = SubscriptionStats(
+    name="slow", at_us=NOW_US, type="shared", mark=Total(10, 1, 100), backlog_messages=1990, backlog_bytes=1 << 20,
+    oldest_us=NOW_US - 90_000_000, unacked=7, delayed=5, rate_delivered=12.5, drain_s=30.0, blocked=True, stalled=True,
+    consumers=(ConsumerStats(name="c", consumer=1), ConsumerStats(name="d", consumer=2)),
+)  # fmt: skip
+QUICK = SubscriptionStats(name="quick", at_us=NOW_US, type="exclusive", mark=Total(2000, 20, 2 << 20), drain_s=0.0)
+PASSING = SubscriptionStats(name="a reader", at_us=NOW_US, durable=False, backlog_messages=5000)
+ORDERS = TopicStats(
+    name="orders", at_us=NOW_US, owner="10.0.0.1:99", start=Total(500, 5, 10), end=Total(2000, 20, 2 << 20),
+    rate_published=0.25, rate_delivered=12.5, publishing="held", quota_exceeded=("bytes",),
+    subscriptions=(SLOW, PASSING, QUICK),
+)  # fmt: skip
+
+
+# ---- rows -------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_as_a_row() -> None:
+    row = topview.topic_row(ORDERS)
+    assert (row.name, row.owner, row.messages, row.backlog) == ("orders", "10.0.0.1:99", 1500, 1990)
+    assert row.backlog_bytes == (2 << 20) - 100 and row.oldest_s == 90.0
+    assert row.states == ("held", "quota of bytes")
+    assert [sub.name for sub in row.subscriptions] == ["a reader", "quick", "slow"]
+    slow = row.subscriptions[2]
+    assert (slow.type, slow.consumers, slow.backlog, slow.unacked, slow.delayed) == ("shared", 2, 1990, 7, 5)
+    assert (slow.lag_s, slow.drain_s, slow.states) == (90.0, 30.0, ("stalled", "blocked"))
+    assert row.subscriptions[0].type == "" and row.subscriptions[1].states == ()
+
+
+def test_who_needs_to_be_looked_at_comes_first() -> None:
+    def topic(name: str, backlog: int = 0, *states: str) -> TopicRow:
+        return TopicRow(name=name, backlog=backlog, states=states)
+
+    stalled = replace(topic("stalled"), subscriptions=(topview.subscription_row(SLOW),))
+    rows = [topic("b", 5), topic("a", 5), topic("c", 9), topic("held", 0, "held"), stalled]
+    assert [row.name for row in topview.by_backlog(rows)] == ["held", "stalled", "c", "a", "b"]
+
+
+def test_ledgers_that_are_written_to_or_lack_copies() -> None:
+    ledgers = [
+        LedgerStatus(1, State.CLOSED, 1, 99, 99, 0),
+        LedgerStatus(2, State.CLOSED, 2, 99, 99, 40),
+        LedgerStatus(3, State.OPEN, 1, 10, 17, 0),
+    ]
+    found = topview.ledger_rows(ClusterStatus([], ledgers))
+    assert [(row.ledger, row.confirmed, row.behind, row.missing) for row in found] == [(2, 99, 0, 40), (3, 10, 7, 0)]
+
+
+def test_bookies_that_do_not_run_are_missing() -> None:
+    running = [BookieStatus("b2@x", "h:2", "", True, 10), BookieStatus("b1@y", "h:1", "", False, 20)]
+    found = topview.bookie_rows(running, ["b1", "b2", "b3"])
+    assert [(row.bookie, row.state) for row in found] == [("b1@y", ""), ("b2@x", "read-only"), ("b3", "missing")]
+
+
+# ---- how they look ----------------------------------------------------------------------------------------------
+
+FRAME = Frame(
+    at_us=NOW_US,
+    topics=(topview.topic_row(ORDERS), TopicRow(name="lonely", states=("nobody serves it",))),
+    ledgers=topview.ledger_rows(ClusterStatus([], [LedgerStatus(3, State.OPEN, 1, 10, 17, 2)])),
+    bookies=topview.bookie_rows([BookieStatus("b1@y", "h:1", "", False, 1 << 30)], ["b1", "b2"]),
+)
+
+
+def test_a_frame_as_text() -> None:
+    assert topscreen.heading(FRAME) == ["2027-01-15T08:00:00Z  2 topics, 3 subscriptions, 0.2/s in, 12/s out"]
+    topics, ledgers, bookies = topscreen.tables(FRAME)
+    assert topics.plain() == [
+        "topic       type       consumers  in/s  out/s  backlog     size  unacked  delayed  oldest  drained in  state",
+        "orders                             0.2     12    1,990  2.0 MiB                      1:30              held, quota of bytes",
+        "  a reader                     0            0    5,000      0 B        0        0       -           -",
+        "  quick     exclusive          0            0        0      0 B        0        0   0.0 s       0.0 s",
+        "  slow      shared             2           12    1,990  1.0 MiB        7        5    1:30      30.0 s  stalled, blocked",
+        "lonely" + " " * 97 + "nobody serves it",
+    ]  # fmt: skip
+    assert topics.marked == {0, 3, 4}
+    assert ledgers.plain() == ["ledger  state  LAC  LAP-LAC  missing copies", "     3  open    10        7               2"]
+    assert ledgers.marked == {0}
+    assert [line.split() for line in bookies.plain()[1:]] == [["b1@y", "h:1", "1.0", "GiB"], ["b2", "missing"]]
+    assert bookies.marked == {1}
+
+
+def test_a_frame_with_rich() -> None:
+    from rich.console import Console
+
+    console = Console(width=200, record=True, file=open(os.devnull, "w"), force_terminal=True)
+    with console.file:
+        console.print(topscreen.tables(FRAME)[0].rich())
+    shown = console.export_text(styles=True)
+    assert [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()] == [
+        line.split() for line in topscreen.tables(FRAME)[0].plain()
+    ]
+    assert "\x1b[1;31m  slow" in shown and "\x1b[1;31m  quick" not in shown
+
+
+def test_a_table_without_rows_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    tables.print_tables([Table(("a", "b"), []), Table(("a", "b"), [("x", "1")])])
+    assert capsys.readouterr().out == "\na  b\nx  1\n"
+
+
+# ---- the command ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "cluster"
+    with Cluster.embedded(path, segment_bytes=64 << 10) as cluster:
+        topic = cluster.topic("orders")
+        topic.create_subscription("work", start="earliest", type="shared")
+        topic.publish_batch([b"value"] * 5)
+    return path
+
+
+def test_once(run: Run, folder: Path) -> None:
+    done = run("top", "--once", folder)
+    assert done.code == 0 and "1 topic, 1 subscription" in done.out
+    rows = [line.split() for line in done.out.splitlines()]
+    assert ["work", "shared", "0", "0", "5"] in [row[:5] for row in rows]
+    assert len([row for row in rows if row and row[0].startswith("bookie-")]) == 3
+    found = run("top", "--once", "--json", folder).json
+    assert (found["topics"][0]["name"], found["topics"][0]["backlog"]) == ("orders", 5)
+    assert found["topics"][0]["subscriptions"][0]["type"] == "shared"
+
+
+def test_topics_that_nobody_serves_are_not_opened(run: Run, folder: Path) -> None:
+    """Of a cluster that others use, too."""
+    found = run("top", "--once", "--json", f"sqlite:{folder}/metadata.sqlite").json
+    assert found["topics"][0]["states"] == ["nobody serves it"]
+    assert [bookie["state"] for bookie in found["bookies"]] == ["missing"] * 3
+
+
+def test_it_goes_on_when_the_target_is_away(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    looks = iter([MetadataUnavailableError("away"), None, KeyboardInterrupt()])
+
+    def sleep(seconds: float) -> None:
+        assert seconds == 0.5
+        coming = next(looks)
+        if isinstance(coming, KeyboardInterrupt):
+            raise coming
+        monkeypatch.setattr(Cluster, "status", _failing(coming) if coming is not None else status)
+
+    status = Cluster.status
+    monkeypatch.setattr(top.time, "sleep", sleep)
+    done = run("top", "--json", "--interval", 0.5, folder)
+    frames = [json.loads(line) for line in done.out.splitlines()]
+    assert done.code == 130 and [frame["notes"] for frame in frames] == [[], ["away"], []]
+    assert frames[1]["topics"] == frames[0]["topics"], "what was known is still shown"
+
+
+def _failing(error: Exception) -> object:
+    def fail(_: Cluster) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("interval", [0, -1, "nan"])
+def test_an_interval_that_is_none(run: Run, folder: Path, interval: object) -> None:
+    done = run("top", "--interval", interval, folder)
+    assert done.code == 2 and "--interval" in done.error
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    ours, theirs = pty.openpty()
+    yield ours, theirs
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_on_a_terminal(folder: Path, terminal: tuple[int, int]) -> None:
+    ours, theirs = terminal
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "160", "LINES": "40"}
+    with subprocess.Popen([*COMMAND, "top", str(folder)], stdout=theirs, stderr=subprocess.PIPE, env=environment) as it:
+        shown = ""
+        while "bookie-2" not in shown:
+            shown += os.read(ours, 1 << 16).decode()
+        it.send_signal(signal.SIGINT)
+        _, complaint = it.communicate(timeout=30)
+    assert it.returncode == 130 and complaint == b""
+    assert re.search(r"orders .* 5 ", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown))

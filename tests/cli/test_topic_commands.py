@@ -1,0 +1,252 @@
+"""`pyreplog topic` and `pyreplog subscription`, on an embedded cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyreplog.cli.app import main
+from pyreplog.ledger.cluster import Cluster
+from tests.cli.support import Done, Run, process
+
+LINES = b"".join(b"k%d:line %d\n" % (number % 3, number) for number in range(1000))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("topics") / "cluster"
+    Cluster.embedded(path, segment_bytes=64 << 10).close()
+    return path
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """Each test has a topic of its own."""
+    return str(request.node.name)
+
+
+@pytest.fixture
+def topic(run: Run, folder: Path, name: str) -> Callable[..., Done]:
+    """Run an action on the test's topic, which is there."""
+
+    def topic(action: str, *arguments: object, group: str = "topic") -> Done:
+        return run(group, action, folder, name, *arguments)
+
+    assert topic("create").code == 0
+    return topic
+
+
+def rows(done: Done) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.out.splitlines()]
+
+
+# ---- publishing and consuming -----------------------------------------------------------------------------------
+
+
+def test_lines_come_back(topic: Callable[..., Done], folder: Path, name: str) -> None:
+    done = process("topic", "publish", "--key-separator", ":", "--batch", 100, folder, name, data=LINES + b"no end")
+    assert done.code == 0 and f"{name}: 1,001 messages, offsets 0 to 1,000" in done.out, done.error
+    found = topic("consume", "--keys")
+    assert found.out.encode() == LINES.replace(b":", b"\t") + b"\tno end\n"
+    assert topic("consume", "--from", 999).out == "line 999\nno end\n"
+    assert topic("stats", "--json").json["subscriptions"] == {}, "without a name nothing is left"
+
+
+def test_a_file_and_arguments(topic: Callable[..., Done], tmp_path: Path) -> None:
+    source = tmp_path / "lines"
+    source.write_bytes(b"a\n\nb\n")
+    done = topic("publish", "--file", source, "--producer", "me", "--json")
+    assert done.code == 0
+    assert {key: done.json[key] for key in ("messages", "first", "last", "bytes")} == {
+        "messages": 3, "first": 0, "last": 2, "bytes": 2,
+    }  # fmt: skip
+    assert topic("publish", "one", "två", "--key", "k", "--property", "a=b", "--property", "c=d=e").code == 0
+    found = rows(topic("consume", "--format", "json"))
+    assert [row["value"] for row in found] == ["a", "", "b", "one", "två"]
+    assert [(row["producer"], row["key"]) for row in found] == [("me", None)] * 3 + [(None, "k")] * 2
+    assert found[4]["properties"] == {"a": "b", "c": "d=e"} and found[0]["properties"] == {}
+    assert [row["offset"] for row in found] == list(range(5))
+
+
+def test_nothing_to_publish(topic: Callable[..., Done], tmp_path: Path) -> None:
+    (empty := tmp_path / "empty").write_bytes(b"")
+    assert "0 messages; 0 B" in topic("publish", "--file", empty).out
+    assert topic("consume", "--timeout", 0).out == ""
+
+
+def test_a_subscription_goes_on(topic: Callable[..., Done]) -> None:
+    topic("publish", *"abcdef")
+    assert topic("consume", "--subscription", "work", "--count", 2).out == "a\nb\n"
+    assert topic("consume", "--subscription", "work", "--count", 2, "--no-ack").out == "c\nd\n"
+    again = topic("consume", "--subscription", "work", "--type", "shared", "--from", "latest")
+    assert again.out == "c\nd\ne\nf\n", "where it begins was said when it was made"
+    assert topic("consume", "--subscription", "work", "--timeout", 0).out == ""
+    assert topic("consume", "--subscription", "new", "--from", "latest", "--timeout", 0).out == ""
+
+
+def test_following(topic: Callable[..., Done]) -> None:
+    """It goes on behind the end of the topic, until nothing comes for so long, or all were there."""
+    topic("publish", *"abc")
+    assert topic("consume", "--follow", "--timeout", 0.2).out == "a\nb\nc\n"
+    assert topic("consume", "--follow", "--count", 3).out == "a\nb\nc\n"
+
+
+# ---- subscriptions ----------------------------------------------------------------------------------------------
+
+
+def test_moving_subscriptions(topic: Callable[..., Done]) -> None:
+    topic("create", "work", "--from", "earliest", group="subscription")
+    topic("publish", *"abcdef")
+
+    def left() -> str:
+        return topic("consume", "--subscription", "work", "--no-ack", "--timeout", 0.2).out.replace("\n", "")
+
+    assert left() == "abcdef"
+    assert topic("skip", "work", 2).code == 0 and left() == "cdef"
+    assert topic("clear", "work").code == 0 and left() == ""
+    assert topic("seek", "work", 4).out == "work goes on at offset 4\n" and left() == "ef"
+    assert topic("seek", "work", "earliest", "--json").json == {"offset": 0}
+    published = rows(topic("consume", "--json"))[0]["publish_time"]
+    assert topic("seek", "work", "2001-01-01T00:00:00").out == "work goes on at offset 0\n"
+    assert topic("seek", "work", "2999-01-01T00:00:00+01:00").out == "work goes on at offset 6\n"
+    assert published > 1_000_000_000_000_000 and left() == ""
+
+
+def test_making_and_deleting_subscriptions(topic: Callable[..., Done]) -> None:
+    topic("publish", "before")
+    assert topic("create", "a", "--type", "key_shared", "--property", "team=x", group="subscription").code == 0
+    topic("create", "b", "--from", "0", group="subscription")
+    assert topic("list", group="subscription").out == "a\nb\n"
+    assert topic("list", "--json", group="subscription").json == ["a", "b"]
+    found = topic("stats", "a", "--json", group="subscription").json
+    assert (found["type"], found["properties"], found["backlog_messages"]) == ("key_shared", {"team": "x"}, 0)
+    shown = topic("stats", "b", group="subscription").out
+    assert "backlog       1 message," in shown and "stalled       no" in shown
+    refused = topic("delete", "a", group="subscription")
+    assert refused.code == 2 and "--yes" in refused.error
+    assert topic("delete", "a", "--yes", group="subscription").code == 0
+    assert topic("list", group="subscription").out == "b\n"
+    for action in ("stats", "delete"):
+        gone = topic(action, "a", *(["--yes"] if action == "delete" else []), group="subscription")
+        assert gone.code == 2 and "no subscription a" in gone.error
+
+
+# ---- topics -----------------------------------------------------------------------------------------------------
+
+
+def test_stats(topic: Callable[..., Done], name: str) -> None:
+    topic("create", "work", "--from", "earliest", "--type", "shared", group="subscription")
+    topic("publish", *"abc")
+    found = topic("stats", "--json").json
+    assert (found["name"], found["end"]["offset"]) == (name, 3)
+    assert found["subscriptions"]["work"]["backlog_messages"] == 3
+    shown = topic("stats").out
+    assert "kept        3 messages, offsets 0 to 2," in shown and ", of work" in shown
+    assert [line.split()[:5] for line in shown.splitlines() if line.startswith("work")] == [
+        ["work", "shared", "0", "0", "3"]
+    ]
+    internal = topic("stats-internal", "--json").json
+    assert [one["messages"] for one in internal["ledgers"]] == [3] and list(internal["cursors"]) == ["work"]
+    shown = topic("stats-internal").out
+    assert "3 messages, offsets 0 to 2, 1 entry," in shown
+    ledger = str(internal["ledgers"][0]["ledger"])
+    assert [line.split()[:4] for line in shown.splitlines() if line.split()[:1] == [ledger]] == [[ledger, "0", "3", "1"]]
+
+
+def test_settings(run: Run, topic: Callable[..., Done], folder: Path, tmp_path: Path) -> None:
+    assert topic("set").out.splitlines()[0].split() == ["ensemble", "3"]
+    assert topic("set", "ttl_ms=60000", "retention-bytes=none", 'compression="none"').out == ""
+    found = topic("set", "--json").json
+    assert (found["ttl_ms"], found["retention_bytes"], found["compression"]) == (60000, None, "none")
+    assert "ttl_ms                  60000\n" in topic("set").out
+    assert topic("set", "ttl_ms=none", "--json").json["ttl_ms"] is None
+    for wrong in ("unheard_of=1", "ttl_ms=-1", "ttl_ms"):
+        done = topic("set", wrong)
+        assert (done.code, done.out) == (2, "") and done.error.count("\n") == 1
+    config = tmp_path / "config.toml"
+    config.write_text("deduplicate = true\nensemble = 2\n")
+    assert run("topic", "create", folder, "of-a-file", "--config", config, "--set", "ensemble=1").code == 0
+    found = run("topic", "set", folder, "of-a-file", "--json").json
+    assert (found["deduplicate"], found["ensemble"]) == (True, 1)
+
+
+def test_trimming(topic: Callable[..., Done]) -> None:
+    """A ledger ends with the command that wrote it."""
+    topic("create", "work", "--from", "earliest", group="subscription")
+    for value in "ab":
+        topic("publish", value)
+    assert topic("trim").out == "0 ledgers dropped\n"
+    topic("skip", "work", 1)
+    assert topic("trim", "--json").json["ledgers"] <= 1
+    assert topic("stats", "--json").json["start"]["offset"] == 1
+    refused = topic("seek", "work", 0)
+    assert refused.code == 1 and "pyreplog: " in refused.error
+
+
+def test_deleting(run: Run, topic: Callable[..., Done], folder: Path, name: str) -> None:
+    topic("create", "work", group="subscription")
+    topic("publish", *"abc")
+    assert name in run("topic", "list", folder).out.splitlines()
+    refused = topic("delete")
+    assert refused.code == 2 and "--yes" in refused.error and refused.error.count("\n") == 1
+    assert topic("delete", "--yes").code == 0
+    assert name not in run("topic", "--json", "list", folder).json
+    for action in ("stats", "stats-internal", "trim", "consume", "publish"):
+        done = topic(action, *(["x"] if action == "publish" else []))
+        assert (done.code, done.out) == (2, "") and f"topic {name}: " in done.error
+
+
+# ---- what is refused --------------------------------------------------------------------------------------------
+
+
+def test_a_directory_is_made_by_create_alone(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    done = run("topic", "list", path)
+    assert done.code == 2 and "no cluster" in done.error and not path.exists()
+    assert run("topic", "create", path, "first", "--bookies", 1, "--set", "ensemble=1").code == 0
+    assert run("topic", "publish", path, "first", "value").code == 0
+    assert sorted(each.name for each in path.glob("bookie-*")) == ["bookie-0"], "opening it adds none"
+    again = run("topic", "create", path, "first")
+    assert again.code == 2 and "already" in again.error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (["topic", "publish", "{folder}", "{name}", "x", "--property", "a"], 2, "NAME=VALUE"),
+        (["topic", "publish", "{folder}", "{name}", "x", "--batch", "0"], 2, "--batch"),
+        (["topic", "publish", "{folder}", "{name}", "x", "--key-separator", ""], 2, "--key-separator"),
+        (["topic", "publish", "{folder}", "{name}", "--file", "{folder}/none"], 1, "none"),
+        (["topic", "consume", "{folder}", "{name}", "--count", "0"], 2, "--count"),
+        (["topic", "consume", "{folder}", "{name}", "--from", "yesterday"], 2, "yesterday"),
+        (["topic", "consume", "{folder}", "{name}", "--from", "77"], 1, "77"),
+        (["topic", "seek", "{folder}", "{name}", "nobody", "0"], 2, "nobody"),
+        (["topic", "skip", "{folder}", "{name}", "nobody", "1"], 2, "nobody"),
+        (["topic", "create", "{folder}", "bad\nname"], 2, "control characters"),
+        (["topic", "list", "http://example.org"], 2, "http://example.org"),
+        (["topic", "list", "sqlite:{folder}/metadata.sqlite", "--tls-key", "{folder}"], 2, "--tls-ca"),
+        (["subscription", "create", "{folder}", "{name}", "pyreplog.mine"], 2, "pyreplog.mine"),
+    ],
+)
+def test_what_is_refused(
+    arguments: list[str], code: int, complaint: str, run: Run, folder: Path, topic: Callable[..., Done], name: str
+) -> None:
+    done = run(*(argument.format(folder=folder, name=name) for argument in arguments))
+    assert (done.code, done.out) == (code, "")
+    assert complaint in done.error and done.error.startswith("pyreplog: ") and done.error.count("\n") == 1
+
+
+def test_who_has_the_directory_is_named(run: Run, topic: Callable[..., Done], folder: Path) -> None:
+    with Cluster.embedded(folder):
+        done = topic("stats")
+    assert done.code == 3 and "process" in done.error
+
+
+@pytest.mark.parametrize("group", ["topic", "subscription"])
+def test_an_action_must_be_said(group: str) -> None:
+    with pytest.raises(SystemExit):
+        main([group])
