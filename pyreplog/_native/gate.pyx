@@ -18,6 +18,7 @@ cdef extern from * nogil:
     """
     #include <limits.h>
     #include <linux/futex.h>
+    #include <sched.h>
     #include <sys/syscall.h>
     #include <time.h>
     #include <unistd.h>
@@ -28,9 +29,16 @@ cdef extern from * nogil:
         __atomic_add_fetch(word, 1, __ATOMIC_SEQ_CST);
         syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
     }
+    static int64_t replog_gate_now(void) {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return t.tv_sec * 1000000000LL + t.tv_nsec;
+    }
     """
     enum:
         INT_MAX
+    int64_t now_ns "replog_gate_now"()
+    int sched_yield()
     void futex_wait "replog_gate_wait"(uint32_t *word, uint32_t seen)
     void futex_wake "replog_gate_wake"(uint32_t *word, int count)
 
@@ -50,6 +58,9 @@ cdef class CommitGate:
     cdef unsigned long leader     # thread that leads; 0: nobody
     cdef unsigned long writer     # thread that writes; 0: nobody
     cdef PyThread_type_lock io    # held by the writer
+    cdef int members              # threads of the group that was committed last, its leader included
+    cdef int64_t taken_ns         # when it was taken, and how long its commit took
+    cdef int64_t commit_ns
     cdef public int64_t synced
 
     def __init__(self, int64_t synced):
@@ -70,6 +81,19 @@ cdef class CommitGate:
             return False
         self.leader = PyThread_get_thread_ident()
         return True
+
+    def gather(self):
+        """Let those of the last group append again before a group is taken, for at most as long as a commit takes: they
+        have just been woken, and would else have to wait for this commit and the next one."""
+        cdef int missing = self.members - 1
+        cdef const int *parked = &self.parked[1 - (self.group & 1)]
+        cdef int64_t deadline
+        if missing < 1:
+            return
+        with nogil:
+            deadline = now_ns() + self.commit_ns
+            while load32(<const uint32_t *>parked) < <uint32_t>missing and now_ns() < deadline:
+                sched_yield()
 
     def begin_io(self):
         """Wait until nobody writes, and be the one who does."""
@@ -102,6 +126,7 @@ cdef class CommitGate:
         if end != self.taken_end:
             self.group += 1
             self.taken_end = end
+        self.taken_ns = now_ns()
         return self.group
 
     def restart(self, int64_t position):
@@ -127,6 +152,8 @@ cdef class CommitGate:
         """Lead no more: wake the group that was committed, and one of the next."""
         cdef int own = group & 1
         cdef bint wake_own = self.parked[own] > 0, wake_next = self.parked[1 - own] > 0
+        self.members = self.parked[own] + 1
+        self.commit_ns = now_ns() - self.taken_ns
         self.leader = 0
         if wake_own or wake_next:
             with nogil:

@@ -64,6 +64,7 @@ class GroupCommit:
         log, gate = self._log, self._gate
         group = 0
         try:
+            gate.gather()
             log._enter()
             try:
                 gate.begin_io()  # free, or about to be: its holder is past the append path
