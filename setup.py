@@ -84,6 +84,7 @@ setup(
             extension("message", "crc32c.c"),
             extension("messagecolumns", "crc32c.c"),
             extension("messages", "crc32c.c"),
+            extension("handout", "crc32c.c"),
             extension("arrowmessages", "crc32c.c"),
             extension("messageencoder", "crc32c.c"),
             extension("spread"),

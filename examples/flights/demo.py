@@ -2,9 +2,10 @@
 
 Ingests them with the real `pyreplog ingest`, kills that half way with SIGKILL, runs it again, compares every entry with
 the CSV file, and makes a small table from a scan; a second process follows the log all the while. Then the log goes
-into a ledger over four bookie processes, one of which is killed, and then the writer. In the end a master appends it
-to a log of its own, with a replica that takes over when the master is killed, and an applier that counts departures in
-SQLite over all of that. Exits with 1 when anything is not as it must be.
+into a ledger over four bookie processes, one of which is killed, and then the writer. Then a master appends it to a log
+of its own, with a replica that takes over when the master is killed, and an applier that counts departures in SQLite
+over all of that. In the end a service publishes the flights to a topic with two subscriptions, one of which lags, and is
+killed, too. Exits with 1 when anything is not as it must be.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from carriers import carriers, print_table
 from ledgers import replicate
 from standby import take_over
+from topics import work_off
 from verification import Mismatch, crc_of_rows, verify
 
 import pyreplog
@@ -65,6 +67,8 @@ def main() -> int:
         for news in replicate(directory / "log", directory, url):
             say(news)
         for news in take_over(directory / "log", directory, table):
+            say(news)
+        for news in work_off(directory / "log", directory):
             say(news)
     except Mismatch as mismatch:
         say(f"FAILED: {mismatch}")

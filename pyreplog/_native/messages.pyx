@@ -175,6 +175,15 @@ cdef class MessageBatch:
         return self.column(COLUMN_SIZE)
 
     @property
+    def value_bytes(self):
+        """Bytes of all values."""
+        cdef int64_t total = 0
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            total += value_size(&self.table.entries[self.places[i].entry], self.places[i].number)
+        return total
+
+    @property
     def key_size(self):
         """Bytes of each key, -1 where there is none."""
         return self.column(COLUMN_KEY_SIZE)

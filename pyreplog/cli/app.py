@@ -24,6 +24,7 @@ from pyreplog.cli import (
     ingest,
     ledger,
     restore,
+    serve,
     stat,
     subscription,
     tail,
@@ -32,7 +33,25 @@ from pyreplog.cli import (
 )
 from pyreplog.errors import ReplogError
 
-COMMANDS = (ingest, cat, tail, stat, fsck, bench, dump, backup, restore, ledger, cluster, bookie, ha, topic, subscription, top)
+COMMANDS = (
+    ingest,
+    cat,
+    tail,
+    stat,
+    fsck,
+    bench,
+    dump,
+    backup,
+    restore,
+    ledger,
+    cluster,
+    bookie,
+    ha,
+    topic,
+    subscription,
+    serve,
+    top,
+)
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141

@@ -8,25 +8,22 @@ import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
 
 from pyreplog.cli import serving, tls
 from pyreplog.errors import InvalidArgumentError, TopicOwnedError
 from pyreplog.ledger.embedded import METADATA
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.ownership import LEASE_S
+from pyreplog.topic.remote.client import Client, connect
+from pyreplog.topic.remote.remotetopic import RemoteTopic
 from pyreplog.topic.topic import Topic
-
-if TYPE_CHECKING:
-    from pyreplog.topic.remote.client import Client
-    from pyreplog.topic.remote.topic import RemoteTopic
 
 BOOKIES = 3
 SCHEME = "pyreplog://"
 
 _URL = re.compile(r"[a-z]+:")
 
-AnyTopic: TypeAlias = "Topic | RemoteTopic"
+AnyTopic = Topic | RemoteTopic
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------
@@ -39,7 +36,7 @@ def add_target(parser: argparse.ArgumentParser, text: str) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """TARGET, and how to get at it."""
     add_target(parser, f"a server of topics: {SCHEME}host:port; directory of a cluster; or a cluster's metadata store")
-    parser.add_argument("--secret-file", metavar="FILE", type=Path, help="holds the secret that servers or bookies share")
+    parser.add_argument("--secret-file", metavar="FILE", type=Path, help="holds the secret of servers and bookies")
     tls.add_client_arguments(parser)
 
 
@@ -83,8 +80,6 @@ def opened(arguments: argparse.Namespace) -> Cluster | Client:
 
 def client(arguments: argparse.Namespace, url: str) -> Client:
     """A server of topics, reached as the arguments say. Errors: those of `connect`; InvalidArgumentError."""
-    from pyreplog.topic.remote.client import connect
-
     return connect(url, secret=serving.secret(arguments.secret_file), tls=tls.client_context(arguments))
 
 
@@ -118,10 +113,15 @@ def topic(arguments: argparse.Namespace) -> Iterator[AnyTopic]:
     """The topic that the arguments name, at the server that owns it if there is one; it is let go behind the block.
     NoSuchTopicError: there is none."""
     with opened(arguments) as place, ExitStack() as elsewhere:
-        if isinstance(place, Cluster):
-            yield _at_owner(arguments, place, elsewhere)
-        else:
+        if isinstance(place, Client):
             yield place.topic(arguments.topic, create=False)
+        else:
+            yield _at_owner(arguments, place, elsewhere)
+
+
+def names(place: Cluster | Client) -> list[str]:
+    """Of all topics."""
+    return place.topics() if isinstance(place, Client) else place.topics.names()
 
 
 def _at_owner(arguments: argparse.Namespace, place: Cluster, elsewhere: ExitStack) -> AnyTopic:

@@ -19,6 +19,7 @@ from pyreplog.errors import InvalidArgumentError, ReplogError
 NAME = "top"
 HELP = "show topics, subscriptions, ledgers and bookies, again and again, until Ctrl-C"
 
+_INTERVAL_MAX_S = 86400
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -33,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if not arguments.interval > 0:
-        raise InvalidArgumentError(f"--interval: expected more than 0, found {arguments.interval}")
+    if not 0 < arguments.interval <= _INTERVAL_MAX_S:
+        raise InvalidArgumentError(f"--interval: expected 0 to {_INTERVAL_MAX_S} seconds, found {arguments.interval}")
     with topwatch.watching(arguments) as watch, _screen(arguments) as show:
         frame = watch.look()
         show(frame)
@@ -58,7 +59,8 @@ def _screen(arguments: argparse.Namespace) -> Iterator[Screen]:
         with Live(screen=True, auto_refresh=False) as live:
             yield lambda frame: live.update(_group(frame), refresh=True)
     else:
-        yield _print
+        between = "" if arguments.once else _CLEAR if sys.stdout.isatty() else "\n"
+        yield lambda frame: _print(frame, between)
 
 
 def _group(frame: Frame) -> Any:
@@ -69,9 +71,8 @@ def _group(frame: Frame) -> Any:
     return Group(*map(Text, heading(frame)), *(part for table in shown for part in ("", table)))
 
 
-def _print(frame: Frame) -> None:
-    if sys.stdout.isatty():
-        sys.stdout.write(_CLEAR)
+def _print(frame: Frame, before: str) -> None:
+    print(before, end="")
     print(*heading(frame), sep="\n")
     print_tables(tables(frame))
     sys.stdout.flush()

@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 from pyreplog.cli import settings, starts, targets, topicconsume, topicpublish, topicstats
+from pyreplog.cli.intermixed import IntermixedParser
 from pyreplog.cli.output import counted, print_fields, print_json
 from pyreplog.errors import TopicExistsError
 from pyreplog.topic.config import TopicConfig
@@ -16,7 +17,7 @@ HELP = "make, fill, read, watch, change and delete topics"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, parser_class=IntermixedParser)
     for name, text, add, run_action in _ACTIONS:
         action = actions.add_parser(name, help=text, description=text)
         add(action)
@@ -71,7 +72,7 @@ def _add_delete(parser: argparse.ArgumentParser) -> None:
 def _create(arguments: argparse.Namespace) -> int:
     wanted = _settings(arguments)
     with targets.opened(arguments) as place:
-        if arguments.topic in place.topics.names():
+        if arguments.topic in targets.names(place):
             raise TopicExistsError(arguments.topic, "there is such a topic already")
         place.topic(arguments.topic, create=True, **wanted)
     if arguments.json:
@@ -81,7 +82,7 @@ def _create(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     with targets.opened(arguments) as place:
-        names = place.topics.names()
+        names = targets.names(place)
     if arguments.json:
         print_json(names)
     else:

@@ -7,18 +7,16 @@ from pyreplog.cli.tables import Table
 from pyreplog.cli.topview import BookieRow, Frame, LedgerRow, SubscriptionRow, TopicRow
 
 _TOPICS = (
-    "topic", "type", "consumers", "in/s", "out/s", "backlog", "size", "unacked", "delayed", "oldest", "drained in",
-    "state",
+    "topic", "owner, type", "consumers", "in/s", "out/s", "backlog", "size", "unacked", "delayed", "oldest",
+    "drained in", "state",
 )  # fmt: skip
 
 
 def heading(frame: Frame) -> list[str]:
     """Lines above the tables."""
     subscriptions = sum(len(topic.subscriptions) for topic in frame.topics)
-    rate_in, rate_out = (
-        sum(topic.rate_published for topic in frame.topics),
-        sum(topic.rate_delivered for topic in frame.topics),
-    )
+    rate_in = sum(topic.rate_published for topic in frame.topics)
+    rate_out = sum(topic.rate_delivered for topic in frame.topics)
     line = f"{moment(frame.at_us)[:19]}Z  {counted(len(frame.topics), 'topic')}, "
     line += f"{counted(subscriptions, 'subscription')}, {_rate(rate_in)}/s in, {_rate(rate_out)}/s out"
     return [line, *frame.notes]
@@ -41,14 +39,14 @@ def subscriptions(rows: tuple[SubscriptionRow, ...]) -> Table:
     cells = [_subscription(row)[0] for row in rows]
     shown = [(row.name, *cell[1:3], *cell[4:], ", ".join(row.states)) for row, cell in zip(rows, cells, strict=True)]
     marked = frozenset(place for place, row in enumerate(rows) if row.states)
-    return Table(("subscription", *_TOPICS[1:3], *_TOPICS[4:]), shown, marked)
+    return Table(("subscription", "type", _TOPICS[2], *_TOPICS[4:]), shown, marked)
 
 
 def _topic(row: TopicRow) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if row.messages is None:
-        return (row.name, *[""] * (len(_TOPICS) - 2)), row.states
+        return (row.name, row.owner, *[""] * (len(_TOPICS) - 3)), row.states
     cells = (
-        row.name, "", "", _rate(row.rate_published), _rate(row.rate_delivered), f"{row.backlog:,}",
+        row.name, row.owner, "", _rate(row.rate_published), _rate(row.rate_delivered), f"{row.backlog:,}",
         amount(row.backlog_bytes), "", "", duration(row.oldest_s), "",
     )  # fmt: skip
     return cells, row.states

@@ -31,9 +31,9 @@ class SubscriptionRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TopicRow:
-    """owner: address of its server, or who it is. backlog: of the durable subscription that is the furthest behind.
-    oldest_s: age of the oldest message that one of these has not acknowledged. states: held, refused, quota, or why
-    nothing is known of it: then messages is None."""
+    """owner: address of its server, "" this process or nobody. backlog: of the durable subscription that is the
+    furthest behind. oldest_s: age of the oldest message that one of these has not acknowledged. states: held, refused,
+    quota, or why nothing is known of it: then messages is None."""
 
     name: str
     owner: str = ""
@@ -86,13 +86,13 @@ class Frame:
         return asdict(self)
 
 
-def topic_row(stats: TopicStats, owner: str = "") -> TopicRow:
+def topic_row(stats: TopicStats) -> TopicRow:
     """Of a topic whose owner was asked."""
     publishing = () if stats.publishing == "open" else (stats.publishing,)
     quota = tuple(f"quota of {what}" for what in stats.quota_exceeded)
     return TopicRow(
         name=stats.name,
-        owner=stats.owner or owner,
+        owner=stats.owner,
         messages=stats.end.offset - stats.start.offset,
         rate_published=stats.rate_published,
         rate_delivered=stats.rate_delivered,

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pyreplog._native.ackset import AckSet
 from pyreplog.errors import (
     InvalidMessagesError,
+    InvalidMetadataError,
     InvalidRecordsError,
     NoSuchEntryError,
     NoSuchLedgerError,
     ReplogError,
-    UnreadableError,
 )
 from pyreplog.ledger.lac import LedgerEnds
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, ledger_key
@@ -23,12 +23,10 @@ from pyreplog.spark.ledgers import each
 from pyreplog.spark.origins import Survey
 from pyreplog.topic.cursor import Cursor
 from pyreplog.topic.cursorpages import Chains
+from pyreplog.topic.ledgermaker import PASSWORD
 from pyreplog.topic.subscriptionmetadata import SubscriptionMetadata, load_subscription
 
 logger = logging.getLogger(__name__)
-
-PASSWORD = b""
-"""Of cursor ledgers, and those of topics."""
 
 
 def positions(survey: Survey, topics: Sequence[str], subscription: str) -> list[AckSet]:
@@ -54,8 +52,8 @@ def _position(topic: str, name: str, metadata: SubscriptionMetadata, chains: dic
     try:
         return Cursor.restore(name, records or [metadata.snapshot]).acks
     except InvalidRecordsError as error:
-        raise UnreadableError(
-            metadata.cursor_ledger, f"where subscription {name} of topic {topic} stands cannot be told: {error}"
+        raise InvalidMetadataError(
+            f"where subscription {name} of topic {topic} stands cannot be told: {error}"
         ) from error
 
 

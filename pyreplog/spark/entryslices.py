@@ -27,7 +27,7 @@ class TopicPart:
 
 @dataclass(frozen=True)
 class EntrySlice:
-    """Entries `start` to before `stop` of a ledger. bytes: of them, about.
+    """Entries `start` to before `stop` of a ledger. size: bytes of them, about.
 
     metadata: None, to be looked up. wanted: which of them, by numbers (of a topic: offsets) and times. bookie: the one
     whose copies are read; None: those of any.
@@ -37,7 +37,7 @@ class EntrySlice:
     ledger: int
     start: int
     stop: int
-    bytes: int
+    size: int
     wanted: Wanted = ALL
     lies: Lies = ()
     metadata: LedgerMetadata | None = None
@@ -49,11 +49,11 @@ class EntrySlice:
         """Cut at about these of its bytes, with the middle of each part: entries count as equal."""
         entries, start, before = self.stop - self.start, self.start, 0
         for cut in cuts:
-            place = self.start + entries * cut // self.bytes
+            place = self.start + entries * cut // self.size
             if start < place < self.stop:
-                yield replace(self, start=start, stop=place, bytes=cut - before), (before + cut) // 2
+                yield replace(self, start=start, stop=place, size=cut - before), (before + cut) // 2
                 start, before = place, cut
-        yield replace(self, start=start, bytes=self.bytes - before), (before + self.bytes) // 2
+        yield replace(self, start=start, size=self.size - before), (before + self.size) // 2
 
 
 def slim(metadata: LedgerMetadata, names: dict[str, str]) -> LedgerMetadata:

@@ -1,4 +1,4 @@
-"""Planning ledgers of a cluster: each entry once, or the copies that bookies have over TCP. Sizes come from metadata."""
+"""Planning ledgers of a cluster: each entry once, or the copies of bookies over TCP. Sizes come from metadata."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 LOOKUPS = 16
 """Keys that a distant metadata store is asked for at a time."""
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def each(survey: Survey, call: Callable[[T], R], items: Iterable[T]) -> list[R]:

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyreplog.bookie.identity import IDENTITY, LOG, Identity
 from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError
 from pyreplog.ledger.driver import Surroundings
-from pyreplog.ledger.embedded import METADATA
+from pyreplog.spark.paths import METADATA, bookie_logs
 from pyreplog.spark.storedbookies import StoredBookies
 from pyreplog.spark.storedlog import StoredLog
 from pyreplog.spark.storedmetadata import StoredMetadata
@@ -100,27 +99,6 @@ def survey_remote(url: str, secret: bytes | None) -> Iterator[Survey]:
     origin = RemoteCluster(url, secret)
     with origin.open({}) as around:
         yield Survey(origin, around, {})
-
-
-def bookie_logs(path: Path) -> dict[str, Path]:
-    """The logs of an embedded cluster's bookies, by their ids; what has lost its identity is left out."""
-    found = {}
-    for folder in sorted(path.iterdir()):
-        if (folder / IDENTITY).exists() and (folder / LOG).is_dir() and (bookie := bookie_of(folder / LOG)) is not None:
-            found[bookie] = folder / LOG
-    return found
-
-
-def bookie_of(log: Path) -> str | None:
-    """Whose log a directory is; None: nobody's, as far as it says."""
-    file = log.parent / IDENTITY
-    if log.name != LOG or not file.exists():
-        return None
-    try:
-        return Identity.decode(file, file.read_bytes()).id
-    except (OSError, CorruptionError, FormatVersionError) as error:
-        logger.warning("whose log %s is cannot be told: %s", log, error)
-        return None
 
 
 def chosen(bookies: Iterable[str], replica: str) -> list[str]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Iterable
 from pathlib import Path
 
-from pyreplog.bookie.identity import IDENTITY, LOG
-from pyreplog.errors import NotALogError
+from pyreplog.bookie.identity import IDENTITY, LOG, Identity
+from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError
 from pyreplog.log import names
 
+METADATA = "metadata.sqlite"
+"""Name of an embedded cluster's metadata in its directory."""
+
 _WILD = "*?["
+
+logger = logging.getLogger(__name__)
 
 
 def log_directories(paths: Iterable[str]) -> list[Path]:
@@ -24,6 +30,35 @@ def log_directories(paths: Iterable[str]) -> list[Path]:
         for directory in _matches(_local(path)):
             found.setdefault(directory.resolve())
     return list(found)
+
+
+def cluster_of(paths: tuple[str, ...]) -> Path | None:
+    """The embedded cluster that is meant; None: it is none."""
+    if len(paths) != 1 or not (Path(_local(paths[0])) / METADATA).exists():
+        return None
+    return Path(_local(paths[0])).resolve()
+
+
+def bookie_logs(cluster: Path) -> dict[str, Path]:
+    """The logs of an embedded cluster's bookies, by their ids; what has lost its identity is left out."""
+    found = {}
+    for log in sorted(cluster.glob(f"*/{LOG}")):
+        bookie = bookie_of(log)
+        if bookie is not None:
+            found[bookie] = log
+    return found
+
+
+def bookie_of(log: Path) -> str | None:
+    """The bookie whose log a directory is; None: it is nobody's, as far as its files say."""
+    file = log.parent / IDENTITY
+    if log.name != LOG or not file.exists():
+        return None
+    try:
+        return Identity.decode(file, file.read_bytes()).id
+    except (OSError, CorruptionError, FormatVersionError) as error:
+        logger.warning("whose log %s is cannot be told: %s", log, error)
+        return None
 
 
 def _local(path: str) -> str:
@@ -51,9 +86,8 @@ def log_of(path: Path) -> Path:
     found = _look(path)
     if found is not None:
         return found
-    bookies = ", ".join(str(bookie) for bookie in sorted(path.iterdir()) if (bookie / IDENTITY).exists())
-    if bookies:
-        raise NotALogError(f"{path} is an embedded cluster, not a log; the logs of its bookies are {bookies}")
+    if (path / METADATA).exists():
+        raise NotALogError(f"{path} is an embedded cluster: expected it alone, found it among other paths")
     raise NotALogError(f"{path} holds no log: no segment and no checkpoint")
 
 

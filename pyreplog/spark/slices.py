@@ -70,7 +70,7 @@ class Slice:
     fault: tuple[int, str, str] | None = None
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         return self.until - self.start
 
     @property

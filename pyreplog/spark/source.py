@@ -11,10 +11,11 @@ from pyspark.sql.types import StructType
 from pyreplog.spark import schema as columns
 from pyreplog.spark.options import ReadOptions
 from pyreplog.spark.schema import Column
-from pyreplog.spark.slices import Slice
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
+
+    from pyreplog.spark.planning import Part
 
 
 class PyreplogDataSource(DataSource):
@@ -43,7 +44,7 @@ class PyreplogDataSource(DataSource):
 class Task(InputPartition):
     """The slices that one task reads."""
 
-    def __init__(self, slices: tuple[Slice, ...]) -> None:
+    def __init__(self, slices: tuple[Part, ...]) -> None:
         super().__init__(slices)
 
 
@@ -64,9 +65,7 @@ class LogSourceReader(DataSourceReader):
         return [Task(slices) for slices in plan(self.options)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Arrow batches; errors as of `Scan.read`. An empty plan is one partition of None."""
-        from pyreplog.spark.scan import Scan
+        """Arrow batches; errors as of `reading.read`. An empty plan is one partition of None."""
+        from pyreplog.spark.reading import read
 
-        names = tuple(column.name for column in self.columns)
-        scan = Scan(names, self.options, verified=columns.is_verified(self.columns, self.options))
-        return scan.read(cast("tuple[Slice, ...] | None", partition.value) or ())
+        return read(cast("tuple[Part, ...] | None", partition.value) or (), self.columns, self.options)

@@ -36,7 +36,7 @@ Bases = Mapping[int, Sequence[int]]
 
 class _Held(NamedTuple):
     segment: Segment
-    index: LedgerIndex | SealedIndex
+    ledgers: LedgerIndex | SealedIndex
 
 
 class StoredLog:
@@ -104,13 +104,13 @@ class StoredLog:
 
     def last_entry(self, ledger: int) -> int | None:
         """Highest id of the ledger's entries; None: there is none. CorruptionError."""
-        lasts = [self._hold(base).index.last_entry(ledger) for base in self.bases.get(ledger, ())]
+        lasts = [self._hold(base).ledgers.last_entry(ledger) for base in self.bases.get(ledger, ())]
         return max((last for last in lasts if last is not None), default=None)
 
     def _places(self, ledger: int, first: int, last: int, step: int, run: int) -> list[Place]:
         parts = []
         for base in self.bases.get(ledger, ()):
-            entries, offsets = self._hold(base).index.entries(ledger, first, last + 1)
+            entries, offsets = self._hold(base).ledgers.entries(ledger, first, last + 1)
             if run != step:
                 wanted = (entries - first) % step < run
                 entries, offsets = entries[wanted], offsets[wanted]

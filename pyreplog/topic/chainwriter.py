@@ -199,11 +199,11 @@ class ChainWriter:
     def _land(self) -> None:
         self._is_landing = False
         landed, error = self._pipeline.land()
-        self._settle(landed)
+        if landed:
+            self._on_change()  # first: whoever is told that a message is there can read it
+            self._settle(landed)
         if error is not None and not self._is_ending:
             self._failed(error)
-        if landed:
-            self._on_change()
         self._flow()
 
     def _settle(self, submissions: list[Submission], error: BaseException | None = None) -> None:
@@ -252,10 +252,11 @@ class ChainWriter:
         failed = ledger.ended.exception()
         self._ledger, self._is_ending, self._counts = None, False, counts
         let_go(ledger)
-        self._settle(self._pipeline.end_ledger(counts.entries))
+        kept = self._pipeline.end_ledger(counts.entries)
+        self._on_change()
+        self._settle(kept)
         if isinstance(failed, EntryRefusedError):
             self._settle(self._pipeline.refuse_first(), failed)
-        self._on_change()
         self._flow()
 
     # ---- the next ledger ------------------------------------------------------------------------------------

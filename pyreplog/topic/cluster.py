@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, overload
 
 from pyreplog.ledger import cluster as ledgers
 from pyreplog.ledger.driver import check_may_wait
 from pyreplog.metrics import Metric
+from pyreplog.topic.partitioned import PartitionedTopic
 from pyreplog.topic.topic import Topic
 from pyreplog.topic.topics import Topics
 
@@ -24,17 +25,33 @@ class Cluster(ledgers.Cluster):
         self._topics_lock = threading.Lock()
         super().__init__(*args, **kwargs)
 
-    def topic(self, name: str, *, create: bool = True, wait: float = 0.0, **settings: Any) -> Topic:
-        """The topic of that name, owned by this process until it is closed; the same object each time.
+    @overload
+    def topic(
+        self, name: str, *, partitions: int, create: bool = True, wait: float = 0.0, **settings: Any
+    ) -> PartitionedTopic: ...
+    @overload
+    def topic(
+        self, name: str, *, partitions: None = None, create: bool = True, wait: float = 0.0, **settings: Any
+    ) -> Topic | Any: ...  # of one that has partitions it is a PartitionedTopic, which few programs do not know before
+    def topic(
+        self, name: str, *, partitions: int | None = None, create: bool = True, wait: float = 0.0, **settings: Any
+    ) -> Topic | PartitionedTopic:
+        """The topic of that name, owned by this process until it is closed; the same object each time. A
+        PartitionedTopic, if it has partitions.
 
-        name: any text of up to 200 bytes, without control characters. create: make it if there is none, with
-        `settings`, fields of TopicConfig; of one that is there they are changed to those given. wait: seconds to wait
-        for another owner to go. Whoever owned it before is fenced, should it still run.
-        Errors: TopicOwnedError names the owner; NoSuchTopicError; ConfigError; InvalidArgumentError; those of
-        `open_ledger` and of the metadata store.
+        name: any text of up to 200 bytes, without control characters. partitions: make it with so many, 1 to 65536, if
+        there is none, and let it grow if it has fewer. create: make it if there is none, with `settings`, fields of
+        TopicConfig; of one that is there they are changed to those given. wait: seconds to wait for another owner to
+        go. Whoever owned it before is fenced, should it still run.
+        Errors: TopicOwnedError names the owner; NoSuchTopicError; TopicExistsError, one without partitions never gets
+        any; InvalidArgumentError, nor do they become fewer; ConfigError; those of `open_ledger` and of the metadata
+        store. Of a partitioned topic, TopicOwnedError only when others own all partitions.
         """
         self._check_open()
-        return self.topics.open(name, create=create, wait=wait, settings=settings)
+        topics = self.topics
+        if partitions is not None or topics.partitioned.has(name):
+            return topics.partitioned.open(name, partitions, create=create, wait=wait, settings=settings)
+        return topics.open(name, create=create, wait=wait, settings=settings)
 
     @property
     def topics(self) -> Topics:

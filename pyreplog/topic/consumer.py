@@ -5,28 +5,29 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from typing import Any, overload
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyreplog._native.handout import Handout
 from pyreplog._native.messages import Message, MessageBatch
 from pyreplog.ack import Ack, as_timeout
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError, WrongTypeError
 from pyreplog.handles import Handle
+from pyreplog.topic.permits import Permits
 from pyreplog.topic.positions import Start
 from pyreplog.topic.source import Delivery, Source
 
-ACKS_TOGETHER = 1000
 ACKS_WAIT_S = 0.1
-QUEUE = 10_000
+QUEUE = 1 << 16
 
 What = Message | MessageBatch | int | Iterable[Message | int]
 """One message, a batch of them, an offset, or several."""
 
 
-class Consumer(Handle):
+class Consumer(Handle, Handout):
     """One consumer of a subscription; made by `Topic.subscribe`. Close it, or use `with`: what it has not acknowledged
     then goes to the others, or comes again to the next.
 
@@ -40,16 +41,12 @@ class Consumer(Handle):
         self.topic, self.subscription, self.name = topic, subscription, name
         self.is_active = True
         """Whether messages come: of a failover subscription, to one consumer at a time."""
-        self._queue = queue
+        self._permits = Permits(queue)
         self._lock = threading.Lock()  # of the inbox and of who waits for it
         self._inbox: deque[Delivery] = deque()
         self._waiting: deque[Ack[Delivery]] = deque()
         self._failed: ReplogError | None = None
         self._turn = threading.Lock()  # of who takes the next batch for `receive`
-        self._next: Callable[[], Message] = iter(()).__next__
-        self._room = 0  # messages that were taken and not yet asked for anew
-        self._acked: list[int] = []
-        self._acks_timer = False
         self._source: Source
         self._id = -1
         super().__init__(f"consumer {name} of {subscription} on {topic}")
@@ -59,11 +56,12 @@ class Consumer(Handle):
     def attached(self, source: Source, consumer: int) -> None:
         """It belongs to a subscription now, under this number; asks for its first messages."""
         self._source, self._id = source, consumer
-        source.flow(consumer, self._queue)
+        source.flow(consumer, self._permits.first)
 
     def deliver(self, delivery: Delivery) -> None:
         """Messages came."""
         with self._lock:
+            self._permits.came(len(delivery.batch), delivery.batch.value_bytes)
             self._inbox.append(delivery)
         self._hand_out()
 
@@ -71,8 +69,8 @@ class Consumer(Handle):
         """The position was moved: what waits here will come again, or not at all."""
         with self._lock:
             dropped, self._inbox = list(self._inbox), deque()
-            self._acked.clear()
-            self._next = iter(()).__next__
+            self._take_acked()
+            self._end()
         self._ask(sum(len(delivery.batch) for delivery in dropped))
 
     def became(self, active: bool) -> None:
@@ -80,6 +78,7 @@ class Consumer(Handle):
 
     def failed(self, error: ReplogError) -> None:
         """Nothing will come any more."""
+        self._gather(False)
         with self._lock:
             self._failed = self._failed or error
             waiting, self._waiting = self._waiting, deque()
@@ -88,22 +87,8 @@ class Consumer(Handle):
 
     # ---- receiving ------------------------------------------------------------------------------------------
 
-    @overload
-    def receive(self, max_messages: None = None, timeout: float | None = None) -> Message | None: ...
-    @overload
-    def receive(self, max_messages: int, timeout: float | None = None) -> list[Message]: ...
-    def receive(self, max_messages: int | None = None, timeout: float | None = None) -> Message | list[Message] | None:
-        """The next message; None when none came within `timeout` seconds (None: waits for ever).
-
-        With `max_messages`, a list of 1 to so many of those that are there; empty when the time ran out.
-        Errors: TopicFencedError, the topic has another owner; ClosedError, ForkedError; what reading fails with.
-        """
-        if max_messages is not None:
-            return self._receive_many(max_messages, timeout)
-        try:
-            return self._next()
-        except StopIteration:
-            return self._receive_one(timeout)
+    def _receive(self, max_messages: int | None, timeout: float | None) -> Message | list[Message] | None:
+        return self._receive_one(timeout) if max_messages is None else self._receive_many(max_messages, timeout)
 
     def batches(self, timeout: float | None = None) -> Iterator[MessageBatch]:
         """Messages as they come, many at once, as columns; ends when none came for `timeout` seconds (None: never).
@@ -172,11 +157,6 @@ class Consumer(Handle):
                 break
             found.append(more)
         return found
-
-    def _begin(self, delivery: Delivery) -> None:
-        """Its messages are what `receive` hands out next."""
-        batch, counts = delivery
-        self._next = (iter(batch) if not counts else iter(_counted(batch, counts))).__next__
 
     # ---- the inbox ------------------------------------------------------------------------------------------
 
@@ -248,38 +228,27 @@ class Consumer(Handle):
                     self._inbox.appendleft(delivery)
 
     def _ask(self, messages: int) -> None:
-        """So many were taken: ask for as many more, half a queue at a time."""
+        """So many were taken: ask for more, when it is time."""
         with self._lock:
-            self._room += messages
-            if 2 * self._room < self._queue or self._error is not None:
-                return
-            room, self._room = self._room, 0
-        self._source.flow(self._id, room)
+            more = self._permits.taken(messages)
+        if more and self._error is None:
+            self._source.flow(self._id, more)
 
     # ---- acknowledging --------------------------------------------------------------------------------------
 
-    def acknowledge(self, what: What) -> None:
-        """These are done with: they do not come again. Does not wait; `flush` does.
-
-        what: a message, a batch, an offset, or several. After a crash some may come again: acknowledgements are stored
-        together, every fraction of a second. Those of what was acknowledged before change nothing. Errors: ClosedError,
-        ForkedError; WrongTypeError; what ended the subscription.
-        """
-        if type(what) is Message:
-            self._acked.append(what.offset)
-            if len(self._acked) < ACKS_TOGETHER:
-                if not self._acks_timer:
-                    self._send_acks_later()
-                return
+    def _acknowledge(self, what: What) -> None:
+        """Messages of which none, or too many, were gathered; and all else."""
         self._check_usable()
         self._send_acks()
-        if isinstance(what, MessageBatch):
-            if len(what) and what.offset[-1] - what.offset[0] == len(what) - 1:
-                self._source.acknowledge_range(self._id, int(what.offset[0]), int(what.offset[-1]) + 1)
-            else:
-                self._source.acknowledge(self._id, what.offset)
-        elif type(what) is not Message:
-            self._source.acknowledge(self._id, _offsets(what))
+        if isinstance(what, Message):
+            if not self._gathers:
+                self._gather(True)
+                self._source.wake_after(ACKS_WAIT_S, self._acks_due)
+            self.acknowledge(what)
+        elif isinstance(what, MessageBatch):
+            self._send_offsets(what.offset)
+        else:
+            self._send_offsets(_offsets(what))
 
     def acknowledge_cumulative(self, what: Message | MessageBatch | int) -> None:
         """This one is done with, and all before it, too; not for shared subscriptions. See acknowledge.
@@ -328,40 +297,34 @@ class Consumer(Handle):
         if self._failed is not None:
             raise self._failed
 
-    def _send_acks_later(self) -> None:
-        self._check_usable()
-        self._acks_timer = True
-        self._source.wake_after(ACKS_WAIT_S, self._acks_due)
-
     def _acks_due(self) -> None:
-        self._acks_timer = False
+        self._gather(False)
         self._send_acks()
 
     def _send_acks(self) -> None:
-        if self._acked:
-            with self._lock:  # others append meanwhile, behind what is taken
-                acked = self._acked[:]
-                del self._acked[: len(acked)]
-            if acked and self._failed is None:
-                self._source.acknowledge(self._id, np.unique(np.array(acked, np.int64)))
+        acked = self._take_acked()
+        if acked is not None and self._failed is None:
+            self._send_offsets(acked)
+
+    def _send_offsets(self, offsets: NDArray[np.int64]) -> None:
+        """Ascending, each once."""
+        if len(offsets) and offsets[-1] - offsets[0] == len(offsets) - 1:
+            self._source.acknowledge_range(self._id, int(offsets[0]), int(offsets[-1]) + 1)
+        elif len(offsets):
+            self._source.acknowledge(self._id, offsets)
 
     # ---- the end --------------------------------------------------------------------------------------------
 
     def _let_go(self) -> None:
-        self._next = iter(()).__next__
+        self._end()
         self._send_acks()
         if self._id >= 0 and self._failed is None:
             self._source.detach(self._id)
         self.failed(ClosedError(f"the {self._what} was closed"))
 
     def _forked(self) -> None:
-        self._next = iter(()).__next__
-
-
-def _counted(batch: MessageBatch, counts: Mapping[int, int]) -> Iterator[Message]:
-    for message in batch:
-        message.redelivered = counts.get(message.offset, 0)
-        yield message
+        self._end()
+        self._gather(False)
 
 
 def _offsets(what: Message | int | Iterable[Message | int]) -> NDArray[np.int64]:

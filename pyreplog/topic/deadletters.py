@@ -49,5 +49,5 @@ def publish_dead(topic: Topic, subscription: Subscription, dead: DeadLetter) -> 
         except Exception as error:
             done.fail(error)
 
-    topic.topics.surroundings.work(publish)
+    topic.topics.work(publish)
     return done

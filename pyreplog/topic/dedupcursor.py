@@ -101,7 +101,8 @@ class DedupCursor:
         def located(total: Total) -> None:
             assert self._slot is not None
             with self._lock:
-                self._known, self._is_new = (total, data), True
+                if total.offset >= self._known[0].offset:  # one that was taken later may have been located before
+                    self._known, self._is_new = (total, data), True
             self._slot.dirty()
             then(self._slot.flush(), done, lambda _: done.complete(None))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from threading import Lock
 from typing import NamedTuple, Protocol
 
 from pyreplog._native.messages import MessageBatch
-from pyreplog.ack import Ack
+from pyreplog.ack import Ack, settle_all
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, ReplogError, TopicFencedError, TrimmedError
 from pyreplog.ledger.driver import Surroundings, Timer
@@ -22,14 +23,15 @@ from pyreplog.topic.turns import Events
 
 logger = logging.getLogger(__name__)
 
-Step = Callable[[int], list[Effect]]
-"""Something done with the dispatcher, at a time."""
-
 
 class Discard(NamedTuple):
     """These consumers drop what they have not handed out: it comes again, or not at all."""
 
     consumers: tuple[int, ...]
+
+
+Step = Callable[[int], Iterable[Effect | Discard]]
+"""Something done with the dispatcher, at a time."""
 
 
 class Host(Protocol):
@@ -63,17 +65,22 @@ class DispatchDriver:
         self._effects: deque[Effect | Discard] = deque()
         self._events = Events()
         self._wake: tuple[int, Timer] | None = None
+        self._is_over = False
+        self._era = 0  # of the cursor: what was acknowledged before a seek is not afterwards
+        self._locating = 0
+        self._settled: list[Ack[None]] = []  # wait until nothing is being located
 
-    def do(self, step: Step, *first: Discard) -> None:
+    def do(self, step: Step) -> None:
         """What the step raises is raised here; its effects are carried out after those of earlier ones."""
         with self.lock:
-            self._effects.extend(first)
             self._effects.extend(step(self._clock.now_us()))
         self._events.post(self._carry_out)
 
     def _carry_out(self) -> None:
         while self._effects:
             effect = self._effects.popleft()
+            if self._is_over:
+                continue
             if isinstance(effect, Deliver):
                 self._host.deliver(effect)
             elif isinstance(effect, Read):
@@ -129,6 +136,18 @@ class DispatchDriver:
 
         self.do(trimmed)
 
+    def seek(self, total: Total, consumers: Collection[int]) -> None:
+        """See `Dispatcher.seek`. consumers: all that there are. TrimmedError: its messages went in this moment."""
+
+        def seek(now_us: int) -> list[Effect | Discard]:
+            start = self._managed.start.offset
+            if total.offset < start:
+                raise TrimmedError(f"{self._what}: messages are kept from offset {start} on")
+            self._era += 1
+            return [Discard(tuple(consumers)), *self._dispatcher.seek(total, now_us)]
+
+        self.do(seek)
+
     def _locate(self, effect: Locate) -> None:
         """Entries that the cursor does not know, one after the other: whoever acknowledges what was never delivered
         here waits a little longer."""
@@ -138,26 +157,38 @@ class DispatchDriver:
             except ReplogError as error:
                 self._not_located(start, error)
             else:
-                found.add_done_callback(
-                    lambda ack, start=start, end=end: self._located(effect.consumer, start, end, ack)  # type: ignore[misc]
-                )
+                self._locating += 1
+                found.add_done_callback(partial(self._located, effect.consumer, start, end, self._era))
 
-    def _located(self, consumer: int, start: int, end: int, ack: Ack[EntryPlace]) -> None:
-        error = ack.exception()
-        if error is not None:
-            self._not_located(start, error)
-            return
-        place = ack.result()
-
+    def _located(self, consumer: int, start: int, end: int, era: int, ack: Ack[EntryPlace]) -> None:
         def acknowledge(now_us: int) -> list[Effect]:
-            self._cursor.note(place)
+            if era != self._era:
+                return []
+            self._cursor.note(ack.result())
             return self._dispatcher.acknowledge_range(consumer, start, end, now_us)
 
-        self.do(acknowledge)
+        error = ack.exception()
+        if error is None:
+            self.do(acknowledge)
+        else:
+            self._not_located(start, error)
+        self._events.post(self._one_located)  # behind what that asked for
+
+    def _one_located(self) -> None:
+        self._locating -= 1
+        if not self._locating:
+            settled, self._settled = self._settled, []
+            settle_all([(ack, None) for ack in settled])
 
     def _not_located(self, start: int, error: BaseException) -> None:
         """It comes again."""
         logger.info("%s: %d is not acknowledged: %s", self._what, start, error)
+
+    def settled(self) -> Ack[None]:
+        """Done when all that was acknowledged before is known to the cursor."""
+        ack: Ack[None] = Ack()
+        self._events.post(lambda: self._settled.append(ack) if self._locating else ack.complete(None))
+        return ack
 
     # ---- time -----------------------------------------------------------------------------------------------
 
@@ -166,18 +197,20 @@ class DispatchDriver:
             if self._wake[0] <= at_us:
                 return
             self._wake[1].cancel()
-        timer = self._around.wake_after(max(at_us - self._clock.now_us(), 0) / 1e6, self._woken)
+        timer = self._around.wake_after(max(at_us - self._clock.now_us(), 0) / 1e6, partial(self._woken, at_us))
         self._wake = None if timer is None else (at_us, timer)
 
-    def _woken(self) -> None:
+    def _woken(self, at_us: int) -> None:
+        """Its time has come, whatever the clock says: that may have been set back."""
         self._events.post(self._wake_is_over)
-        self.do(self._dispatcher.woken)
+        self.do(lambda now: self._dispatcher.woken(max(now, at_us)))
 
     def _wake_is_over(self) -> None:
         self._wake = None
 
     def end(self) -> None:
-        """Nothing is to be woken for any more."""
+        """Nothing follows from steps any more."""
+        self._is_over = True
         wake, self._wake = self._wake, None
         if wake is not None:
             wake[1].cancel()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyreplog.topic.flight import Encoder, Share
 
 _SIZES = struct.Struct("<8xII16x")  # of the header: count, raw_size
-_RAW_BYTES_MAX = 128 << 20
+RAW_BYTES_MAX = 128 << 20
 """All bodies that came together have no more, decompressed."""
 _NO_TIME = -(1 << 63)
 
@@ -116,17 +116,21 @@ class Forwarded:
         return [(self.ack, error)]
 
 
+def raw_bytes(entries: Sequence[bytes]) -> int:
+    """Of their bodies, decompressed."""
+    return sum(_SIZES.unpack_from(entry)[1] for entry in entries)
+
+
 def decode(entries: Sequence[bytes]) -> MessageBatch:
     """All messages, checked. Errors: InvalidMessagesError, MissingExtraError."""
     shortest = min(map(len, entries))
     if shortest < _SIZES.size:
         raise InvalidMessagesError(f"entry: expected a header of {_SIZES.size} bytes, found {shortest}")
-    sizes = [_SIZES.unpack_from(entry) for entry in entries]
-    counts, raw_bytes = [count for count, _ in sizes], sum(raw for _, raw in sizes)
+    counts, total = [_SIZES.unpack_from(entry)[0] for entry in entries], raw_bytes(entries)
     if not all(counts):
         raise InvalidMessagesError("entry: expected 1 or more messages, found none")
-    if raw_bytes > _RAW_BYTES_MAX:
-        raise InvalidMessagesError(f"entries: expected bodies of at most {_RAW_BYTES_MAX} bytes, found {raw_bytes}")
+    if total > RAW_BYTES_MAX:
+        raise InvalidMessagesError(f"entries: expected bodies of at most {RAW_BYTES_MAX} bytes, found {total}")
     encoded = encode_entries(list(entries), ledger=0, first=0, lac=-1, time=0, messages=counts)
     records = parse_entries(encoded.view, ledger=0, first=0, last=len(entries) - 1)
     return decode_messages(records, offset=0, entries=0, size=0, decompress=decompress)

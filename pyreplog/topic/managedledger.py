@@ -285,6 +285,15 @@ class ManagedLedger(Handle):
         kept = dict(properties)
         return self._change(lambda chain: dataclasses.replace(chain, properties=kept), lambda: None)
 
+    def verify(self) -> None:
+        """Ask the metadata store whether this is the owner still. Blocks. Errors: as those of the Ack of trim."""
+        self._check()
+        try:
+            self._store.check()
+        except TopicFencedError as error:
+            self._writer.fence(error)
+            raise
+
     def _change(self, change: Change, result: Callable[[], T]) -> Ack[T]:
         self._check()
         done: Ack[T] = Ack()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from pyreplog._native.messages import Message
 from pyreplog.ack import Ack
@@ -14,14 +15,21 @@ from pyreplog.topic.source import Delivery
 SEATS_MAX = 1 << 20
 
 
-def partition_priority(partition: int, seat: int, priority: int) -> int:
-    """The priority of a consumer of a failover subscription on one partition, so that partitions are spread: the
-    consumer in seat n takes every (n + 1)-th from those before it, and of as many consumers as partitions each has one.
+@lru_cache(maxsize=64)
+def taken_by(seat: int, partitions: int) -> frozenset[int]:
+    """Which partitions a consumer takes from those in the seats before it: its share, of those who have most."""
+    owned = [list(range(partitions))]
+    for taker in range(1, seat + 1):
+        owned.append([max(owned, key=len).pop() for _ in range(partitions // (taker + 1))])
+    return frozenset(owned[seat])
+
+
+def partition_priority(partition: int, partitions: int, seat: int, priority: int) -> int:
+    """The priority of a consumer of a failover subscription on one partition, so that all have as many active ones.
 
     seat: consumers take the lowest that is free. priority: as the user gave it; it counts for more.
     """
-    takes = partition % (seat + 1) == seat
-    return 2 * SEATS_MAX * priority + (-seat if takes else seat)
+    return 2 * SEATS_MAX * priority + (-seat if partition in taken_by(seat, partitions) else seat)
 
 
 class PartitionConsumer(Consumer):

@@ -208,7 +208,7 @@ class PartitionedTopic(Handle):
         try:
             there = topic.make_subscription(consumer.subscription, start, wish.durable, wish.settings, {})
             type_ = (wish.settings or there.settings).type
-            spread = partition_priority(partition, consumer.seat, wish.priority)
+            spread = partition_priority(partition, self.partitions, consumer.seat, wish.priority)
             number = there.attach(part, wish.settings, priority=spread if type_ == "failover" else wish.priority)
         except BaseException:
             part.close()

@@ -79,6 +79,10 @@ class PartitionedConsumer(Handle):
         """Whether there is one."""
         return bool(self.active_partitions)
 
+    @property
+    def is_closed(self) -> bool:
+        return self._error is not None
+
     # ---- receiving ------------------------------------------------------------------------------------------
 
     @overload

@@ -95,8 +95,9 @@ class PartitionedPublisher:
     ) -> Ack[list[PartitionRange]]:
         """As `Publisher.submit_batch`; the Ack gives what publish_batch returns. Errors: as publish; those of a
         partition when others have taken their part are the Ack's."""
-        sequences = columns.pop("sequences", None)
-        portions = split_batch(self.router, Outgoing.of(values, keys, **columns), sequences)
+        times = (columns.get("event_times"), columns.get("deliver_at"))
+        batch = Outgoing.of(values, keys, columns.get("properties"), *times)
+        portions = split_batch(self.router, batch, columns.get("sequences"))
         topics = [self._serving(portion.partition) for portion in portions]
         coming: list[Ack[range]] = []
         for topic, portion in zip(topics, portions, strict=True):

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, TopicExistsError
+from pyreplog.topic.backlog import is_system
 from pyreplog.topic.chainstore import find_chain
 from pyreplog.topic.names import check_name
 from pyreplog.topic.partitioned import PartitionedTopic
@@ -33,7 +34,7 @@ class PartitionedTopics:
     def __init__(self, topics: Topics, clock: Clock) -> None:
         self._topics, self._store, self._clock = topics, topics.metadata, clock
         self._lock = threading.Lock()  # of the table; never while anything waits
-        self._changing = threading.Lock()  # while one is opened, or grows
+        self._opening: dict[str, threading.Lock] = {}
         self._open: dict[str, PartitionedTopic] = {}
         self._coming: set[str] = set()  # partitions that are made before the topic has them
 
@@ -66,24 +67,97 @@ class PartitionedTopics:
     def open(
         self, name: str, partitions: int | None, *, create: bool, wait: float, settings: Mapping[str, Any]
     ) -> PartitionedTopic:
-        """See `Cluster.topic`. partitions: at least; None: those it has."""
-        with self._changing:
-            found = find_partitioned(self._store, name)
-            if found is None and (partitions is None or not create):
-                raise NoSuchTopicError(name, "there is no partitioned topic of that name")
-            if found is None:
-                count = self._make(name, check_partitions(name, partitions), wait)
-            elif partitions is None or partitions == found.partitions:
-                count = found.partitions
-            else:
-                count = self._grow(name, found.partitions, check_partitions(name, partitions), wait, settings)
-            there = self._open.get(name) or PartitionedTopic(self._topics, name, count)
-            with self._lock:
-                is_new = self._open.setdefault(name, there) is there
-            try:
+        """See `Cluster.topic`. partitions: None, those it has."""
+        with self._lock:
+            turn = self._opening.setdefault(check_name(name), threading.Lock())
+        with turn:
+            count = self._stored(name, partitions, create, wait, settings)
+            there = self._open.get(name)
+            if there is not None:
                 there.own(count, wait, settings)
+                return there
+            made = PartitionedTopic(self._topics, name, count)
+            try:
+                made.own(count, wait, settings)
+                with self._lock:
+                    self._open[name] = made
             except BaseException:
-                if is_new:
-                    there.close()
+                made.close()
                 raise
-            return there
+            return made
+
+    def _stored(self, name: str, wanted: int | None, create: bool, wait: float, settings: Mapping[str, Any]) -> int:
+        """How many partitions it has, when it has as many as are wanted."""
+        if wanted is not None:
+            check_partitions(name, wanted)
+        found = find_partitioned(self._store, name)
+        if found is None:
+            if wanted is None or not create:
+                raise NoSuchTopicError(name, "there is no partitioned topic of that name")
+            return self._make(name, wanted, wait)
+        if wanted is None or wanted == found.partitions:
+            return found.partitions
+        if wanted < found.partitions:
+            raise InvalidArgumentError(f"topic {name}: partitions: expected {found.partitions} or more, found {wanted}")
+        return self._grow(name, wanted, wait, settings)
+
+    def _make(self, name: str, partitions: int, wait: float) -> int:
+        if partition_of(name) is not None:
+            raise InvalidArgumentError(f"topic {name}: a partition has no partitions: names that end so belong to them")
+        check_name(partition_name(name, partitions - 1))
+        self._check_free(name, partitions)
+        with self._topics.ownership.claim(name, wait=wait):  # as whoever makes a topic of that name without partitions
+            found = find_partitioned(self._store, name)
+            if found is None:
+                self._check_free(name, partitions)
+                found = create_partitioned(self._store, name, partitions, self._clock.now_us())
+        if found.partitions < partitions:
+            raise TopicExistsError(name, f"somebody else made it just now, with {found.partitions} partitions")
+        return found.partitions
+
+    def _check_free(self, name: str, partitions: int) -> None:
+        for one in (name, *(partition_name(name, partition) for partition in range(partitions))):
+            found = find_chain(self._store, one)
+            if found is not None and found.chain is not None:
+                raise TopicExistsError(one, f"it is there, and neither has nor is one of {partitions} partitions")
+
+    def _grow(self, name: str, wanted: int, wait: float, settings: Mapping[str, Any]) -> int:
+        """New partitions are as the first one, and have its subscriptions before anybody publishes to them."""
+        check_name(partition_name(name, wanted - 1))
+        first = partition_name(name, 0)
+        chain = find_chain(self._store, first)
+        if chain is not None and chain.chain is not None:
+            settings = {**vars(chain.chain.config), **settings}
+        with self._topics.ownership.claim(name, wait=wait), ExitStack() as rest:
+            found = find_partitioned(self._store, name)
+            for partition in range(wanted if found is None else found.partitions, wanted):
+                coming = partition_name(name, partition)
+                self._coming.add(coming)
+                rest.callback(self._coming.discard, coming)
+                topic = self._topics.open(coming, wait=wait, settings=settings)
+                for subscription in list_subscriptions(self._store, first):
+                    if is_system(subscription):
+                        continue
+                    known = load_subscription(self._store, first, subscription)
+                    topic.create_subscription(
+                        subscription, start="earliest", properties=known.properties, type=known.type
+                    )
+            return grow_partitioned(self._store, name, wanted).partitions
+
+    def remove(self, there: PartitionedTopic) -> None:
+        """Its partitions were deleted."""
+        delete_partitioned(self._store, there.name)
+
+    def forget(self, there: PartitionedTopic) -> None:
+        """It was closed."""
+        with self._lock:
+            if self._open.get(there.name) is there:
+                del self._open[there.name]
+
+    def close(self) -> None:
+        """Close those that are open."""
+        with self._lock:
+            opened = list(self._open.values())
+        with ExitStack() as rest:
+            for there in opened:
+                rest.callback(there.close)

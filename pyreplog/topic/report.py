@@ -10,6 +10,7 @@ from pyreplog.topic.chain import ChainLedger
 from pyreplog.topic.cursor import Backlog, Cursor
 from pyreplog.topic.dispatch.dispatcher import Dispatcher
 from pyreplog.topic.dispatch.status import DispatchStatus
+from pyreplog.topic.place import Total
 from pyreplog.topic.stats import (
     ConsumerStats,
     CursorStats,
@@ -116,14 +117,15 @@ def topic_internals(topic: Topic) -> InternalStats:
         name=topic.name, state=stats.state, epoch=stats.epoch, start=stats.start, end=stats.end,
         entries_added=topic.publisher.counts.entries, pending_entries=stats.pending_entries,
         pending_bytes=stats.pending_bytes, waiting_cursors=sum(one.waiting for one in cursors),
-        ledgers=tuple(_ledger(item, stats.end.offset) for item in chain.ledgers), cursors=cursors,
+        ledgers=tuple(_ledger(item, stats.end) for item in chain.ledgers), cursors=cursors,
     )  # fmt: skip
 
 
-def _ledger(item: ChainLedger, end: int) -> LedgerStats:
+def _ledger(item: ChainLedger, end: Total) -> LedgerStats:
+    end = item.end if item.is_closed else end
     return LedgerStats(
-        ledger=item.ledger, start=item.start, entries=item.entries,
-        messages=item.messages if item.is_closed else end - item.start.offset, size=item.size,
+        ledger=item.ledger, start=item.start, entries=end.entries - item.start.entries,
+        messages=end.offset - item.start.offset, size=end.size - item.start.size,
         created_us=item.created_us, closed_us=item.closed_us if item.is_closed else None,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock
-from pyreplog.errors import ReplogError
+from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.ledger.driver import Surroundings
 from pyreplog.topic.config import SubscriptionConfig
 from pyreplog.topic.cursor import Cursor
@@ -36,8 +36,8 @@ NOBODY = -1
 class Subscription:
     """Made by its topic; what a `Consumer` calls its source. Any thread may call anything; no call waits.
 
-    publish_dead: publishes messages that were delivered too often elsewhere. on_unused: called when the last consumer
-    has left.
+    publish_dead: publishes messages that were delivered too often elsewhere. on_change: called when anything is
+    acknowledged; on_over: when one that is not durable ends, with its last consumer.
     """
 
     def __init__(
@@ -50,7 +50,8 @@ class Subscription:
         clock: Clock,
         *,
         publish_dead: Callable[[Subscription, DeadLetter], Ack[Any]],
-        on_unused: Callable[[Subscription], object],
+        on_change: Callable[[], object],
+        on_over: Callable[[Subscription], object],
     ) -> None:
         self.name, self.managed, self.cursor = name, managed, cursor
         self.wait = around.wait
@@ -60,7 +61,7 @@ class Subscription:
         self.properties: Mapping[str, str] = {}
         self.created_us = self.used_us = clock.now_us()
         self.counts = Counts()
-        self._clock, self._publish_dead, self._on_unused = clock, publish_dead, on_unused
+        self._clock, self._publish_dead, self._on_change, self._on_over = clock, publish_dead, on_change, on_over
         self._dispatcher = Dispatcher(
             cursor, settings, topic=managed.name, start=managed.start.offset, end=managed.end.offset
         )
@@ -96,6 +97,7 @@ class Subscription:
     def dirty(self) -> None:
         if self.slot is not None:
             self.slot.dirty()
+        self._on_change()
 
     def bury(self, effect: DeadLetter) -> None:
         offsets = effect.batch.offset
@@ -122,6 +124,11 @@ class Subscription:
         """How many there are."""
         return len(self._consumers)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it takes no consumers any more."""
+        return self._failed is not None
+
     def attach(self, consumer: Receiver, settings: SubscriptionConfig | None, *, priority: int = 0) -> int:
         """Take a consumer in; its number. settings: what it wants, None: whatever they are.
 
@@ -135,12 +142,11 @@ class Subscription:
                 raise self._failed
             if settings is not None and settings != self._dispatcher.settings:
                 self._dispatcher.configure(settings)
-            effects = self._dispatcher.grew(self.managed.end.offset, now_us)
-            effects += self._dispatcher.attach(number, consumer.name, now_us, priority=priority)
+            effects = self._dispatcher.attach(number, consumer.name, now_us, priority=priority)
             consumer.became(self._dispatcher.settings.type != "failover")
-            self._consumers[number] = consumer
+            self._consumers[number] = consumer  # from now on `grew` tells where the topic ends
             self.used_us = now_us
-            return effects
+            return effects + self._dispatcher.grew(self.managed.end.offset, now_us)
 
         self._do(attach)
         return number
@@ -151,11 +157,14 @@ class Subscription:
         def detach(now_us: int) -> list[Effect]:
             self._consumers.pop(consumer, None)
             self.used_us = now_us
+            if not self._consumers and not self.cursor.durable:
+                self._failed = self._failed or ClosedError(f"subscription {self.name} ended with its last consumer")
             return self._dispatcher.detach(consumer, now_us)
 
         self._do(detach)
-        if not self._consumers:
-            self._on_unused(self)
+        if self.is_over and not self.cursor.durable:
+            self._driver.end()
+            self._on_over(self)
 
     def flow(self, consumer: int, messages: int) -> None:
         if messages > 0:
@@ -192,21 +201,22 @@ class Subscription:
     def _at_place(self, to: int, step: Callable[[EntryPlace, int], list[Effect]]) -> Ack[None]:
         """Do it with the place that a cumulative acknowledgement up to `to` needs."""
         done: Ack[None] = Ack()
+        nowhere = EntryPlace(-1, -1, to, 0, 0, 0, 0)
 
         def attempt(place: EntryPlace | None) -> None:
-            lacking = -1
+            lacking: int | None = None
 
             def once(now_us: int) -> list[Effect]:
                 nonlocal lacking
-                start = self.cursor.cumulative_start(to)  # others acknowledge meanwhile
+                start, end = self.cursor.cumulative_start(to), self.managed.end.offset  # others acknowledge meanwhile
                 known = place if place is not None and place.first <= start <= place.end else self.cursor.find(start)
-                if known is None:
-                    lacking = min(start, self.managed.end.offset - 1)
+                if known is None and self.cursor.mark.offset < to <= end:
+                    lacking = min(start, end - 1)
                     return []
-                return step(known, now_us)
+                return step(known or nowhere, now_us)
 
             self._do(once)
-            if lacking < 0:
+            if lacking is None:
                 done.complete(None)
             else:
                 then(self.managed.locate(lacking), done, attempt)
@@ -221,10 +231,22 @@ class Subscription:
         self._do(lambda now: self._dispatcher.nack(consumer, offsets, now, delay_us=delay_us))
 
     def redeliver(self, consumer: int) -> None:
-        self._do(lambda now: self._dispatcher.redeliver_unacked(consumer, now), Discard((consumer,)))
+        self._do(lambda now: [Discard((consumer,)), *self._dispatcher.redeliver_unacked(consumer, now)])
 
     def flush(self) -> Ack[None]:
-        return done_ack() if self.slot is None else self.slot.flush()
+        return self._stored(CursorSlot.flush)
+
+    def _stored(self, store: Callable[[CursorSlot], Ack[None]]) -> Ack[None]:
+        """Once all that was acknowledged so far is known to the cursor."""
+        slot = self.slot
+        if slot is None:
+            return done_ack()
+        settled = self._driver.settled()
+        if settled.done():
+            return store(slot)
+        done: Ack[None] = Ack()
+        then(settled, done, lambda _: then(store(slot), done, done.complete))
+        return done
 
     # ---- positions ------------------------------------------------------------------------------------------
 
@@ -233,9 +255,7 @@ class Subscription:
         done: Ack[int] = Ack()
 
         def seek(total: Total) -> None:
-            with self._lock:
-                consumers = tuple(self._consumers)
-            self._do(lambda now: self._dispatcher.seek(total, now), Discard(consumers))
+            self._driver.seek(total, self._consumers)
             then(self.flush(), done, lambda _: done.complete(total.offset))
 
         then(position(self.managed, start), done, seek)
@@ -255,7 +275,7 @@ class Subscription:
 
     def grew(self, end: int) -> None:
         """Messages up to `end` are confirmed."""
-        if self._consumers:
+        if self._consumers:  # the first one will be told
             self._do(lambda now: self._dispatcher.grew(end, now))
 
     def trimmed(self, start: Total) -> None:
@@ -301,7 +321,7 @@ class Subscription:
             consumers = list(self._consumers.values())
         for consumer in consumers:
             consumer.close()
-        return done_ack() if self.slot is None else self.slot.store_clean()
+        return self._stored(CursorSlot.store_clean)
 
     def end(self, error: ReplogError, *, deleted: bool = False) -> None:
         """It is not used any more. deleted: it does not exist any more."""

@@ -25,6 +25,6 @@ class Counts:
 
     def deliver(self, batch: MessageBatch, redelivered: Mapping[int, int], now_us: int) -> None:
         self.delivered += len(batch)
-        self.delivered_bytes += int(batch.size.sum())
+        self.delivered_bytes += batch.value_bytes
         self.redelivered += len(redelivered)
         self.last_delivered_us = now_us

@@ -161,12 +161,14 @@ def take_over(store: MetadataStore, topic: str, name: str, owner: str) -> Subscr
             continue
 
 
-def delete_subscription(store: MetadataStore, topic: str, name: str) -> None:
-    """Errors: NoSuchSubscriptionError; those of the store."""
+def delete_subscription(store: MetadataStore, topic: str, name: str, owner: str | None = None) -> None:
+    """Delete it, if it is `owner`'s; None: whoever's it is. Errors: as change_subscription."""
     while True:
         there = store.get(subscription_key(topic, name))
         if there is None:
             raise NoSuchSubscriptionError(topic, f"there is no subscription {name}, or it was deleted")
+        if owner is not None and (found := SubscriptionMetadata.decode(there.value).owner) != owner:
+            raise TopicFencedError(topic, f"subscription {name} was taken over by {found}")
         try:
             store.delete(subscription_key(topic, name), there.version)
         except (VersionConflictError, NoSuchKeyError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -13,27 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyreplog._native.messages import MessageBatch
+from pyreplog.ack import Ack
 from pyreplog.clock import Clock
-from pyreplog.errors import (
-    ClosedError,
-    InvalidArgumentError,
-    KeyExistsError,
-    NoSuchSubscriptionError,
-    ReplogError,
-    SubscriptionBusyError,
-    TopicFencedError,
-)
+from pyreplog.errors import ClosedError, InvalidArgumentError, NoSuchTopicError, ReplogError, TopicFencedError
 from pyreplog.handles import Handle
 from pyreplog.ledger.driver import check_may_wait
-from pyreplog.topic.backlog import is_system
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.consumer import QUEUE, Consumer
-from pyreplog.topic.cursor import Cursor
-from pyreplog.topic.deadletters import publish_dead
 from pyreplog.topic.dedupcursor import DedupCursor
 from pyreplog.topic.gate import Gate
 from pyreplog.topic.managedledger import ManagedLedger
-from pyreplog.topic.names import check_name
 from pyreplog.topic.ownership import Claim
 from pyreplog.topic.place import Total
 from pyreplog.topic.positions import Start, position
@@ -42,12 +31,7 @@ from pyreplog.topic.publisher import Publisher
 from pyreplog.topic.report import topic_internals, topic_report
 from pyreplog.topic.stats import InternalStats, RateMeter, TopicStats
 from pyreplog.topic.subscription import Subscription
-from pyreplog.topic.subscriptionmetadata import (
-    SubscriptionMetadata,
-    create_subscription,
-    delete_subscription,
-    list_subscriptions,
-)
+from pyreplog.topic.subscriptions import Subscriptions
 from pyreplog.topic.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -75,16 +59,14 @@ class Topic(Handle):
         self.upkeep = Upkeep(self)
         self.rates = RateMeter()
         self._around = topics.surroundings
-        self._lock = threading.Lock()  # of the table of subscriptions; never while anything waits
-        self._changing = threading.Lock()  # while one is made or deleted
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions = Subscriptions(self)
+        self.gone: Ack[None] = Ack()
+        """Done when it is closed, and may be opened again."""
         super().__init__(f"topic {self.name}")
 
     def recover(self) -> None:
         """Open what there is of it: producers that are known, durable subscriptions. For who made it."""
-        for name in list_subscriptions(self.topics.metadata, self.name):
-            if not is_system(name):
-                self._recover(name)
+        self._subscriptions.recover()
         if self.dedup is not None:
             self.dedup.recover(self)
         self._publisher = publisher = Publisher(
@@ -96,6 +78,7 @@ class Topic(Handle):
         self.publish_batch, self.submit_batch = publisher.publish_batch, publisher.submit_batch
         self.managed.on_grow.append(self._grew)
         self.managed.on_fenced.append(self._fenced)
+        self.managed.verify()  # nobody would have told before
 
     # ---- where it stands ------------------------------------------------------------------------------------
 
@@ -184,8 +167,7 @@ class Topic(Handle):
         wanted = SubscriptionConfig.of(settings) if settings else None
         consumer = Consumer(self.name, subscription, name or f"consumer-{secrets.token_hex(4)}", queue=queue)
         try:
-            there = self.make_subscription(subscription, start, durable, wanted, {})
-            number = there.attach(consumer, wanted, priority=priority)
+            there, number = self._subscriptions.attach(consumer, subscription, start, durable, wanted, priority)
         except BaseException:
             consumer.close()
             raise
@@ -212,90 +194,26 @@ class Topic(Handle):
         Errors: NoSuchSubscriptionError; SubscriptionBusyError, it has consumers; those of the metadata store.
         """
         self._check_open()
-        with self._changing:
-            there = self.subscription(subscription)
-            if there.consumers and not force:
-                raise SubscriptionBusyError(self.name, f"subscription {subscription} has {there.consumers} consumers")
-            if there.cursor.durable:
-                delete_subscription(self.topics.metadata, self.name, subscription)
-            with self._lock:
-                self._subscriptions.pop(subscription, None)
-            there.end(NoSuchSubscriptionError(self.name, f"subscription {subscription} was deleted"), deleted=True)
+        self._subscriptions.delete(subscription, force=force)
 
     def subscriptions(self) -> list[str]:
         """Names of its subscriptions."""
         self._check_open()
-        with self._lock:
-            return sorted(self._subscriptions)
+        return self._subscriptions.names()
 
     def subscription(self, name: str) -> Subscription:
         """One of them. Errors: NoSuchSubscriptionError."""
         self._check_open()
-        with self._lock:
-            there = self._subscriptions.get(name)
-        if there is None:
-            raise NoSuchSubscriptionError(self.name, f"there is no subscription {name}")
-        return there
+        return self._subscriptions.get(name)
 
     def all_subscriptions(self) -> list[Subscription]:
-        with self._lock:
-            return list(self._subscriptions.values())
+        return self._subscriptions.all()
 
     def make_subscription(
-        self,
-        name: str,
-        start: Start,
-        durable: bool,
-        settings: SubscriptionConfig | None,
-        properties: Mapping[str, str],
+        self, name: str, start: Start, durable: bool, settings: SubscriptionConfig | None, properties: Mapping[str, str]
     ) -> Subscription:
-        check_name(name)
-        if is_system(name):
-            raise InvalidArgumentError(f"{name!r}: names that begin so belong to this package")
-        with self._changing:
-            with self._lock:
-                there = self._subscriptions.get(name)
-            if there is not None:
-                return there
-            mark = self._around.wait(position(self.managed, start))
-            if not durable:
-                return self._keep(Cursor(name, mark, durable=False), settings or SubscriptionConfig())
-            _, record = Cursor(name, mark).snapshot_record()
-            made = SubscriptionMetadata(
-                token=secrets.token_hex(16), created_us=self.clock.now_us(), properties=dict(properties),
-                type="exclusive" if settings is None else settings.type, snapshot=record,
-            )  # fmt: skip
-            try:
-                create_subscription(self.topics.metadata, self.name, name, made)
-            except KeyExistsError:
-                logger.warning("topic %s: subscription %s was there already", self.name, name)
-            return self._recover(name, settings)
-
-    def _recover(self, name: str, settings: SubscriptionConfig | None = None) -> Subscription:
-        recovered = self.topics.cursors.recover(self.name, name)
-        cursor = Cursor.restore(name, recovered.records)
-        there = self._keep(cursor, settings or SubscriptionConfig(type=recovered.metadata.type))
-        there.properties = recovered.metadata.properties
-        there.created_us = recovered.metadata.created_us
-        there.slot = self.topics.cursors.attach(recovered, there.source)
-        there.settle_in()
-        return there
-
-    def _keep(self, cursor: Cursor, settings: SubscriptionConfig) -> Subscription:
-        made = Subscription(
-            cursor.name, self.managed, cursor, settings, self._around, self.clock,
-            publish_dead=lambda there, dead: publish_dead(self, there, dead), on_unused=self._unused,
-        )  # fmt: skip
-        with self._lock:
-            self._subscriptions[cursor.name] = made
-        return made
-
-    def _unused(self, there: Subscription) -> None:
-        """Its last consumer left; one that is not durable ends."""
-        if not there.cursor.durable:
-            with self._lock:
-                if self._subscriptions.get(there.name) is there:
-                    del self._subscriptions[there.name]
+        """The one that is there, or a new one; see `subscribe`."""
+        return self._subscriptions.make(name, start, durable, settings, properties)
 
     # ---- changes --------------------------------------------------------------------------------------------
 
@@ -335,19 +253,33 @@ class Topic(Handle):
         self._check_open()
         return self._around.wait(self.upkeep.trim(self.clock.now_us()))
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether it is closed, or will be at once; see `gone`."""
+        return self._error is not None or self.managed.fenced
+
+    def touch(self) -> None:
+        """Something happened to it: it is looked at soon."""
+        self.used = True
+
     def look(self) -> None:
         """What is done now and then; for `Topics`."""
-        self.used = False
+        self.used = not self.claim.is_held
+        if self.used or any(there.is_over for there in self.all_subscriptions()):
+            self.managed.verify()  # others may have taken it, and do not say so
         self.upkeep.look(self.clock.now_us())
 
     def delete(self) -> None:
         """Delete it with its messages and subscriptions, for ever. Errors: TopicFencedError, those of the store."""
         self._check_open()
-        self.managed.delete()
-        self._end_all(NoSuchSubscriptionError(self.name, "the topic was deleted"), deleted=True)
-        with self._lock:
-            self._subscriptions.clear()  # nothing of them is stored any more
-        self.close()
+        try:
+            self.managed.delete()
+        finally:
+            if self._is_over:  # whoever opens it next does the rest, if it failed
+                error = NoSuchTopicError(self.name, "it was deleted")
+                self._publisher.stop(error)
+                self._subscriptions.end(error, deleted=True)
+                self.close()
 
     # ---- events ---------------------------------------------------------------------------------------------
 
@@ -367,13 +299,8 @@ class Topic(Handle):
         logger.warning("%s", error)
         self._publisher.stop(error)
         self.gate.end()
-        self._end_all(error)
-        self.topics.forget(self)
-        self._around.work(self.close)
-
-    def _end_all(self, error: ReplogError, *, deleted: bool = False) -> None:
-        for there in self.all_subscriptions():
-            there.end(error, deleted=deleted)
+        self._subscriptions.end(error)
+        self.topics.work(self.close)
 
     # ---- the end --------------------------------------------------------------------------------------------
 
@@ -386,13 +313,19 @@ class Topic(Handle):
             check_may_wait()
         super().close()
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether nothing can be published any more: somebody else owns it, or it was deleted."""
+        return self.managed.stats().state in ("fenced", "closed")
+
     def _let_go(self) -> None:
         error = ClosedError(f"the {self._what} was closed")
         with ExitStack() as rest:
+            rest.callback(self.gone.complete, None)
             rest.callback(self.topics.forget, self)
             rest.callback(self.claim.release)
             rest.callback(self.managed.close)
-            rest.callback(self._end_all, error)
+            rest.callback(self._subscriptions.end, error)
             if self.dedup is not None:
                 rest.callback(self.dedup.close)
             if not hasattr(self, "_publisher"):
@@ -400,8 +333,16 @@ class Topic(Handle):
             self.gate.end()
             stored = [there.store() for there in self.all_subscriptions()]
             rest.callback(self._publisher.stop, error)
-            if not self.managed.fenced:
+            if not self._is_over:
+                rest.callback(self._wait_stored, stored)
                 self._around.wait(self._publisher.flush(), CLOSE_S)
-                stored += [] if self.dedup is None else [self.dedup.store(self)]
-                for ack in stored:
-                    self._around.wait(ack, CLOSE_S)
+                if self.dedup is not None:
+                    stored.append(self.dedup.store(self))
+
+    def _wait_stored(self, stored: list[Ack[None]]) -> None:
+        deadline = time.monotonic() + CLOSE_S
+        for ack in stored:
+            try:
+                self._around.wait(ack, max(deadline - time.monotonic(), 0))
+            except ReplogError as error:
+                logger.warning("topic %s: what was acknowledged last comes again: %s", self.name, error)

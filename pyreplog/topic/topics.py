@@ -6,14 +6,15 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
 from pyreplog.clock import Clock
-from pyreplog.errors import InvalidArgumentError, ReplogError
+from pyreplog.errors import InvalidArgumentError, OutcomeUnknownError, TopicOwnedError
 from pyreplog.handles import Handle
 from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.workers import Workers
 from pyreplog.metrics import Metric
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.cursorlog import CursorLog
@@ -22,7 +23,8 @@ from pyreplog.topic.managedledger import ManagedLedger
 from pyreplog.topic.metrics import topic_metrics
 from pyreplog.topic.names import TOPICS, check_name, unquote_name
 from pyreplog.topic.owner import TopicOwner, owner_of
-from pyreplog.topic.ownership import Ownership
+from pyreplog.topic.ownership import LEASE_S, Ownership
+from pyreplog.topic.partitionedtopics import PartitionedTopics
 from pyreplog.topic.topic import Topic
 
 logger = logging.getLogger(__name__)
@@ -32,6 +34,11 @@ LOOK_S = 1.0
 
 LOOK_AT_ALL = 60
 """So many looks later, all are looked at."""
+
+GONE_S = 60.0
+"""To wait for a topic that is being closed, until it can be opened again."""
+
+WORKERS = 2
 
 CURSOR_COPIES = 3
 """Of what is acknowledged, where there are as many bookies."""
@@ -51,20 +58,25 @@ class Topics(Handle):
         self.cursors = CursorLog(cluster, config=CursorLogConfig(ensemble=min(max(bookies, 1), CURSOR_COPIES)))
         self.address = address
         self.ownership = Ownership(cluster.metadata, address=address)
+        self.partitioned = PartitionedTopics(self, clock)
         self._lock = threading.Lock()  # of the table; never while anything waits
         self._open: dict[str, Topic] = {}
         self._opening: dict[str, threading.Lock] = {}
+        self._workers = Workers(WORKERS, "pyreplog-topics")
         self._looking = False
         self._looks = 0
         super().__init__("topics")
 
-    def serve_at(self, address: str) -> None:
-        """This process answers for its topics there, from now on. InvalidArgumentError: it has some already."""
+    def serve_at(self, address: str, *, lease_s: float = LEASE_S) -> None:
+        """This process answers for its topics there, from now on. lease_s: as of Ownership.
+
+        Errors: InvalidArgumentError, it has some already.
+        """
         self._check_open()
         with self._lock:
             if self._open:
                 raise InvalidArgumentError(f"topics were opened before {address} was known: {sorted(self._open)[:3]}")
-            former, self.ownership = self.ownership, Ownership(self.metadata, address=address)
+            former, self.ownership = self.ownership, Ownership(self.metadata, address=address, lease_s=lease_s)
             self.address = address
         former.close()
 
@@ -80,11 +92,21 @@ class Topics(Handle):
             turn = self._opening.setdefault(name, threading.Lock())
         with turn:
             topic = self.get(name)
+            if topic is not None and topic.is_closing:
+                self._wait_gone(topic)
+                topic = None
             if topic is None:  # an empty one is false, too
                 topic = self._take(name, create, wait, settings or {})
         if settings:
             topic.configure(**settings)
         return topic
+
+    def _wait_gone(self, topic: Topic) -> None:
+        """It is being closed, here or by whom it was taken over."""
+        try:
+            self.surroundings.wait(topic.gone, GONE_S)
+        except OutcomeUnknownError:
+            raise TopicOwnedError(topic.name, f"this process is about to close it, for {GONE_S} s so far") from None
 
     def get(self, name: str) -> Topic | None:
         """The topic, if this process owns it already."""
@@ -96,6 +118,7 @@ class Topics(Handle):
         with ExitStack() as undo:
             claim = self.ownership.claim(name, wait=wait, on_lost=lambda: self._lost(name))
             undo.callback(claim.release)
+            self.partitioned.check_plain(name)
             managed = ManagedLedger.open(
                 self._cluster,
                 name,
@@ -118,6 +141,10 @@ class Topics(Handle):
     def _lost(self, name: str) -> None:
         """Others may take it now; until one does, all goes on: who does fences it."""
         logger.warning("topic %s: the lease is lost; another process may take it over", name)
+        topic = self.get(name)
+        if topic is not None:
+            topic.touch()
+        self._look_later()
 
     def forget(self, topic: Topic) -> None:
         """It was closed."""
@@ -128,7 +155,7 @@ class Topics(Handle):
     # ---- all topics -----------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """Of all topics there are, whoever owns them."""
+        """Of all topics there are, whoever owns them; of partitioned ones, of their partitions."""
         self._check_open()
         return sorted(unquote_name(name) for name in self.metadata.list(TOPICS))
 
@@ -147,8 +174,10 @@ class Topics(Handle):
 
         Errors: NoSuchTopicError; TopicOwnedError, another process serves it; those of the metadata store.
         """
-        topic = self.open(name, create=False)
-        topic.delete()
+        if self.partitioned.has(name):
+            self.partitioned.open(name, None, create=False, wait=0.0, settings={}).delete()
+        else:
+            self.open(name, create=False).delete()
 
     def metrics(self) -> list[Metric]:
         """Of the topics that this process owns."""
@@ -156,12 +185,16 @@ class Topics(Handle):
 
     # ---- upkeep ---------------------------------------------------------------------------------------------
 
+    def work(self, job: Callable[[], object]) -> None:
+        """Have something done that may wait for ledgers: not by the threads that do what ledgers wait for."""
+        self._workers.submit(job)
+
     def _look_later(self) -> None:
         with self._lock:
             if self._looking or not self._open:
                 return
             self._looking = True
-        self.surroundings.wake_after(LOOK_S, lambda: self.surroundings.work(self._look))
+        self.surroundings.wake_after(LOOK_S, lambda: self.work(self._look))
 
     def _look(self) -> None:
         """At the topics that were used since, and at times at all."""
@@ -170,7 +203,7 @@ class Topics(Handle):
             if topic.used or self._looks % LOOK_AT_ALL == 0:
                 try:
                     topic.look()
-                except ReplogError as error:
+                except Exception as error:
                     logger.warning("topic %s: %s", topic.name, error)
         with self._lock:
             self._looking = False
@@ -182,5 +215,7 @@ class Topics(Handle):
         with ExitStack() as rest:
             rest.callback(self.ownership.close)
             rest.callback(self.cursors.close)
+            rest.callback(self._workers.close)
             for topic in self.opened():
                 rest.callback(topic.close)
+            rest.callback(self.partitioned.close)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,11 @@ logger = logging.getLogger(__name__)
 
 
 class Upkeep:
-    """For one thread at a time, which may wait."""
+    """Any thread; calls wait."""
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
+        self._lock = threading.Lock()  # while it looks
         self._quota = Quota()
         self._since_us = topic.clock.now_us()
         self.decision = QuotaDecision()
@@ -32,12 +34,13 @@ class Upkeep:
     def look(self, now_us: int) -> None:
         """All of it. What fails is logged, and done again the next time."""
         topic = self._topic
-        topic.managed.look(now_us)
-        for step in (self._sample, self._watch_backlogs, self._drop_unused, self._store_producers, self._trim):
-            try:
-                step(now_us)
-            except ReplogError as error:
-                logger.warning("topic %s: %s", topic.name, error)
+        with self._lock:
+            topic.managed.look(now_us)
+            for step in (self._sample, self._watch_backlogs, self._drop_unused, self._store_producers, self._trim):
+                try:
+                    step(now_us)
+                except ReplogError as error:
+                    logger.warning("topic %s: %s", topic.name, error)
 
     def _sample(self, now_us: int) -> None:
         end = self._topic.managed.end
@@ -50,7 +53,7 @@ class Upkeep:
         topic, config = self._topic, self._topic.config
         ages = config.quota_ms is not None or config.ttl_ms is not None
         cursors = [
-            CursorBacklog(there.name, there.cursor.durable, there.cursor.mark, there.oldest_us() if ages else None)
+            CursorBacklog(there.name, there.cursor.durable, there.cursor.mark, _oldest_us(there) if ages else None)
             for there in topic.all_subscriptions()
         ]
         if topic.dedup is not None:
@@ -119,3 +122,12 @@ class Upkeep:
         if count:
             self._topic.trimmed(self._topic.managed.start)
         done.complete(count)
+
+
+def _oldest_us(there: Subscription) -> int | None:
+    """As far as it can be read now."""
+    try:
+        return there.oldest_us()
+    except ReplogError as error:
+        logger.warning("%s, %s: its oldest message: %s", there.managed.name, there.name, error)
+        return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import io
 import json
 import os
 import pty
@@ -95,15 +97,18 @@ def test_a_frame_as_text() -> None:
     assert topscreen.heading(FRAME) == ["2027-01-15T08:00:00Z  2 topics, 3 subscriptions, 0.2/s in, 12/s out"]
     topics, ledgers, bookies = topscreen.tables(FRAME)
     assert topics.plain() == [
-        "topic       type       consumers  in/s  out/s  backlog     size  unacked  delayed  oldest  drained in  state",
-        "orders                             0.2     12    1,990  2.0 MiB                      1:30              held, quota of bytes",
-        "  a reader                     0            0    5,000      0 B        0        0       -           -",
-        "  quick     exclusive          0            0        0      0 B        0        0   0.0 s       0.0 s",
-        "  slow      shared             2           12    1,990  1.0 MiB        7        5    1:30      30.0 s  stalled, blocked",
-        "lonely" + " " * 97 + "nobody serves it",
+        "topic       owner, type  consumers  in/s  out/s  backlog     size  unacked  delayed  oldest  drained in  state",
+        "orders      10.0.0.1:99              0.2     12    1,990  2.0 MiB                      1:30              held, quota of bytes",
+        "  a reader                       0            0    5,000      0 B        0        0       -           -",
+        "  quick     exclusive            0            0        0      0 B        0        0   0.0 s       0.0 s",
+        "  slow      shared               2           12    1,990  1.0 MiB        7        5    1:30      30.0 s  stalled, blocked",
+        "lonely" + " " * 99 + "nobody serves it",
     ]  # fmt: skip
     assert topics.marked == {0, 3, 4}
-    assert ledgers.plain() == ["ledger  state  LAC  LAP-LAC  missing copies", "     3  open    10        7               2"]
+    assert ledgers.plain() == [
+        "ledger  state  LAC  LAP-LAC  missing copies",
+        "     3  open    10        7               2",
+    ]
     assert ledgers.marked == {0}
     assert [line.split() for line in bookies.plain()[1:]] == [["b1@y", "h:1", "1.0", "GiB"], ["b2", "missing"]]
     assert bookies.marked == {1}
@@ -112,9 +117,8 @@ def test_a_frame_as_text() -> None:
 def test_a_frame_with_rich() -> None:
     from rich.console import Console
 
-    console = Console(width=200, record=True, file=open(os.devnull, "w"), force_terminal=True)
-    with console.file:
-        console.print(topscreen.tables(FRAME)[0].rich())
+    console = Console(width=200, record=True, file=io.StringIO(), force_terminal=True)
+    console.print(topscreen.tables(FRAME)[0].rich())
     shown = console.export_text(styles=True)
     assert [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()] == [
         line.split() for line in topscreen.tables(FRAME)[0].plain()
@@ -185,7 +189,28 @@ def _failing(error: Exception) -> object:
     return fail
 
 
-@pytest.mark.parametrize("interval", [0, -1, "nan"])
+def test_frames_without_a_terminal(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleep(_: float) -> None:
+        sleeps.append(1)
+        if len(sleeps) == 2:
+            raise KeyboardInterrupt
+
+    sleeps: list[int] = []
+    monkeypatch.setattr(top.time, "sleep", sleep)
+    done = run("top", folder)
+    assert done.code == 130 and done.out.count("1 topic, 1 subscription") == 2 and "\x1b" not in done.out
+
+
+def test_on_a_terminal_without_rich(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "find_spec", lambda _: None)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    for once in (False, True):
+        with top._screen(argparse.Namespace(json=False, once=once)) as show:
+            show(FRAME)
+        assert capsys.readouterr().out.startswith("\x1b[H\x1b[2J2027" if not once else "2027")
+
+
+@pytest.mark.parametrize("interval", [0, -1, "nan", "inf"])
 def test_an_interval_that_is_none(run: Run, folder: Path, interval: object) -> None:
     done = run("top", "--interval", interval, folder)
     assert done.code == 2 and "--interval" in done.error

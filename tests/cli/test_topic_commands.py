@@ -72,6 +72,12 @@ def test_a_file_and_arguments(topic: Callable[..., Done], tmp_path: Path) -> Non
     assert [row["offset"] for row in found] == list(range(5))
 
 
+def test_options_stand_anywhere(topic: Callable[..., Done]) -> None:
+    assert topic("publish", "one", "--key", "k", "two", "--json", "three").json["messages"] == 3
+    assert topic("publish", "--", "-5", "--key").code == 0
+    assert topic("consume", "--keys").out == "k\tone\nk\ttwo\nk\tthree\n\t-5\n\t--key\n"
+
+
 def test_nothing_to_publish(topic: Callable[..., Done], tmp_path: Path) -> None:
     (empty := tmp_path / "empty").write_bytes(b"")
     assert "0 messages; 0 B" in topic("publish", "--file", empty).out
@@ -154,7 +160,9 @@ def test_stats(topic: Callable[..., Done], name: str) -> None:
     shown = topic("stats-internal").out
     assert "3 messages, offsets 0 to 2, 1 entry," in shown
     ledger = str(internal["ledgers"][0]["ledger"])
-    assert [line.split()[:4] for line in shown.splitlines() if line.split()[:1] == [ledger]] == [[ledger, "0", "3", "1"]]
+    assert [line.split()[:4] for line in shown.splitlines() if line.split()[:1] == [ledger]] == [
+        [ledger, "0", "3", "1"]
+    ]
 
 
 def test_settings(run: Run, topic: Callable[..., Done], folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,8 @@ import pyarrow as pa
 from pyreplog.spark import schema
 from pyreplog.spark.arrays import schema_of
 from pyreplog.spark.options import ReadOptions
-from pyreplog.spark.planning import plan
-from pyreplog.spark.scan import Scan
-from pyreplog.spark.slices import Slice
+from pyreplog.spark.planning import Part, plan
+from pyreplog.spark.reading import read
 
 
 def options_of(path: Path | str | None, **options: object) -> ReadOptions:
@@ -22,18 +23,17 @@ def options_of(path: Path | str | None, **options: object) -> ReadOptions:
     return ReadOptions.of(given)
 
 
-def scan_of(options: ReadOptions) -> Scan:
+def batches_of(options: ReadOptions, task: tuple[Part, ...]) -> Iterator[pa.RecordBatch]:
+    """What a task gives, which travels there as it does in Spark."""
+    return read(pickle.loads(pickle.dumps(task)), schema.default_columns(options), options)
+
+
+def read_slices(options: ReadOptions, tasks: Sequence[tuple[Part, ...]]) -> pa.Table:
     columns = schema.default_columns(options)
-    return Scan(tuple(column.name for column in columns), options, verified=schema.is_verified(columns, options))
-
-
-def read_slices(options: ReadOptions, tasks: list[tuple[Slice, ...]]) -> pa.Table:
-    scan = scan_of(options)
-    batches = [batch for task in tasks for batch in scan.read(task)]
+    batches = [batch for task in tasks for batch in batches_of(options, task)]
     for batch in batches:
         batch.validate(full=True)
-    columns = tuple(column.name for column in schema.default_columns(options))
-    return pa.Table.from_batches(batches, schema=schema_of(columns))
+    return pa.Table.from_batches(batches, schema=schema_of(tuple(column.name for column in columns)))
 
 
 def read_table(path: Path | str | None, **options: object) -> pa.Table:
@@ -46,5 +46,5 @@ def column(path: Path | str | None, name: str, **options: object) -> list[Any]:
     return read_table(path, columns=name, **options)[name].to_pylist()
 
 
-def bytes_planned(tasks: list[tuple[Slice, ...]]) -> int:
-    return sum(part.bytes for task in tasks for part in task)
+def bytes_planned(tasks: Sequence[tuple[Part, ...]]) -> int:
+    return sum(part.size for task in tasks for part in task)

@@ -12,7 +12,7 @@ import pyreplog
 from pyreplog.errors import NotALogError, TrimmedError, TruncatedError
 from pyreplog.spark.planning import plan
 from tests import samples
-from tests.spark.reading import column, options_of, read_slices, scan_of
+from tests.spark.reading import batches_of, column, options_of, read_slices
 
 SEGMENT = samples.SEGMENT_BYTES
 
@@ -72,7 +72,7 @@ def test_trimmed_while_it_is_read(tmp_path: Path) -> None:
         append(log, 1000)
         options = options_of(log.path, columns="offset,value", batchRows=10)
         task = plan(options)[0]
-        batches = scan_of(options).read(task[:1])
+        batches = batches_of(options, task[:1])
         found = next(batches).to_pylist()
         log.trim(1000)
         append(log, 3000)

@@ -18,7 +18,7 @@ from pyreplog.errors import InvalidArgumentError
 from pyreplog.log.ledgerlog import LedgerLog
 from pyreplog.spark.planning import plan
 from tests import samples
-from tests.spark.reading import column, options_of, read_table, scan_of
+from tests.spark.reading import batches_of, column, options_of, read_table
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_values_that_are_not_asked_for_are_not_touched(log: Path) -> None:
 
 def test_batches_are_bounded(log: Path) -> None:
     options = options_of(log, batchRows=50, columns="offset")
-    sizes = [batch.num_rows for task in plan(options) for batch in scan_of(options).read(task)]
+    sizes = [batch.num_rows for task in plan(options) for batch in batches_of(options, task)]
     assert max(sizes) == 50
     assert sum(sizes) == samples.ENTRIES
 

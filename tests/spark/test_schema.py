@@ -39,7 +39,7 @@ def test_metadata_and_corrupt_record() -> None:
     found = names(schema.default_columns(options_of("d", includeMetadata=True, mode="permissive")))
     assert found[:7] == KAFKA
     assert found[7:9] == ["size", "ledgerId"]
-    assert found[-2:] == ["crcOk", "_corrupt_record"]
+    assert found[-3:] == ["crcOk", "bookie", "_corrupt_record"]
 
 
 def test_every_column_has_an_arrow_type() -> None:
@@ -67,7 +67,7 @@ def test_a_users_schema_chooses_and_orders() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ([StructField("sise", IntegerType())], "unknown column 'sise'; there are key, value, topic, .*, crcOk$"),
+        ([StructField("sise", IntegerType())], "unknown column 'sise'; there are key, value, topic, .*, bookie$"),
         ([StructField("size", LongType())], "column size: expected the type int, found bigint"),
         (
             [StructField("size", IntegerType(), False)],

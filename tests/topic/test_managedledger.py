@@ -185,6 +185,17 @@ def test_who_waits_for_more_is_told(topic: ManagedLedger) -> None:
     assert ends == sorted(set(ends)) and ends[-1] == 20, "each time there is more, and the last time all"
 
 
+def test_what_is_acknowledged_can_be_read(topic: ManagedLedger) -> None:
+    """At once, by whoever is told first."""
+    ends: list[tuple[int, int]] = []
+    acks = [publish(topic, [b"a", b"b"]) for _ in range(9)]
+    for ack in acks:
+        ack.add_done_callback(lambda done: ends.append((done.result().stop, topic.end.offset)))
+    result(acks[-1])
+    until(lambda: len(ends) == 9)
+    assert all(stop <= end for stop, end in ends)
+
+
 def test_what_callbacks_publish_comes_in_order(topic: ManagedLedger) -> None:
     """A callback must not wait, and need not."""
     told: Ack[list[Any]] = Ack()

@@ -134,3 +134,24 @@ def test_what_bookies_refuse_is_tried_a_few_times() -> None:
         assert pipeline.refuse_first() == []
         pipeline.begin_ledger(0)
     assert pipeline.refuse_first() == [bad] and pipeline.drop() == [good] and pipeline.refuse_first() == []
+
+
+def test_half_of_a_submission() -> None:
+    """The ledger that failed kept the first of its entries: the result covers both halves."""
+    pipeline = Pipeline(ORIGIN)
+    one, two = Submission.of([b"a", b"bb", b"c"], [1, 2, 3]), Submission.of([b"d"], [4])
+    for submission in (one, two):
+        pipeline.add(submission)
+    pipeline.flew(pipeline.take(9), Ack())
+    assert pipeline.end_ledger(1) == [] and pipeline.end == Total(1, 1, 1)
+    pipeline.begin_ledger(0)
+    pipeline.flew(pipeline.take(9), Ack())
+    assert pipeline.end_ledger(1) == [] and pipeline.end == Total(3, 2, 3)
+    pipeline.begin_ledger(0)
+    again = pipeline.take(9)
+    assert [(item.entries, item.held) for item in again] == [([b"c"], (4, 3)), ([b"d"], (1, 1))]
+    landed: Ack[range] = Ack()
+    landed.complete()
+    pipeline.flew(again, landed)
+    settle_all(outcomes(pipeline.land()[0]))
+    assert (one.ack.result(0), two.ack.result(0)) == (range(6), range(6, 10)) and pipeline.end == Total(10, 4, 5)

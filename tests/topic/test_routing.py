@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import mmh3
 import numpy
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
-from pyreplog.topic.routing import PARTITIONS_MAX, Router, key_hash, partition_name
+from pyreplog.topic.routing import PARTITIONS_MAX, Router, key_hash, partition_name, partition_of
 
 PULSAR = {
     b"k1": 2110152746,
@@ -58,11 +59,30 @@ def test_a_batch_is_split_as_its_messages_are_routed(keys: list[bytes | None], p
         assert all(keys[row] is None or Router("t", partitions).route(keys[row]) == partition for row in rows.tolist())
 
 
-def test_hashes_split_as_their_keys() -> None:
-    keys = [b"%d" % n for n in range(100)]
-    hashes = numpy.array([mmh3.hash(key, 0, signed=False) for key in keys], numpy.uint32)
-    router = Router("t", 7)
-    assert [rows.tolist() for rows in router.split_hashes(hashes)] == [rows.tolist() for rows in router.split(keys)]
+@given(st.lists(st.binary(min_size=3, max_size=3), max_size=50), st.integers(1, 9))
+def test_columns_split_as_their_keys(keys: list[bytes], partitions: int) -> None:
+    router = Router("t", partitions)
+    expected = [rows.tolist() for rows in router.split(keys)]
+    packed = (numpy.arange(len(keys) + 1) * 3, b"".join(keys))
+    array = numpy.frombuffer(b"".join(keys), numpy.uint8).reshape(-1, 3)
+    for column in (packed, array, pyarrow.array(keys, pyarrow.binary())):
+        assert [rows.tolist() for rows in router.split_column(column)] == expected
+
+
+def test_many_columns_split_as_their_keys() -> None:
+    """The hashes are made without the GIL."""
+    keys = [b"%06d" % n for n in range(20_000)]
+    router = Router("t", 5)
+    array = numpy.array(keys)
+    assert [rows.tolist() for rows in router.split_column(array)] == [rows.tolist() for rows in router.split(keys)]
+
+
+def test_names_of_partitions_are_known() -> None:
+    for topic in ("t", "a-partition-1", "a\nb-partition-"):
+        for partition in (0, 1, 10, 65535):
+            assert partition_of(partition_name(topic, partition)) == (topic, partition)
+    for name in ("t", "t-partition-", "t-partition-01", "t-partition-x", "-partition-1", "t-partition-1 "):
+        assert partition_of(name) is None
 
 
 def test_partitions_have_pulsars_names() -> None:

@@ -9,6 +9,7 @@
 | `keyring`, `aside` | of key_shared: whose key it is; what waits for its key, or its key's consumer |
 | `consumers` | who is attached, with how many permits |
 | `pending` | who has which messages without having acknowledged them |
+| `pendingranges` | the same, where all messages go to one consumer |
 | `replay`, `later`, `redeliveries` | what comes again: which, when, how often it has |
 | `reading`, `readahead`, `readsize` | the reads under way, their answers in order, how much is read at once |
 | `offsets` | arrays of offsets |

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pyreplog.topic.dispatch.pending import DEAD_LETTERS, Pending
+from pyreplog.topic.dispatch.pendingranges import PendingRanges
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +28,7 @@ class Attached:
 class Consumers:
     """All of one subscription, in the order in which they came. unacked_max: of each, see SubscriptionConfig."""
 
-    def __init__(self, pending: Pending, unacked_max: int) -> None:
+    def __init__(self, pending: Pending | PendingRanges, unacked_max: int) -> None:
         self._pending, self.unacked_max = pending, unacked_max
         self._by_id: dict[int, Attached] = {}
 

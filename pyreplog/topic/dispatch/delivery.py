@@ -22,6 +22,7 @@ from pyreplog.topic.dispatch.later import Later
 from pyreplog.topic.dispatch.offsets import Offsets, runs
 from pyreplog.topic.dispatch.oneactive import OneActive
 from pyreplog.topic.dispatch.pending import DEAD_LETTERS, Pending, Released
+from pyreplog.topic.dispatch.pendingranges import PendingRanges
 from pyreplog.topic.dispatch.reading import Again, Reading
 from pyreplog.topic.dispatch.redeliveries import Redeliveries
 from pyreplog.topic.dispatch.replay import Ranges, Replay, neighbours
@@ -45,13 +46,18 @@ _SELECTORS: dict[str, Callable[[Consumers], Selector]] = {
 }
 
 
+def _pending(settings: SubscriptionConfig) -> Pending | PendingRanges:
+    is_plain = settings.type in ("exclusive", "failover") and settings.ack_timeout_ms is None
+    return PendingRanges() if is_plain else Pending()
+
+
 class Delivery:
     """What `Dispatcher` keeps. `run` does all that can be done now; everything else only notes what happened."""
 
     def __init__(self, cursor: Cursor, settings: SubscriptionConfig, start: int, end: int) -> None:
         self.cursor, self.start, self.end = cursor, start, end
         self.settings = settings
-        self.pending = Pending()
+        self.pending = _pending(settings)
         self.consumers = Consumers(self.pending, settings.max_unacked_consumer)
         self.selector = _SELECTORS[settings.type](self.consumers)
         self.redeliveries = Redeliveries()
@@ -64,9 +70,12 @@ class Delivery:
         self._armed_us: int | None = None
 
     def configure(self, settings: SubscriptionConfig) -> None:
-        """While there are no consumers, and so nothing is on its way."""
+        """While there are no consumers, and so nothing is on its way but dead letters."""
         self.settings = settings
-        self.consumers.unacked_max = settings.max_unacked_consumer
+        dead = self.pending.release_holder(DEAD_LETTERS)
+        self.pending = _pending(settings)
+        self.pending.hold(dead.offsets, DEAD_LETTERS, None, 0)
+        self.consumers = Consumers(self.pending, settings.max_unacked_consumer)
         self.selector = _SELECTORS[settings.type](self.consumers)
 
     @property

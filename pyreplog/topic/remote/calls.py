@@ -104,6 +104,7 @@ _CALLS: dict[str, Callable[..., str]] = {
     "seek": _seek,
     "skip": _skip,
     "clear": _clear,
+    "trim": lambda topic: json.dumps(topic.trim()),
     "configure": _configure,
     "delete": _delete,
 }

@@ -32,7 +32,18 @@ from pyreplog.net.sockets import Address
 from pyreplog.net.timers import Timer
 from pyreplog.topic.remote.faults import decode_fault
 from pyreplog.topic.remote.fields import Reader
-from pyreplog.topic.remote.protocol import ERROR, OK, STALE, Reply, Request, decode_reply, encode_request
+from pyreplog.topic.remote.protocol import (
+    ERROR,
+    OK,
+    STALE,
+    Leave,
+    Open,
+    Publish,
+    Reply,
+    Request,
+    decode_reply,
+    encode_request,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +106,7 @@ class Link:
         self._entries, self._tls, self._limits = list(entries), tls, limits or LIMITS
         self._secret = None if secret is None else Secret(secret)
         self._lock = threading.Lock()  # of the tables
-        self._channels: dict[Address, Channel] = {}
+        self._channels: dict[tuple[Address, bool], Channel] = {}
         self._owners: dict[str, Address] = {}
         self._handles = itertools.count(1)
         self._closed = False
@@ -126,19 +137,20 @@ class Link:
 
     def _send(self, address: Address, request: Request, call: Callable[[Outcome, str], object], timeout: float) -> None:
         try:
-            self._channel(address).request(
+            self._channel(address, _publishes(request)).request(
                 *encode_request(request), on_reply=lambda body: call(*outcome_of(body)), timeout=timeout
             )
         except ReplogError as error:
             call(error, "")
 
-    def _channel(self, address: Address) -> Channel:
+    def _channel(self, address: Address, publishes: bool) -> Channel:
+        """One for what is published: while a topic takes no more, acknowledgements may still make room."""
         with self._lock:
             if self._closed:
                 raise ClosedError("the client was closed")
-            channel = self._channels.get(address)
+            channel = self._channels.get((address, publishes))
             if channel is None:
-                channel = self._channels[address] = Channel(
+                channel = self._channels[address, publishes] = Channel(
                     self.reactor, address, expected=Identity(service=SERVICE), secret=self._secret, tls=self._tls,
                     limits=self._limits,
                 )  # fmt: skip
@@ -243,6 +255,10 @@ def parse_address(text: str) -> Address:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise InvalidMessageError(f"address: expected HOST:PORT, found {text!r}")
     return host.strip("[]"), int(port)
+
+
+def _publishes(request: Request) -> bool:
+    return isinstance(request, Publish | Leave) or (isinstance(request, Open) and request.lane > 0)
 
 
 def _look_again() -> None:

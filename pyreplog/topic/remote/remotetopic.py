@@ -235,6 +235,9 @@ class RemoteTopic(Handle):
     def configure(self, **settings: Any) -> None:
         self.config = _config(self._call_raw("configure", settings=settings))
 
+    def trim(self) -> int:
+        return int(self._call("trim"))
+
     def delete(self) -> None:
         self._call("delete")
         self.close()

@@ -12,6 +12,7 @@ import numpy as np
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, OutcomeUnknownError, PeerError, RecordTooLargeError, ReplogError
 from pyreplog.net.sockets import Address
+from pyreplog.topic.forwarded import RAW_BYTES_MAX, raw_bytes
 from pyreplog.topic.positions import done_ack
 from pyreplog.topic.remote.fields import ENTRIES_MAX, OFFSET_OR_NONE, U32, Reader
 from pyreplog.topic.remote.link import LIMITS, Link, Outcome, StaleError, is_passing, reads, settle
@@ -48,10 +49,11 @@ class Sender:
     ) -> None:
         self._link, self._topic, self._producer, self._on_opened = link, topic, producer, on_opened
         self._events = Events()
-        self._queue: deque[_Submission] = deque()
+        self._queue: deque[_Submission] = deque()  # all that have no outcome, and some whose turn has not come
+        self._unsent: deque[_Submission] = deque()  # of these
         self._handle = 0  # of the lane, 0: there is none
         self._address: Address = ("", 0)
-        self._opening = False
+        self._opening = self._waits = False  # it waits before it tries again
         self._opened: Ack[Opened] | None = None
         self._retry_s = RETRY_S
         self._failing_since: float | None = None
@@ -61,11 +63,11 @@ class Sender:
         """RecordTooLargeError: they do not fit into one request; ClosedError."""
         if self._error is not None:
             raise self._error
-        size = sum(map(len, entries))
-        if size > BATCH_BYTES_MAX or len(entries) > ENTRIES_MAX:
+        size, raw = sum(map(len, entries)), raw_bytes(entries)
+        if size > BATCH_BYTES_MAX or raw > RAW_BYTES_MAX or len(entries) > ENTRIES_MAX:
             raise RecordTooLargeError(
-                f"topic {self._topic}: a batch has at most {BATCH_BYTES_MAX} bytes and {ENTRIES_MAX} entries over TCP, "
-                f"this one {size} and {len(entries)}: publish it in parts"
+                f"topic {self._topic}: a batch has at most {BATCH_BYTES_MAX} bytes ({RAW_BYTES_MAX} decompressed) and "
+                f"{ENTRIES_MAX} entries over TCP, this one {size} ({raw}) and {len(entries)}: publish it in parts"
             )
         submission = _Submission(entries, sum(counts))
         self._events.post(lambda: self._enter(submission))
@@ -99,6 +101,7 @@ class Sender:
 
     def _enter(self, submission: _Submission) -> None:
         self._queue.append(submission)
+        self._unsent.append(submission)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -110,12 +113,11 @@ class Sender:
         elif not self._handle:
             self._open()
         else:
-            for submission in list(self._queue):
-                if not submission.handle and submission.outcome is None and self._handle:
-                    self._send(submission)
+            while self._unsent:
+                self._send(self._unsent.popleft())
 
     def _open(self) -> None:
-        if self._opening or self._error is not None:
+        if self._opening or self._waits or self._error is not None:
             return
         self._opening = True
         handle = self._link.next_handle()
@@ -134,8 +136,8 @@ class Sender:
         if error is None:
             self._handle, self._address = handle, address
             for submission in self._queue if self._producer else ():
-                if submission.outcome is None:
-                    submission.handle = 0  # in order, whatever becomes of those that went through the last lane
+                submission.handle = 0  # in order, whatever becomes of those that went through the last lane
+            self._look_for_unsent()
             if self._on_opened is not None:
                 self._on_opened(made.result())
         waiting, self._opened = self._opened, None
@@ -144,10 +146,10 @@ class Sender:
         if error is None:
             self._go_on()
         elif isinstance(error, ReplogError):
-            self._not_opened(error)
+            self._try_later(error)
 
-    def _not_opened(self, error: ReplogError) -> None:
-        if not self._queue:
+    def _try_later(self, error: ReplogError) -> None:
+        if not self._queue or self._waits:
             return
         now = time.monotonic()
         if self._failing_since is None:
@@ -156,8 +158,12 @@ class Sender:
             self._fail_all(error)
             return
         logger.info("topic %s: publishing waits: %s", self._topic, error)
-        self._link.wake_after(self._retry_s, lambda: self._events.post(self._go_on))
+        self._waits = self._link.wake_after(self._retry_s, lambda: self._events.post(self._try_again)) is not None
         self._retry_s = min(2 * self._retry_s, RETRY_MOST_S)
+
+    def _try_again(self) -> None:
+        self._waits = False
+        self._go_on()
 
     def _fail_all(self, error: ReplogError) -> None:
         self._failing_since = None
@@ -187,19 +193,27 @@ class Sender:
             submission.outcome = told.result()
             self._retry_s, self._failing_since = RETRY_S, None
         elif isinstance(error, ReplogError) and is_passing(error):
-            if handle == self._handle:
-                self._handle = 0
-                if self._failing_since is None:
-                    self._failing_since = time.monotonic()
-            if self._producer or isinstance(error, StaleError):
-                submission.handle = 0
-            else:
-                submission.outcome = error
+            self._lost(submission, handle, error)
         else:
             submission.outcome = error if isinstance(error, ReplogError) else OutcomeUnknownError(str(error))
         self._settle()
-        if not self._handle and any(one.outcome is None and not one.handle for one in self._queue):
-            self._open()
+
+    def _lost(self, submission: _Submission, handle: int, error: ReplogError) -> None:
+        """It is not stored through that lane any more, and maybe was."""
+        if handle == self._handle:
+            self._handle = 0
+        if not self._producer and not isinstance(error, StaleError):
+            submission.outcome = error
+            return
+        submission.handle = 0
+        self._look_for_unsent()
+        if self._handle:
+            self._go_on()
+        else:
+            self._try_later(error)
+
+    def _look_for_unsent(self) -> None:
+        self._unsent = deque(one for one in self._queue if not one.handle and one.outcome is None)
 
     def _settle(self) -> None:
         """In the order of the calls."""

@@ -11,6 +11,7 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.ownership import LEASE_S
 from pyreplog.topic.remote.link import LIMITS
 from pyreplog.topic.remote.service import SERVICE, TopicService
 
@@ -20,7 +21,8 @@ class TopicServer(Handle):
     them; those that another process owns are told where that one answers. Any thread may call anything.
 
     cluster: whose topics have not been used yet; it is closed behind this. host, port (0: a free one), secret, tls,
-    limits: as of net.Server. advertise: the address that clients are told (default: where it listens).
+    limits: as of net.Server. advertise: the address that clients are told (default: where it listens). lease_s: seconds
+    after which others take the topics of a server that died.
     Errors: those of net.Server; InvalidArgumentError, topics are in use already.
     """
 
@@ -34,6 +36,7 @@ class TopicServer(Handle):
         secret: bytes | None = None,
         tls: ssl.SSLContext | None = None,
         limits: Limits | None = None,
+        lease_s: float = LEASE_S,
     ) -> None:
         self._topics = cluster.topics
         self._service = TopicService(self._topics)
@@ -48,7 +51,7 @@ class TopicServer(Handle):
             )  # fmt: skip
             at, bound = self._server.address
             self.address = advertise or (f"[{at}]:{bound}" if ":" in at else f"{at}:{bound}")
-            self._topics.serve_at(self.address)
+            self._topics.serve_at(self.address, lease_s=lease_s)
             undo.pop_all()
         super().__init__(f"topic server at {self.address}")
         self._reactor.start()

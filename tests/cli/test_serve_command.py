@@ -1,0 +1,206 @@
+"""`pyreplog serve` as a process, and the commands of topics on it."""
+
+from __future__ import annotations
+
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyreplog.topic.cluster import Cluster
+from tests.cli.support import Done, Run, process
+from tests.ledger.processes import Cast, Process
+from tests.net.test_tls import Authority
+
+ONE = ("--set", "ensemble=1")
+
+
+@pytest.fixture
+def cast(tmp_path: Path) -> Iterator[Cast]:
+    with Cast(tmp_path, f"sqlite:{tmp_path}/metadata.sqlite") as cast:
+        yield cast
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "cluster"
+    Cluster.embedded(path, bookies=1, segment_bytes=64 << 10).close()
+    return path
+
+
+def serve(cast: Cast, target: object, *options: object) -> tuple[Process, str]:
+    """A server, and its URL."""
+    server = cast.start("pyreplog", "serve", str(target), "--json", *map(str, options))
+    return server, f"pyreplog://{server.hears('address')}"
+
+
+def end(server: Process) -> None:
+    server.signal(signal.SIGTERM)
+    assert (server.wait(), server.complaint()) == (0, "")
+
+
+def test_all_commands_on_a_server(cast: Cast, folder: Path, run: Run) -> None:
+    server, url = serve(cast, folder)
+
+    def topic(action: str, *arguments: object, group: str = "topic") -> Done:
+        done = run(group, action, url, "orders", *arguments)
+        assert done.code == 0, done.error
+        return done
+
+    topic("create", *ONE)
+    topic("create", "work", "--from", "earliest", "--type", "shared", group="subscription")
+    source = folder / "lines"
+    source.write_bytes(b"".join(b"line %d\n" % number for number in range(1000)))
+    assert "1,000 messages, offsets 0 to 999" in topic("publish", "--file", source).out
+    assert topic("publish", "--json", "--producer", "me", "last").json["first"] == 1000
+    assert topic("consume", "--subscription", "work", "--count", 3).out == "line 0\nline 1\nline 2\n"
+    assert topic("consume", "--from", 999).out == "line 999\nlast\n"
+    found = topic("stats", "--json").json
+    assert (found["end"]["offset"], found["subscriptions"]["work"]["backlog_messages"]) == (1001, 998)
+    assert "1,001 messages" in topic("stats").out and "work" in topic("stats-internal").out
+    assert topic("stats", "work", "--json", group="subscription").json["mark"]["offset"] == 3
+    assert topic("seek", "work", 500, "--json").json == {"offset": 500}
+    topic("skip", "work", 499)
+    assert topic("consume", "--subscription", "work", "--no-ack").out == "line 999\nlast\n"
+    topic("clear", "work")
+    assert topic("consume", "--subscription", "work", "--timeout", 0).out == ""
+    assert topic("trim").out == "0 ledgers dropped\n"
+    topic("set", "ttl_ms=60000")
+    assert topic("set", "--json").json["ttl_ms"] == 60000
+    assert topic("list", group="subscription").out == "work\n"
+    topic("delete", "work", "--yes", group="subscription")
+    assert run("topic", "list", url).out == "orders\n"
+    topic("delete", "--yes")
+    assert run("topic", "list", url).out == ""
+    gone = run("topic", "stats", url, "orders")
+    assert (gone.code, gone.out) == (2, "") and "topic orders: " in gone.error
+    end(server)
+
+
+def test_what_was_acknowledged_is_there_after_sigterm(cast: Cast, folder: Path, run: Run) -> None:
+    server, url = serve(cast, folder)
+    run("topic", "create", url, "orders", *ONE)
+    run("topic", "publish", url, "orders", *"abcd")
+    run("topic", "consume", url, "orders", "--subscription", "work", "--count", 2)
+    assert run("topic", "stats", folder, "orders").code == 3, "the server has the directory"
+    end(server)
+    assert run("topic", "stats", url, "orders").code == 7
+    assert run("topic", "consume", folder, "orders", "--subscription", "work").out == "c\nd\n"
+
+
+def test_a_server_that_was_killed(cast: Cast, folder: Path, run: Run) -> None:
+    """Its topics are free for the next at once that has the directory, though its lease lasts."""
+    server, url = serve(cast, folder)
+    run("topic", "create", url, "orders", *ONE)
+    run("topic", "publish", url, "orders", *"abcd")
+    server.kill()
+    server, url = serve(cast, folder)
+    done = run("topic", "consume", url, "orders")
+    assert (done.code, done.out) == (0, "a\nb\nc\nd\n"), done.error
+    end(server)
+
+
+def test_a_follower_goes_on(cast: Cast, folder: Path, run: Run) -> None:
+    server, url = serve(cast, folder)
+    run("topic", "create", url, "orders", *ONE)
+    follower = cast.start("pyreplog", "topic", "consume", url, "orders", "--follow", "--json")
+    for number, value in enumerate("ab"):
+        run("topic", "publish", url, "orders", value)
+        assert follower.hears("offset", number) == number
+    assert follower.said["value"] == "b"
+    follower.signal(signal.SIGINT)
+    assert follower.wait() == 130
+    end(server)
+
+
+def test_top_and_metrics(cast: Cast, folder: Path, run: Run) -> None:
+    pytest.importorskip("prometheus_client")
+    server, url = serve(cast, folder, "--metrics", 0)
+    run("topic", "create", url, "orders", *ONE)
+    run("subscription", "create", url, "orders", "work")
+    run("topic", "publish", url, "orders", *"abcd")
+    found = run("top", "--once", "--json", url).json
+    row: dict[str, Any] = found["topics"][0]
+    assert (row["name"], row["backlog"], row["messages"]) == ("orders", 4, 4) and row["owner"] in url
+    assert (found["ledgers"], found["bookies"]) == ([], []), "of a cluster only"
+    assert "  work" in run("top", "--once", url).out
+    with urllib.request.urlopen(f"http://{server.hears('metrics')}/metrics") as page:
+        assert 'topic="orders"' in page.read().decode()
+    end(server)
+
+
+def test_the_owner_is_asked(cast: Cast, run: Run) -> None:
+    """Of a metadata store, commands go to the server that owns the topic; top shows what it says."""
+    cast.start_bookies("b1")
+    server, url = serve(cast, cast.url)
+    run("topic", "create", url, "orders", *ONE)
+    assert run("topic", "publish", cast.url, "orders", *"abc").code == 0
+    assert run("topic", "consume", cast.url, "orders").out == "a\nb\nc\n"
+    found = run("top", "--once", "--json", cast.url).json
+    row = found["topics"][0]
+    assert (row["name"], row["messages"], row["owner"], row["states"]) == ("orders", 3, server.said["address"], [])
+    assert [(ledger["state"], ledger["confirmed"]) for ledger in found["ledgers"]] == [("open", 0)]
+    assert [bookie["state"] for bookie in found["bookies"]] == [""]
+    end(server)
+    left = run("top", "--once", "--json", cast.url).json["topics"][0]
+    assert (left["messages"], left["states"]) == (None, ["nobody serves it"])
+
+
+def test_owners_that_do_not_answer(run: Run, folder: Path) -> None:
+    url = f"sqlite:{folder}/metadata.sqlite"
+    with Cluster.embedded(folder, bookies=1) as cluster:
+        cluster.topic("here", ensemble=1)
+        shown = run("top", "--once", "--json", url).json["topics"][0]
+        assert shown["states"][0].startswith("owned by process ") and shown["messages"] is None
+        owned = run("topic", "stats", url, "here")
+        assert owned.code == 3 and "process" in owned.error
+    with Cluster.embedded(folder, bookies=1) as cluster:
+        cluster.topics.serve_at("127.0.0.1:1")
+        cluster.topic("here")
+        gone = run("top", "--once", "--json", url).json["topics"][0]
+        assert "127.0.0.1:1" in gone["states"][0] and gone["owner"] == "127.0.0.1:1"
+        assert run("topic", "stats", url, "here").code == 7
+
+
+def test_behind_a_secret_and_tls(cast: Cast, folder: Path, run: Run, tmp_path: Path) -> None:
+    authority, secret = Authority(tmp_path, "ours"), tmp_path / "secret"
+    secret.write_bytes(b"a secret of some length\n")
+    server, url = serve(cast, folder, "--tls-cert", authority.issue("server"), "--secret-file", secret)
+    trust = ("--tls-ca", authority.file)
+    assert run("topic", "list", url, *trust, "--secret-file", secret).code == 0
+    done = run("topic", "list", url, *trust)
+    assert done.code == 7 and "SECRET" in done.error and done.error.count("\n") == 1
+    end(server)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "complaint"),
+    [
+        (["--listen", "nowhere"], 2, "--listen"),
+        (["--listen", "0.0.0.0:0"], 2, "--advertise"),
+        (["--tls-key", "{folder}/none"], 2, "--tls-cert"),
+        (["--secret-file", "{folder}/none"], 1, "none"),
+        (["--metrics", "nowhere"], 2, "--metrics"),
+    ],
+)
+def test_what_is_refused(
+    options: list[str], code: int, complaint: str, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    done = run("serve", folder, *(option.format(folder=folder) for option in options))
+    assert (done.code, done.out) == (code, "")
+    assert complaint in done.error and done.error.count("\n") == 1
+
+
+def test_a_server_of_a_server_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    assert run("serve", "pyreplog://127.0.0.1:1").code == 2
+
+
+def test_a_directory_that_is_open_elsewhere(cast: Cast, folder: Path) -> None:
+    with Cluster.embedded(folder, bookies=1):
+        done = process("serve", folder)
+    assert done.code == 3 and "process" in done.error

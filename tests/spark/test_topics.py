@@ -1,0 +1,250 @@
+"""Topics: every message once, with its offset in the topic and all that was published with it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyreplog
+from pyreplog.clock import ManualClock
+from pyreplog.errors import (
+    ConfigError,
+    InvalidArgumentError,
+    NoSuchSubscriptionError,
+    NoSuchTopicError,
+    OutOfRangeError,
+    TrimmedError,
+)
+from pyreplog.spark import topics as planning
+from pyreplog.spark.planning import plan
+from tests.spark.clusters import corrupt, embedded
+from tests.spark.reading import bytes_planned, column, options_of, read_slices, read_table
+
+BEGIN_US = 1_700_000_000_000_000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Row = dict[str, Any]
+
+
+def moment(microseconds: int) -> datetime:
+    return EPOCH + timedelta(microseconds=microseconds)
+
+
+def publish(cluster: pyreplog.Cluster, name: str, rng: random.Random, **settings: Any) -> list[Row]:
+    """Messages of every sort, in several ledgers; what is to be read of them."""
+    topic = cluster.topic(name, durability="appended", roll_entries=4, **settings)
+    producer = topic.producer("made")
+    rows: list[Row] = []
+    for _ in range(14):
+        count = rng.randrange(1, 30)
+        values = [rng.randbytes(rng.choice((0, 1, 50))) + b"." * rng.choice((0, 400)) for _ in range(count)]
+        keys = [rng.choice((None, b"", b"key %d" % rng.randrange(5))) for _ in range(count)]
+        properties = [rng.choice(({}, {"a": b"1"}, {"ü": b"", "b": rng.randbytes(4)})) for _ in range(count)]
+        times = [rng.choice((None, BEGIN_US + rng.randrange(10**9))) for _ in range(count)]
+        named = rng.random() < 0.5
+        publisher = producer if named else topic
+        offsets = publisher.publish_batch(values, keys=keys, properties=properties, event_times=times)
+        sequences = range(producer.last_sequence - count + 1, producer.last_sequence + 1) if named else [None] * count
+        for n, offset in enumerate(offsets):
+            rows.append({
+                "offset": offset, "key": keys[n], "value": values[n], "size": len(values[n]),
+                "headers": [{"key": name, "value": value} for name, value in properties[n].items()],
+                "eventTime": None if times[n] is None else moment(times[n]),
+                "producerName": "made" if named else None, "sequenceId": sequences[n],
+            })  # fmt: skip
+    topic.close()
+    return rows
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, list[Row]]]]:
+    path = tmp_path_factory.mktemp("topics") / "data"
+    rng = random.Random(11)
+    with embedded(path) as cluster:
+        rows = {
+            "plain": publish(cluster, "plain", rng),
+            "zstd": publish(cluster, "zstd", rng, compression="zstd", ensemble=3, write_quorum=2),
+            "lz4": publish(cluster, "lz4", rng, compression="lz4"),
+        }
+    yield path, rows
+
+
+def columns_of(rows: list[Row]) -> str:
+    return ",".join(rows[0])
+
+
+@pytest.mark.parametrize("name", ["plain", "zstd", "lz4"])
+def test_every_message_once(origin: tuple[Path, dict[str, list[Row]]], name: str) -> None:
+    path, published = origin
+    rows = published[name]
+    assert read_table(path, topics=name, columns=columns_of(rows)).to_pylist() == rows
+    assert read_table(path, topics=name, columns=columns_of(rows), minPartitions=5, batchRows=7).to_pylist() == rows
+
+
+def test_where_messages_lie(origin: tuple[Path, dict[str, list[Row]]]) -> None:
+    path, published = origin
+    found = read_table(path, topics="plain", includeMetadata=True).to_pylist()
+    assert len({row["ledgerId"] for row in found}) >= 3
+    assert {(row["topic"], row["partition"], row["segment"], row["timestampType"]) for row in found} == {
+        ("plain", -1, None, 1)
+    }
+    places = [(row["ledgerId"], row["entryId"]) for row in found]
+    assert places == sorted(places)
+    assert len(set(places)) == 14
+    assert all(row["timestamp"] == row["publishTime"] for row in found)
+    assert len(found) == len(published["plain"])
+
+
+@pytest.mark.parametrize("narrow", [0, 1 << 30])
+def test_ranges_of_offsets(
+    origin: tuple[Path, dict[str, list[Row]]], monkeypatch: pytest.MonkeyPatch, narrow: int
+) -> None:
+    path, published = origin
+    monkeypatch.setattr(planning, "NARROW_BYTES", narrow)
+    end = len(published["zstd"])
+    rng = random.Random(5)
+    for _ in range(25):
+        low, high = sorted(rng.randrange(end + 1) for _ in range(2))
+        found = column(path, "offset", topics="zstd", startingOffsets=low, endingOffsets=high)
+        assert found == list(range(low, high))
+
+
+def test_a_range_within_a_large_ledger_takes_its_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "NARROW_BYTES", 1)
+    with embedded(tmp_path / "data") as cluster:
+        topic = cluster.topic("t", durability="appended")
+        for n in range(200):
+            topic.publish_batch([b"%d.%d" % (n, k) for k in range(1 + n % 3)])
+        topic.close()
+    (task,) = plan(options_of(tmp_path / "data", topics="t"))
+    options = options_of(tmp_path / "data", topics="t", startingOffsets=100, endingOffsets=103, columns="offset")
+    tasks = plan(options)
+    assert bytes_planned(tasks) * 50 <= bytes_planned([task])
+    assert read_slices(options, tasks)["offset"].to_pylist() == [100, 101, 102]
+
+
+@pytest.mark.parametrize("narrow", [0, 1 << 30])
+def test_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, narrow: int) -> None:
+    monkeypatch.setattr(planning, "NARROW_BYTES", narrow)
+    clock = ManualClock(BEGIN_US)
+    with pyreplog.Cluster.embedded(tmp_path / "data", bookies=1, durability="appended", clock=clock) as cluster:
+        topic = cluster.topic("t", ensemble=1, durability="appended", roll_entries=5)
+        for _ in range(40):
+            topic.publish(b"x")
+            clock.advance(1_000_000)
+        topic.close()
+    found = read_table(tmp_path / "data", topics="t", columns="offset,timestamp").to_pylist()
+    stamps = [row["timestamp"] for row in found]
+    assert stamps == sorted(stamps)
+    for low, high in ((0, 40), (3, 4), (17, 31), (9, 9), (39, 99)):
+        bounds = {"startingTimestamp": moment(BEGIN_US + low * 10**6), "endingTimestamp": moment(BEGIN_US + high * 10**6)}
+        wanted = [row["offset"] for row in found if bounds["startingTimestamp"] <= row["timestamp"]
+                  and row["timestamp"] < bounds["endingTimestamp"]]  # fmt: skip
+        isoformat = {name: value.isoformat() for name, value in bounds.items()}
+        assert column(tmp_path / "data", "offset", topics="t", **isoformat) == wanted
+
+
+# ---- names -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("names") / "data"
+    with embedded(path) as cluster:
+        for name in ("orders-partition-0", "orders-partition-1", "orders-partition-10", "orders", "other", "a/b c"):
+            topic = cluster.topic(name, durability="appended")
+            topic.publish_batch([name.encode()] * 3)
+            topic.close()
+    return path
+
+
+def rows(path: Path, **options: object) -> list[tuple[str, int, int]]:
+    found = read_table(path, columns="topic,partition,offset,value", **options).to_pylist()
+    for row in found:
+        name = row["topic"] if row["partition"] < 0 else f"{row['topic']}-partition-{row['partition']}"
+        assert row["value"] == name.encode()
+    return [(row["topic"], row["partition"], row["offset"]) for row in found]
+
+
+def test_a_topic_means_its_partitions(named: Path) -> None:
+    wanted = [("orders", partition, offset) for partition in (-1, 0, 1, 10) for offset in range(3)]
+    assert rows(named, topics="orders") == wanted
+    assert rows(named, topics="orders-partition-1") == [("orders", 1, n) for n in range(3)]
+    assert rows(named, topics="orders,orders-partition-1, other") == [*wanted, *[("other", -1, n) for n in range(3)]]
+
+
+def test_patterns(named: Path) -> None:
+    assert {topic for topic, _, _ in rows(named, topicsPattern="o.*")} == {"orders", "other"}
+    assert {topic for topic, _, _ in rows(named, topicsPattern="a/b c|other")} == {"a/b c", "other"}
+    with pytest.raises(NoSuchTopicError, match="none of 3 topics is called so"):
+        plan(options_of(named, topicsPattern="rders"))
+
+
+def test_offsets_by_partition(named: Path) -> None:
+    starts = '{"orders": {"-1": 3, "0": 1, "1": -2, "10": 2}}'
+    ends = '{"orders": {"-1": -1, "0": -1, "1": 1, "10": 2}}'
+    found = rows(named, topics="orders", startingOffsets=starts, endingOffsets=ends)
+    assert found == [("orders", 0, 1), ("orders", 0, 2), ("orders", 1, 0)]
+    with pytest.raises(ConfigError, match="expected offsets of orders partition -1, .*found those of orders partition 0"):
+        plan(options_of(named, topics="orders", startingOffsets='{"orders": {"0": 1}}'))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"topics": "nobody"}, NoSuchTopicError, "topic nobody: there is none of that name"),
+        ({"topics": "x" * 300}, InvalidArgumentError, "a name has 1 to 200 bytes"),
+        ({"topics": "other", "subscription": "s"}, NoSuchSubscriptionError, "topic other: there is no subscription s"),
+        ({"topics": "other", "startingOffsets": "9"}, OutOfRangeError, "topic other: startingOffsets 9, but the log ends"),
+    ],
+)
+def test_what_is_not_there(named: Path, options: dict[str, object], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        plan(options_of(named, **options))
+
+
+def test_many_small_topics_share_a_task(named: Path) -> None:
+    options = options_of(named, topicsPattern=".*", columns="topic")
+    assert len(plan(options)) == 1
+    assert len(plan(options_of(named, topicsPattern=".*", maxPartitionBytes=500))) > 2
+
+
+# ---- what is lost ----------------------------------------------------------------------------------------------
+
+
+def test_trimmed(tmp_path: Path) -> None:
+    with embedded(tmp_path / "data") as cluster:
+        topic = cluster.topic("t", durability="appended", roll_entries=2)
+        topic.create_subscription("s", start="earliest")
+        for n in range(9):
+            topic.publish(b"%d" % n)
+        topic.skip("s", 5)
+        topic.trim()
+        start = topic.start
+        topic.close()
+    assert 0 < start <= 5
+    assert column(tmp_path / "data", "offset", topics="t") == list(range(start, 9))
+    with pytest.raises(TrimmedError, match=f"topic t: offset 0 was removed, the log begins at {start}"):
+        plan(options_of(tmp_path / "data", topics="t", startingOffsets=0))
+    lenient = column(tmp_path / "data", "offset", topics="t", startingOffsets=0, failOnDataLoss=False)
+    assert lenient == list(range(start, 9))
+
+
+def test_an_entry_nobody_has(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with embedded(path) as cluster:
+        topic = cluster.topic("t", durability="appended")
+        for n in range(30):
+            topic.publish_batch([b"%d" % n, b"more"])
+        topic.close()
+    (ledger,) = set(column(path, "ledgerId", topics="t"))
+    corrupt(path, (ledger, 7))
+    found = column(path, "offset", topics="t", mode="DROPMALFORMED")
+    assert found == [n for n in range(60) if n not in (14, 15)]
+    bad = [row for row in read_table(path, topics="t", mode="PERMISSIVE", columns="topic,crcOk,ledgerId").to_pylist()
+           if not row["crcOk"]]  # fmt: skip
+    assert bad == [{"topic": "t", "crcOk": False, "ledgerId": ledger}]

@@ -1,0 +1,69 @@
+"""Partitioned topics in a test's hand, and other processes that own some of the partitions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyreplog._native.messages import Message
+from pyreplog.clock import SystemClock
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.partitioned import PartitionedTopic
+from pyreplog.topic.partitionedconsumer import PartitionedConsumer
+from pyreplog.topic.routing import key_hash
+
+PATIENCE_S = 30.0
+PLAIN: dict[str, Any] = {"ensemble": 1, "durability": "appended"}
+
+
+class _Around:
+    """What a cluster is built on, for another handle: it is not this one's to close."""
+
+    def __init__(self, around: Any) -> None:
+        self._around = around
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._around, name)
+
+    def close(self) -> None:
+        return
+
+
+@contextmanager
+def other_process(cluster: Cluster) -> Iterator[Cluster]:
+    """Another handle of a cluster, as a process of its own has it."""
+    around: Any = _Around(cluster.surroundings)
+    with Cluster("other process", around, SystemClock()) as other:
+        yield other
+
+
+def key_of(partition: int, partitions: int) -> bytes:
+    """A key that goes there."""
+    return next(key for at in range(1000) if key_hash(key := b"%d" % at) % partitions == partition)
+
+
+def stored(topic: PartitionedTopic) -> list[list[bytes]]:
+    """Values, by partition."""
+    return [
+        [value for batch in topic.read(partition) for value in batch.values()] for partition in range(topic.partitions)
+    ]
+
+
+def receive(consumer: PartitionedConsumer, count: int) -> list[Message]:
+    """The next messages, kept, and nothing less."""
+    found: list[Message] = []
+    while len(found) < count:
+        message = consumer.receive(timeout=PATIENCE_S)
+        assert message is not None, f"{len(found)} of {count} came"
+        found.append(message)
+    return found
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Of what other threads do, and nobody says when."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.001)

@@ -1,0 +1,147 @@
+"""Topics over TCP in a test's hand: servers, clients, and a wire between them that can be cut."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.consumer import Consumer
+from pyreplog.topic.remote.client import Client, connect
+from pyreplog.topic.remote.serving import TopicServer
+from tests.topic.owners import until
+
+PATIENCE_S = 30.0
+PLAIN: dict[str, Any] = {"ensemble": 1, "durability": "appended"}
+
+
+class Served:
+    """A cluster in this process, a server of its topics, and clients of that."""
+
+    def __init__(self, path: Path, stack: ExitStack, **settings: Any) -> None:
+        self.stack = stack
+        self.cluster = stack.enter_context(Cluster.embedded(path, bookies=1))
+        self.server = stack.enter_context(TopicServer(self.cluster, **settings))
+
+    def client(self, address: str | None = None, **settings: Any) -> Client:
+        return self.stack.enter_context(connect(f"pyreplog://{address or self.server.address}", **settings))
+
+
+@contextmanager
+def served(path: Path, **settings: Any) -> Iterator[Served]:
+    with ExitStack() as stack:
+        yield Served(path, stack, **settings)
+
+
+def receive(consumer: Consumer, count: int) -> list[bytes]:
+    """The next values, and nothing less."""
+    found: list[bytes] = []
+    while len(found) < count:
+        message = consumer.receive(timeout=PATIENCE_S)
+        assert message is not None, f"{len(found)} of {count} came"
+        found.append(message.value)
+    return found
+
+
+class Wire:
+    """Passes bytes on between clients and a server, until it is cut; swallow: from then on nothing of the server's."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._wake, self._woken = socket.socketpair()
+        self._pairs: dict[socket.socket, socket.socket] = {}
+        self._clients: set[socket.socket] = set()
+        self._calls: list[Callable[[], None]] = []
+        self._swallows = self._closed = False
+        self.made = 0  # connections
+        self.swallowed = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def swallow(self) -> None:
+        """Nothing that the server says arrives any more, until the next cut."""
+        self._swallows = True
+
+    def cut(self) -> None:
+        """All connections are gone; others may be made."""
+        done = threading.Event()
+
+        def cut() -> None:
+            self._drop()
+            self._swallows = False
+            self.swallowed.clear()
+            done.set()
+
+        self._calls.append(cut)
+        self._wake.send(b"!")
+        assert done.wait(PATIENCE_S)
+
+    def cut_and_mend(self) -> None:
+        """Clients have noticed, and are connected again."""
+        wanted = self.made + len(self._clients)
+        self.cut()
+        until(lambda: self.made >= wanted)
+
+    def _run(self) -> None:
+        while not self._closed:
+            ready, _, _ = select.select([self._listener, self._woken, *self._pairs], [], [])
+            for one in ready:
+                if one is self._woken:
+                    self._woken.recv(64)
+                    while self._calls:
+                        self._calls.pop(0)()
+                elif one is self._listener:
+                    self._accept()
+                elif one in self._pairs:
+                    self._pass_on(one)
+        self._drop()
+
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        try:
+            server = socket.create_connection(self._target)
+        except OSError:
+            client.close()
+            return
+        self._pairs[client], self._pairs[server] = server, client
+        self.made += 1
+        self._clients.add(client)
+
+    def _pass_on(self, one: socket.socket) -> None:
+        other = self._pairs[one]
+        with suppress(OSError):
+            data = one.recv(1 << 16)
+            if data:
+                if self._swallows and other in self._clients:
+                    self.swallowed.set()
+                else:
+                    other.sendall(data)
+                return
+        for gone in (one, other):
+            self._pairs.pop(gone, None)
+            self._clients.discard(gone)
+            gone.close()
+
+    def _drop(self) -> None:
+        for one in self._pairs:
+            one.close()
+        self._pairs.clear()
+        self._clients.clear()
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed = True
+        self._wake.send(b"!")
+        self._thread.join(PATIENCE_S)
+        for one in (self._listener, self._wake, self._woken):
+            one.close()

@@ -1,0 +1,345 @@
+"""Partitioned topics: where messages go, how topics come, grow and go, and who owns the partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pytest
+
+from pyreplog.errors import (
+    InvalidArgumentError,
+    InvalidMetadataError,
+    NoSuchSubscriptionError,
+    NoSuchTopicError,
+    OutcomeUnknownError,
+    SequenceError,
+    SubscriptionBusyError,
+    TopicExistsError,
+    TopicOwnedError,
+    WrongTypeError,
+)
+from pyreplog.topic import partitionedtopics
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.partitioned import PartitionedTopic
+from pyreplog.topic.partitionedmetadata import PartitionedMetadata, create_partitioned, partitioned_key
+from pyreplog.topic.partitionoffset import PartitionOffset, PartitionRange
+from tests.topic.partitioning import PLAIN, key_of, other_process, receive, stored
+from tests.topic.test_routing import PULSAR
+
+
+@pytest.fixture
+def cluster(tmp_path: Any) -> Iterator[Cluster]:
+    with Cluster.embedded(tmp_path / "c", bookies=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> PartitionedTopic:
+    return cluster.topic("t", partitions=3, **PLAIN)
+
+
+# ---- where messages go -----------------------------------------------------------------------------------------
+
+
+def test_keys_go_where_pulsars_go(topic: PartitionedTopic) -> None:
+    for key, hashed in PULSAR.items():
+        assert topic.publish(b"v", key).partition == hashed % 3
+    found = topic.publish_batch([b"v"] * len(PULSAR), list(PULSAR))
+    wanted = [hashed % 3 for hashed in PULSAR.values()]
+    assert {part.partition: len(part.offsets) for part in found} == {at: wanted.count(at) for at in sorted(set(wanted))}
+
+
+def test_messages_without_keys_take_turns_and_batches_stay_together(topic: PartitionedTopic) -> None:
+    assert [topic.publish(b"v") for _ in range(4)] == [(0, 0), (1, 0), (2, 0), (0, 1)]
+    assert topic.publish_batch([b"a", b"b", b"c"]) == [PartitionRange(1, range(1, 4))]
+    assert topic.publish_batch([b"d", b"e"], [None, None]) == [PartitionRange(2, range(1, 3))]
+    assert topic.publish_batch([]) == []
+    assert topic.submit(b"v").result() == PartitionOffset(0, 2)
+
+
+KEYS = [b"%02d" % (at * 7 % 20) for at in range(60)]
+VALUES = [b"%03d" % at for at in range(60)]
+
+
+def _packed(items: list[bytes]) -> tuple[Any, bytes]:
+    return np.cumsum([0, *map(len, items)]), b"".join(items)
+
+
+@pytest.mark.parametrize(
+    "form", [list, iter, _packed, np.array, lambda items: pyarrow.array(items, pyarrow.binary())],
+    ids=["list", "iterator", "packed", "numpy", "arrow"],
+)  # fmt: skip
+def test_batches_are_split_with_all_that_they_have(topic: PartitionedTopic, form: Any) -> None:
+    moments = list(range(1, 61))
+    found = topic.publish_batch(
+        form(VALUES), form(KEYS), event_times=moments, deliver_at=np.arange(100, 160),
+        properties=[{"at": str(at)} for at in range(60)], sequences=np.arange(0, 600, 10), producer="p",
+    )  # fmt: skip
+    seen: list[int] = []
+    for partition in range(3):
+        for batch in topic.read(partition):
+            for at, message in enumerate(batch):
+                row = int(message.value)
+                seen.append(row)
+                assert (message.key, message.partition, batch.partition) == (KEYS[row], partition, partition)
+                assert (message.event_time, message.deliver_at, message.sequence) == (row + 1, row + 100, row * 10)
+                assert (message.producer, batch.properties(at)) == (b"p", {"at": b"%d" % row})
+    assert sorted(seen) == list(range(60))
+    assert all(values == sorted(values) for values in stored(topic)), "what is behind another stays behind it"
+    assert [len(part.offsets) for part in found] == [len(values) for values in stored(topic)]
+
+
+@pytest.mark.parametrize("column", ["keys", "properties", "event_times", "deliver_at", "sequences"])
+def test_a_column_of_another_length_is_refused(topic: PartitionedTopic, column: str) -> None:
+    columns: dict[str, Any] = {"keys": [b"a", b"b", b"c"], column: [None] * 2 if column != "sequences" else [1, 2]}
+    with pytest.raises(InvalidArgumentError, match=f"{column}: expected 3, one per value, found 2"):
+        topic.publish_batch([b"x", b"y", b"z"], **columns)
+    assert stored(topic) == [[], [], []]
+
+
+def test_what_is_no_key_is_refused(topic: PartitionedTopic) -> None:
+    with pytest.raises(WrongTypeError, match="key"):
+        topic.publish(b"v", "key")  # type: ignore[arg-type]
+    with pytest.raises(WrongTypeError, match="key"):
+        topic.publish_batch([b"v", b"w"], [b"key", "key"])  # type: ignore[list-item]
+    assert stored(topic) == [[], [], []]
+
+
+def test_a_failure_of_one_part_is_the_acks_when_another_is_on_its_way(topic: PartitionedTopic) -> None:
+    values: list[Any] = [b"first", "no bytes"]
+    coming = topic.submit_batch(values, [key_of(0, 3), key_of(1, 3)])
+    with pytest.raises(WrongTypeError):
+        coming.result()
+    assert stored(topic)[1:] == [[], []]
+    with pytest.raises(WrongTypeError):
+        topic.submit_batch(["no bytes", b"second"], [key_of(0, 3), key_of(1, 3)])  # type: ignore[list-item]
+    assert stored(topic)[1:] == [[], []]
+
+
+def test_producers_numbers_go_on_in_each_partition(cluster: Cluster) -> None:
+    topic = cluster.topic("d", partitions=2, deduplicate=True, **PLAIN)
+    keys = [key_of(at % 2, 2) for at in range(6)]
+    producer = topic.producer("p")
+    assert producer.publish_batch(VALUES[:4], keys[:4], sequences=range(4)) == [(0, range(2)), (1, range(2))]
+    topic.close()
+    producer = cluster.topic("d", partitions=2).producer("p")
+    assert producer.last_sequences == [2, 3]
+    assert producer.publish(b"again", keys[1], sequence=3) == PartitionOffset(1, -1)
+    assert producer.submit_batch(VALUES[:6], keys, sequences=range(6)).result() == [(0, range(2, 3)), (1, range(2, 3))]
+    assert producer.submit(b"next", keys[0]).result() == PartitionOffset(0, 3)
+    assert producer.last_sequences == [5, 5]
+    with pytest.raises(SequenceError):
+        producer.publish_batch([b"x", b"y"], keys[:2], sequences=[9, 8])
+
+
+# ---- coming, growing, going ------------------------------------------------------------------------------------
+
+
+def test_a_partitioned_topic_is_made_once_and_opened_by_its_name(cluster: Cluster, topic: PartitionedTopic) -> None:
+    assert cluster.topic("t") is topic is cluster.topic("t", partitions=3)
+    topic.publish_batch(VALUES, KEYS)
+    before = stored(topic)
+    topic.close()
+    again = cluster.topic("t", create=False)
+    assert isinstance(again, PartitionedTopic) and again is not topic
+    assert stored(again) == before
+    assert cluster.topic("t-partition-1") is again.partition(1)
+    assert cluster.topics.names() == [f"t-partition-{at}" for at in range(3)]
+    assert cluster.topics.partitioned.names() == ["t"]
+
+
+def test_a_plain_topic_never_gets_partitions(cluster: Cluster, topic: PartitionedTopic) -> None:
+    plain = cluster.topic("plain", **PLAIN)
+    with pytest.raises(TopicExistsError, match="plain"):
+        cluster.topic("plain", partitions=1)
+    plain.close()
+    with pytest.raises(TopicExistsError, match="plain"):
+        cluster.topic("plain", partitions=1)
+    with pytest.raises(TopicExistsError, match="3 partitions"):
+        cluster.topics.open("t")
+    assert cluster.topics.owner("t") is None
+    with cluster.topic("x-partition-1", **PLAIN), pytest.raises(TopicExistsError, match="x-partition-1"):
+        cluster.topic("x", partitions=2)
+
+
+def test_names_of_partitions_belong_to_their_topic(cluster: Cluster, topic: PartitionedTopic) -> None:
+    with pytest.raises(NoSuchTopicError, match="t has 3 partitions"):
+        cluster.topic("t-partition-3")
+    with pytest.raises(InvalidArgumentError, match="partition"):
+        cluster.topic("t-partition-7", partitions=2)
+    with pytest.raises(InvalidArgumentError, match="200"):
+        cluster.topic("n" * 188, partitions=11)
+    with pytest.raises(NoSuchTopicError):
+        cluster.topic("none", partitions=2, create=False)
+    for wrong in (0, 65537, True, "2"):
+        with pytest.raises(InvalidArgumentError, match="partitions"):
+            cluster.topic("new", partitions=wrong)  # type: ignore[call-overload]
+    for partition in (-1, 3, True):
+        with pytest.raises(InvalidArgumentError, match="expected 0 to 2"):
+            topic.partition(partition)
+
+
+def test_a_topic_grows_and_never_shrinks(cluster: Cluster, topic: PartitionedTopic) -> None:
+    with topic.subscribe("s", type="shared", start="earliest") as consumer:
+        topic.create_subscription("kept", start="earliest", properties={"of": "mine"}, type="key_shared")
+        assert cluster.topic("t", partitions=5) is topic
+        assert (topic.partitions, consumer.partitions) == (5, [0, 1, 2, 3, 4])
+        with pytest.raises(InvalidArgumentError, match="expected 5 or more, found 4"):
+            cluster.topic("t", partitions=4)
+        key = key_of(4, 5)
+        assert topic.publish(b"new", key) == PartitionOffset(4, 0)
+        assert [message.partition for message in receive(consumer, 1)] == [4]
+    assert topic.partition(4).config == topic.partition(0).config, "new ones are as the others"
+    kept = topic.partition(4).subscription("kept")
+    assert (kept.settings.type, kept.properties) == ("key_shared", {"of": "mine"})
+    topic.close()
+    assert cluster.topic("t").partitions == 5
+
+
+def test_subscriptions_get_what_others_publish_to_new_partitions(cluster: Cluster, topic: PartitionedTopic) -> None:
+    topic.create_subscription("s", start="earliest")
+    topic.close()
+    with other_process(cluster) as other:
+        other.topic("t", partitions=4).publish(b"v", key_of(3, 4))
+    with cluster.topic("t", partitions=3 + 1).subscribe("s") as consumer:
+        assert [(message.partition, message.value) for message in receive(consumer, 1)] == [(3, b"v")]
+
+
+def test_growth_that_was_not_stored_is_taken_up_again(
+    cluster: Cluster, topic: PartitionedTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> Any:
+        raise OutcomeUnknownError("lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partitionedtopics, "grow_partitioned", lost)
+        with pytest.raises(OutcomeUnknownError):
+            cluster.topic("t", partitions=4)
+    assert topic.partitions == 3
+    assert cluster.topic("t", partitions=4).partitions == 4
+    assert topic.publish(b"v", key_of(3, 4)) == PartitionOffset(3, 0)
+
+
+@pytest.mark.parametrize("way", ["topic", "topics"])
+def test_deleting_deletes_all(cluster: Cluster, topic: PartitionedTopic, way: str) -> None:
+    topic.publish_batch(VALUES, KEYS)
+    consumer = topic.subscribe("s")
+    if way == "topic":
+        topic.delete()
+    else:
+        cluster.topics.delete("t")
+    assert consumer.is_closed
+    assert (cluster.topics.names(), cluster.topics.partitioned.names()) == ([], [])
+    with pytest.raises(NoSuchTopicError):
+        cluster.topic("t", create=False)
+    assert cluster.topic("t", **PLAIN).publish(b"plain now") == 0
+
+
+def test_metadata_are_believed_only_when_they_are_right(cluster: Cluster) -> None:
+    made = create_partitioned(cluster.metadata, "m", 7, 123)
+    assert (made.partitions, made.created_us) == (7, 123)
+    assert PartitionedMetadata.decode(made.encode()) == made
+    for wrong in (
+        b"", b"{}", b"[]", made.encode().replace(b'"version":1', b'"version":2'), made.encode().replace(b":7", b":0"),
+        made.encode().replace(b":7", b":true"), made.encode().replace(b"}", b',"more":1}'),
+    ):  # fmt: skip
+        with pytest.raises(InvalidMetadataError, match="partitioned topic"):
+            PartitionedMetadata.decode(wrong)
+    cluster.metadata.create(partitioned_key("a/b"), b"x")
+    with pytest.raises(InvalidMetadataError):
+        cluster.topic("a/b")
+
+
+# ---- subscriptions and statistics ------------------------------------------------------------------------------
+
+
+def test_subscriptions_are_of_all_partitions(topic: PartitionedTopic) -> None:
+    topic.create_subscription("s", start="earliest")
+    assert topic.subscriptions() == ["s"]
+    assert all(topic.partition(at).subscriptions() == ["s"] for at in range(3))
+    with topic.subscribe("s"):
+        with pytest.raises(SubscriptionBusyError):
+            topic.subscribe("s")
+        with pytest.raises(SubscriptionBusyError):
+            topic.delete_subscription("s")
+        assert all(topic.partition(at).subscriptions() == ["s"] for at in range(3))
+        topic.delete_subscription("s", force=True)
+    assert topic.subscriptions() == []
+    with pytest.raises(NoSuchSubscriptionError):
+        topic.delete_subscription("s")
+    for start in (5, PartitionOffset(0, 5)):
+        with pytest.raises(WrongTypeError, match="an offset is of one partition"):
+            topic.subscribe("s", start=start)  # type: ignore[arg-type]
+
+
+def test_statistics_are_of_each_partition_and_of_all(topic: PartitionedTopic) -> None:
+    topic.create_subscription("s", start="earliest")
+    topic.publish_batch(VALUES, KEYS)
+    with topic.subscribe("s") as consumer:
+        consumer.acknowledge(receive(consumer, 20))
+        consumer.flush()
+        found = topic.stats()
+    assert (found.name, found.partitions, sorted(found.parts)) == ("t", 3, [0, 1, 2])
+    total, parts = found.total, list(found.parts.values())
+    assert (total.name, total.published_messages, total.end.offset) == ("t", 60, 60)
+    assert total.storage_bytes == sum(part.storage_bytes for part in parts) > 0
+    (sub,) = total.subscriptions
+    assert (sub.backlog_messages, sub.delivered_messages, len(sub.consumers)) == (40, 60, 3)
+    assert sub.oldest_us == min(part.subscriptions[0].oldest_us or 1 << 62 for part in parts)
+    plain = found.to_dict()
+    assert plain["total"]["subscriptions"]["s"]["backlog_messages"] == 40
+    assert plain["parts"]["1"]["name"] == "t-partition-1"
+
+
+# ---- ownership -------------------------------------------------------------------------------------------------
+
+
+def test_only_what_needs_anothers_partition_fails(cluster: Cluster, topic: PartitionedTopic) -> None:
+    topic.close()
+    mine, theirs = key_of(0, 3), key_of(1, 3)
+    with other_process(cluster) as other:
+        held = other.topic("t-partition-1")
+        topic = cluster.topic("t")
+        assert topic.served == [0, 2]
+        assert topic.publish(b"v", mine) == PartitionOffset(0, 0)
+        for call in (
+            lambda: topic.publish(b"v", theirs),
+            lambda: topic.publish_batch([b"v", b"w"], [mine, theirs]),
+            lambda: topic.subscribe("s"),
+            lambda: topic.partition(1),
+            lambda: topic.delete(),
+        ):
+            with pytest.raises(TopicOwnedError, match="t-partition-1"):
+                call()
+        assert stored_here(topic, 0) == [b"v"], "nothing of the batch"
+        assert topic.subscriptions() == []
+        assert list(topic.stats().parts) == [0, 2]
+        held.close()
+        assert topic.partition(1).publish(b"x") == 0
+    assert topic.served == [0, 1, 2]
+    assert topic.publish(b"y", theirs) == PartitionOffset(1, 1)
+
+
+def stored_here(topic: PartitionedTopic, partition: int) -> list[bytes]:
+    return [value for batch in topic.read(partition) for value in batch.values()]
+
+
+def test_a_topic_of_which_others_own_all_is_owned(cluster: Cluster, topic: PartitionedTopic) -> None:
+    with other_process(cluster) as other:
+        with pytest.raises(TopicOwnedError, match="t-partition-0"):
+            other.topic("t")
+        topic.close()
+        theirs = other.topic("t")
+        assert theirs.served == [0, 1, 2]
+        with pytest.raises(TopicOwnedError):
+            cluster.topic("t")
+    assert cluster.topic("t").served == [0, 1, 2]
+
+
+def test_a_partition_that_was_closed_is_opened_again(cluster: Cluster, topic: PartitionedTopic) -> None:
+    topic.partition(1).close()
+    assert cluster.topic("t") is topic
+    assert topic.publish(b"v", key_of(1, 3)) == PartitionOffset(1, 0)

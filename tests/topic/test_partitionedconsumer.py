@@ -1,0 +1,311 @@
+"""Consumers of partitioned topics: all partitions as one, and each by itself where it matters."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pyreplog._native.messages import Message, MessageBatch
+from pyreplog.errors import ClosedError, InvalidArgumentError, ReplogError, WrongTypeError
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.partitionconsumer import partition_priority
+from pyreplog.topic.partitioned import PartitionedTopic
+from pyreplog.topic.partitionoffset import PartitionOffset
+from tests.topic.partitioning import PATIENCE_S, PLAIN, key_of, receive, until
+
+PARTITIONS = 4
+KEYS = [key_of(partition, PARTITIONS) for partition in range(PARTITIONS)]
+
+
+@pytest.fixture
+def topic(tmp_path: Any) -> Iterator[PartitionedTopic]:
+    with Cluster.embedded(tmp_path / "c", bookies=1) as cluster:
+        yield cluster.topic("t", partitions=PARTITIONS, **PLAIN)
+
+
+def publish(topic: PartitionedTopic, count: int, partitions: int = PARTITIONS) -> list[bytes]:
+    """To the first of them, in turn; all values."""
+    values = [b"%05d" % at for at in range(count)]
+    topic.publish_batch(values, [KEYS[at % partitions] for at in range(count)])
+    return values
+
+
+def backlog(topic: PartitionedTopic, subscription: str = "s") -> list[int]:
+    """By partition."""
+    return [part.subscriptions[0].backlog_messages for part in topic.stats().parts.values()]
+
+
+# ---- receiving -------------------------------------------------------------------------------------------------
+
+
+def test_all_partitions_are_received_as_one_and_what_is_acknowledged_stays_so(topic: PartitionedTopic) -> None:
+    topic.create_subscription("s", start="earliest")
+    values = publish(topic, 400)
+    with topic.subscribe("s") as consumer:
+        found = receive(consumer, 400)
+        assert sorted(message.value for message in found) == values
+        for partition in range(PARTITIONS):
+            of_it = [message for message in found if message.partition == partition]
+            assert [message.offset for message in of_it] == list(range(100)), "in order"
+            assert {message.key for message in of_it} == {KEYS[partition]}
+        for message in found[:100]:
+            consumer.acknowledge(message)
+        consumer.acknowledge(found[100:200])
+        consumer.acknowledge(PartitionOffset(message.partition, message.offset) for message in found[200:300])
+        for message in found[300:399]:
+            consumer.acknowledge(PartitionOffset(message.partition, message.offset))
+        consumer.flush()
+        assert sum(backlog(topic)) == 1
+    with topic.subscribe("s") as consumer:
+        assert [message.value for message in receive(consumer, 1)] == [found[399].value]
+        assert consumer.receive(timeout=0) is None
+
+
+def test_batches_are_of_one_partition_and_acknowledged_as_such(topic: PartitionedTopic) -> None:
+    with topic.subscribe("s", start="earliest") as consumer:
+        values = publish(topic, 100)
+        found: list[MessageBatch] = []
+        for batch in consumer.batches(timeout=PATIENCE_S):
+            assert set(batch.keys()) == {KEYS[batch.partition]}
+            assert batch.slice(0, 1).partition == batch[0].partition == batch.partition
+            consumer.acknowledge(batch)
+            found.append(batch)
+            if sum(map(len, found)) == 100:
+                break
+        assert sorted(value for batch in found for value in batch.values()) == values
+        consumer.flush(PATIENCE_S)
+        assert backlog(topic) == [0] * PARTITIONS
+        assert list(consumer.batches(timeout=0)) == []
+
+
+def test_several_at_once_are_those_that_are_there(topic: PartitionedTopic) -> None:
+    with topic.subscribe("s") as consumer:
+        assert consumer.receive(5, timeout=0) == []
+        publish(topic, 10)
+        found: list[Message] = []
+        while len(found) < 10:
+            found += consumer.receive(7, timeout=PATIENCE_S)
+        assert len({(message.partition, message.offset) for message in found}) == 10
+        with pytest.raises(InvalidArgumentError, match="max_messages"):
+            consumer.receive(0)
+
+
+def test_a_long_backlog_of_one_partition_keeps_no_other_waiting(topic: PartitionedTopic) -> None:
+    topic.create_subscription("s", start="earliest")
+    for _ in range(50):  # 50 entries
+        topic.publish_batch([b"many"] * 10, [KEYS[0]] * 10)
+    topic.publish(b"one", KEYS[1])
+    with topic.subscribe("s", queue=PARTITIONS * 40) as consumer:
+        until(lambda: consumer._parts[1]._inbox and consumer._parts[0]._inbox)
+        first = [batch.partition for batch in (consumer.receive_batch(0), consumer.receive_batch(0)) if batch]
+        assert sorted(first) == [0, 1]
+        assert len(receive(consumer, 460)) == 460
+
+
+def test_a_partition_by_itself_is_a_plain_topic(topic: PartitionedTopic) -> None:
+    part = topic.partition(2)
+    part.publish(b"v")
+    with part.subscribe("s", start="earliest") as plain:
+        message = plain.receive(timeout=PATIENCE_S)
+        assert message is not None and message.partition == -1
+        with topic.subscribe("other") as consumer, pytest.raises(InvalidArgumentError, match="found -1"):
+            consumer.acknowledge(message)
+
+
+def test_what_is_no_place_is_refused(topic: PartitionedTopic) -> None:
+    with topic.subscribe("s") as consumer:
+        with pytest.raises(InvalidArgumentError, match="expected one of"):
+            consumer.acknowledge(PartitionOffset(PARTITIONS, 0))
+        for strange in (0, [0], b"x", None):
+            with pytest.raises(WrongTypeError):
+                consumer.acknowledge(strange)  # type: ignore[arg-type]
+        with pytest.raises(WrongTypeError):
+            consumer.acknowledge_cumulative(3)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgumentError, match="none"):
+            consumer.acknowledge([])
+
+
+# ---- going back ------------------------------------------------------------------------------------------------
+
+
+def test_refused_messages_come_again(topic: PartitionedTopic) -> None:
+    with topic.subscribe("s", type="shared", nack_min_ms=0) as consumer:
+        publish(topic, 8)
+        found = receive(consumer, 8)
+        consumer.acknowledge(found[:6])
+        consumer.nack(found[6])
+        consumer.nack([found[7]], delay=0.0)
+        again = receive(consumer, 2)
+        wanted = {(message.partition, message.offset, 1) for message in found[6:]}
+        assert {(message.partition, message.offset, message.redelivered) for message in again} == wanted
+        consumer.redeliver()
+        assert len(receive(consumer, 2)) == 2
+
+
+def test_cumulative_acknowledgements_are_of_one_partition(topic: PartitionedTopic) -> None:
+    with topic.subscribe("s", start="earliest") as consumer:
+        publish(topic, 40)
+        found = receive(consumer, 40)
+        consumer.acknowledge_cumulative(next(one for one in found if (one.partition, one.offset) == (1, 6)))
+        consumer.acknowledge_cumulative(PartitionOffset(2, 9))
+        consumer.flush()
+        assert backlog(topic) == [10, 3, 0, 10]
+
+
+def test_seeking_moves_one_partition_or_all(topic: PartitionedTopic) -> None:
+    with topic.subscribe("s", start="earliest") as consumer:
+        publish(topic, 40)
+        assert consumer.receive(timeout=PATIENCE_S) is not None  # others of its batch were begun, and wait
+        assert consumer.seek("latest") == [PartitionOffset(partition, 10) for partition in range(PARTITIONS)]
+        assert consumer.receive(timeout=0) is None
+        assert consumer.seek(PartitionOffset(2, 7)) == [PartitionOffset(2, 7)]
+        assert [(one.partition, one.offset) for one in receive(consumer, 3)] == [(2, 7), (2, 8), (2, 9)]
+        assert consumer.receive(timeout=0) is None
+        consumer.seek(datetime.now(UTC) - timedelta(days=1))
+        assert len(receive(consumer, 40)) == 40
+        consumer.seek("earliest")
+        assert len(receive(consumer, 40)) == 40
+        with pytest.raises(WrongTypeError, match="PartitionOffset"):
+            consumer.seek(3)  # type: ignore[arg-type]
+
+
+# ---- threads and coroutines ------------------------------------------------------------------------------------
+
+
+def test_threads_share_what_comes(topic: PartitionedTopic) -> None:
+    found: list[tuple[int, int]] = []
+
+    def work() -> None:
+        while (message := consumer.receive(timeout=PATIENCE_S)) is not None:
+            place = (message.partition, message.offset)
+            if message.value == b"end":
+                return
+            found.append(place)
+            consumer.acknowledge(PartitionOffset(*place))
+
+    with topic.subscribe("s", type="shared") as consumer:
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(30):
+            publish(topic, 40)
+        until(lambda: len(found) == 1200)
+        topic.publish_batch([b"end"] * 3)  # one delivery, for all that wait
+        for thread in threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+        assert len(set(found)) == 1200
+
+
+def test_who_waits_is_told_of_the_end(topic: PartitionedTopic) -> None:
+    errors: list[ReplogError] = []
+
+    def wait() -> None:
+        try:
+            consumer.receive()
+        except ReplogError as error:
+            errors.append(error)
+
+    consumer = topic.subscribe("s")
+    threads = [threading.Thread(target=wait) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(consumer._waiting) == 6)
+    consumer.close()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert [type(error) for error in errors] == [ClosedError] * 6
+    with pytest.raises(ClosedError):
+        consumer.receive(timeout=0)
+    with pytest.raises(ClosedError):
+        consumer.acknowledge(PartitionOffset(0, 0))
+
+
+def test_one_partition_that_fails_is_told_for_ever(topic: PartitionedTopic) -> None:
+    with topic.subscribe("s") as consumer:
+        topic.partition(1).close()
+        for _ in range(2):
+            with pytest.raises(ClosedError, match="t-partition-1"):
+                consumer.receive(timeout=PATIENCE_S)
+        with pytest.raises(ClosedError, match="t-partition-1"):
+            consumer.flush()
+
+
+def test_coroutines_receive_each_message_once(topic: PartitionedTopic) -> None:
+    async def work(found: list[tuple[int, int]], total: int) -> None:
+        while len(found) < total:
+            try:
+                async with asyncio.timeout(0.001):
+                    message = await consumer.receive_async()
+            except TimeoutError:
+                continue
+            found.append((message.partition, message.offset))
+            consumer.acknowledge(message)
+            await asyncio.sleep(0)
+
+    async def scene() -> None:
+        found: list[tuple[int, int]] = []
+        tasks = [asyncio.create_task(work(found, 300)) for _ in range(4)]
+        for at in range(300):
+            await topic.submit(b"v", KEYS[at % PARTITIONS])
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*tasks)
+        assert len(set(found)) == len(found) == 300
+        await topic.submit_batch([b"v"] * PARTITIONS, KEYS)
+        await topic.room()
+        batches = [await consumer.receive_batch_async() for _ in range(PARTITIONS)]
+        assert sorted(batch.partition for batch in batches) == list(range(PARTITIONS))
+        await topic.submit(b"last")
+        async for message in consumer:
+            assert message.value == b"last"
+            break
+
+    with topic.subscribe("s", type="shared") as consumer:
+        asyncio.run(scene())
+
+
+# ---- failover --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partitions", [1, 4, 7, 60])
+def test_partitions_are_spread_over_seats(partitions: int) -> None:
+    for consumers in range(1, 9):
+        chosen = [
+            min(range(consumers), key=lambda seat: partition_priority(at, partitions, seat, 0))
+            for at in range(partitions)
+        ]
+        counts = [chosen.count(seat) for seat in range(consumers)]
+        assert max(counts) - min(counts) <= 1
+    assert min(partition_priority(0, 9, seat, 1) for seat in range(99)) > partition_priority(0, 9, 99, 0)
+
+
+def test_consumers_of_a_failover_subscription_share_the_partitions(topic: PartitionedTopic) -> None:
+    with topic.subscribe("s", type="failover", start="earliest", name="a") as first:
+        assert (first.is_active, first.active_partitions) == (True, [0, 1, 2, 3])
+        with topic.subscribe("s", type="failover", name="b") as second:
+            assert (first.active_partitions, second.active_partitions) == ([0, 1], [2, 3])
+            publish(topic, 40)
+            assert {message.partition for message in receive(second, 20)} == {2, 3}
+            assert {message.partition for message in receive(first, 20)} == {0, 1}
+            assert first.receive(timeout=0) is second.receive(timeout=0) is None
+            with topic.subscribe("s", type="failover", name="c", priority=1) as third:
+                assert (third.is_active, third.active_partitions) == (False, [])
+        assert first.active_partitions == [0, 1, 2, 3]
+        assert {message.partition for message in receive(first, 20)} == {2, 3}, "they were not acknowledged"
+        with topic.subscribe("s", type="failover", name="d") as later:
+            assert later.active_partitions == [2, 3], "its seat was free"
+
+
+def test_consumers_of_a_shared_subscription_all_get_some(topic: PartitionedTopic) -> None:
+    with (
+        topic.subscribe("s", type="shared", queue=40) as first,
+        topic.subscribe("s", type="shared", queue=40) as second,
+    ):
+        publish(topic, 120, partitions=1)
+        assert first.receive(timeout=PATIENCE_S) is not None
+        assert second.receive(timeout=PATIENCE_S) is not None

@@ -1,0 +1,286 @@
+"""Topics over TCP, as those who use them see it: everything as at the owner, from other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyreplog
+from pyreplog.errors import (
+    AuthenticationError,
+    ClosedError,
+    ConfigError,
+    InvalidArgumentError,
+    NoSuchSubscriptionError,
+    NoSuchTopicError,
+    NotConnectedError,
+    OutOfRangeError,
+    RecordTooLargeError,
+    SequenceError,
+    WrongServiceError,
+    WrongTypeError,
+)
+from pyreplog.ledger.driver import in_callback
+from pyreplog.net.limits import Limits
+from pyreplog.net.reactor import Reactor
+from pyreplog.net.server import Server
+from pyreplog.topic.remote.client import Client
+from pyreplog.topic.remote.remotetopic import RemoteTopic
+from tests.net.peers import NODE, Recorder
+from tests.net.test_tls import Authority
+from tests.topic.owners import until
+from tests.topic.remoting import PATIENCE_S, PLAIN, Served, receive, served
+
+VALUES = [b"one", b"two", b"three", b"four"]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path) as here:
+        yield here
+
+
+@pytest.fixture
+def client(here: Served) -> Client:
+    return here.client()
+
+
+@pytest.fixture
+def topic(client: Client) -> RemoteTopic:
+    return client.topic("news", **PLAIN)
+
+
+# ---- publishing and reading ------------------------------------------------------------------------------------
+
+
+def test_what_is_published_is_at_the_owner(here: Served, topic: RemoteTopic) -> None:
+    assert topic.publish(b"one", b"key", properties={"a": b"b"}, event_time=5, deliver_at=6) == 0
+    assert topic.publish_batch([b"two", b"three"], [b"k", None]) == range(1, 3)
+    ack = topic.submit(b"four")
+    assert ack.result(PATIENCE_S) == 3
+    local = here.cluster.topic("news")
+    messages = [message for batch in local.read() for message in batch]
+    assert [message.value for message in messages] == VALUES
+    first = messages[0]
+    assert (first.key, first.properties, first.event_time, first.deliver_at) == (b"key", {"a": b"b"}, 5, 6)
+    assert [value for batch in topic.read() for value in batch.values()] == VALUES
+    assert [value for batch in topic.read(1, 3) for value in batch.values()] == VALUES[1:3]
+    at = datetime.fromtimestamp(messages[1].publish_time / 1e6)
+    assert next(batch.first for batch in topic.read(at)) == 1
+    assert (topic.start, topic.end, len(topic)) == (0, 4, 4)
+
+
+def test_all_that_is_compressed_and_large(client: Client) -> None:
+    topic = client.topic("news", **PLAIN, compression="zstd", batch_messages=1000)
+    values = [b"%d " % number * 40 for number in range(20_000)]
+    assert topic.publish_batch(values) == range(20_000)
+    assert [value for batch in topic.read() for value in batch.values()] == values
+    with pytest.raises(RecordTooLargeError, match="in parts"):
+        topic.publish_batch([random.Random(7).randbytes(1 << 20)] * 40)
+    with pytest.raises(RecordTooLargeError):
+        topic.publish(random.Random(7).randbytes(5 << 20))
+    assert topic.publish(b"more") == 20_000
+
+
+def test_topics_of_a_client(here: Served, client: Client, topic: RemoteTopic) -> None:
+    assert client.topic("news") is topic
+    assert client.topic("sport", **PLAIN).publish(b"x") == 0
+    assert client.topics() == ["news", "sport"]
+    topic.configure(retention_ms=7)
+    assert here.cluster.topic("news").config.retention_ms == topic.config.retention_ms == 7
+    topic.delete()
+    assert client.topics() == ["sport"]
+    with pytest.raises(NoSuchTopicError, match="news"):
+        client.topic("news", create=False)
+    with pytest.raises(ClosedError):
+        topic.publish(b"x")
+
+
+# ---- producers -------------------------------------------------------------------------------------------------
+
+
+def test_what_was_published_before_is_dropped(client: Client, here: Served) -> None:
+    topic = client.topic("news", **PLAIN, deduplicate=True)
+    me = topic.producer("me")
+    assert (me.last_sequence, me.publish(b"0"), me.publish_batch([b"1", b"2"])) == (-1, 0, range(1, 3))
+    assert me.publish(b"again", sequence=1) == -1
+    assert me.publish_batch([b"again", b"3", b"4"], sequences=[2, 3, 5], properties=[None, {"p": "q"}, None]) == range(
+        3, 5
+    )
+    assert me.publish_batch([b"again"] * 2, sequences=[3, 5]) == range(0)
+    assert topic.publish(b"5", producer="me") == 5
+    assert me.last_sequence == 6
+    other = here.client().topic("news")
+    assert other.producer("you").publish(b"6") == 6
+    assert other.publish(b"7") == 7
+    messages = [message for batch in topic.read() for message in batch]
+    assert [message.value for message in messages] == [b"%d" % number for number in range(8)]
+    assert [message.sequence for message in messages] == [0, 1, 2, 3, 5, 6, 0, None]
+    assert messages[3].properties == {"p": b"q"}
+    assert topic.stats().duplicates == 4
+
+
+def test_one_client_at_a_time_publishes_as_somebody(client: Client, here: Served) -> None:
+    topic = client.topic("news", **PLAIN, deduplicate=True)
+    assert topic.producer("me").publish(b"0") == 0
+    other = here.client().topic("news").producer("me")
+    assert (other.last_sequence, other.publish(b"1")) == (0, 1)
+    with pytest.raises(SequenceError, match="another client"):
+        topic.producer("me").publish(b"2")
+    assert other.publish(b"2") == 2
+
+
+def test_entries_of_peers_are_not_believed(topic: RemoteTopic) -> None:
+    sender = topic._publishers[""][1]
+    for bad in (bytes(32), bytes(64), b"\x01" + bytes(7) + b"\x02" + bytes(100)):
+        with pytest.raises(pyreplog.InvalidMessagesError):
+            topic._link.wait(sender.submit([bad], [1]))
+    assert topic.publish(b"good") == 0
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------
+
+
+def test_errors_are_those_of_the_owner(client: Client, topic: RemoteTopic) -> None:
+    with pytest.raises(NoSuchSubscriptionError, match="nobody"):
+        topic.seek("nobody", "latest")
+    with pytest.raises(OutOfRangeError):
+        topic.subscribe("s", start=17)
+    with pytest.raises(OutOfRangeError):
+        list(topic.read(17))
+    with pytest.raises(ConfigError, match="nonsense"):
+        topic.subscribe("s", nonsense=1)
+    with pytest.raises(ConfigError):
+        topic.configure(linger_ms=-1)
+    with pytest.raises(InvalidArgumentError):
+        topic.skip("s", -1)
+    with pytest.raises(InvalidArgumentError, match="control"):
+        client.topic("a\nb")
+    with pytest.raises(WrongTypeError):
+        topic.read(1.5)  # type: ignore[arg-type]
+    for url in ("news", "pyreplog://", "http://host:1", "pyreplog://host"):
+        with pytest.raises((InvalidArgumentError, pyreplog.ReplogError)):
+            pyreplog.connect(url)
+    with pytest.raises(ConfigError, match="max_body_bytes"):
+        pyreplog.connect("pyreplog://host:1", limits=Limits(max_body_bytes=1 << 20))
+
+
+def test_nobody_is_there(here: Served) -> None:
+    address = here.server.address
+    here.server.close()
+    with pytest.raises(NotConnectedError):
+        here.client(address).topic("news")
+
+
+def test_what_serves_no_topics_is_refused() -> None:
+    with Reactor() as reactor:
+        reactor.start()
+        with Server(reactor, Recorder(), identity=NODE) as server:
+            host, port = server.address
+            with pyreplog.connect(f"pyreplog://{host}:{port}") as client, pytest.raises(NotConnectedError) as found:
+                client.topic("news")
+            assert isinstance(found.value.__cause__, WrongServiceError)
+
+
+def test_a_secret_is_asked_for(tmp_path: Path) -> None:
+    with served(tmp_path, secret=b"s" * 32) as here:
+        topic = here.client(secret=b"s" * 32).topic("news", **PLAIN)
+        assert topic.publish(b"one") == 0
+        for secret in (None, b"t" * 32):
+            with pytest.raises(NotConnectedError) as found:
+                here.client(secret=secret).topic("news")
+            assert isinstance(found.value.__cause__, AuthenticationError)
+
+
+def test_tls(tmp_path: Path) -> None:
+    import ssl
+
+    authority = Authority(tmp_path, "authority")
+    of_server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    of_server.load_cert_chain(authority.issue("server"))
+    trusting = ssl.create_default_context(cafile=str(authority.file))
+    with served(tmp_path / "cluster", tls=of_server) as here:
+        topic = here.client(tls=trusting).topic("news", **PLAIN)
+        assert topic.publish_batch(VALUES) == range(4)
+        with topic.subscribe("s", start="earliest") as consumer:
+            assert receive(consumer, 4) == VALUES
+        with pytest.raises(NotConnectedError):
+            here.client(tls=ssl.create_default_context()).topic("news")
+
+
+# ---- asyncio ---------------------------------------------------------------------------------------------------
+
+
+def test_coroutines(topic: RemoteTopic) -> None:
+    async def publish() -> list[int]:
+        acks = []
+        for number in range(200):
+            await topic.room()
+            acks.append(topic.submit(b"%d" % number))
+        return [await ack for ack in acks]
+
+    async def consume(consumer: Any) -> list[bytes]:
+        found = []
+        async for message in consumer:
+            found.append(message.value)
+            consumer.acknowledge(message)
+            if len(found) == 200:
+                return found
+        raise AssertionError
+
+    async def both() -> tuple[list[int], list[bytes]]:
+        async with asyncio.timeout(PATIENCE_S):
+            return await asyncio.gather(publish(), consume(consumer))
+
+    with topic.subscribe("s") as consumer:
+        offsets, values = asyncio.run(both())
+        consumer.flush()
+    assert offsets == list(range(200))
+    assert values == [b"%d" % number for number in range(200)]
+    assert topic.stats().subscriptions[0].backlog_messages == 0
+
+
+def test_callbacks_do_not_wait(topic: RemoteTopic) -> None:
+    told: list[Any] = []
+
+    def call(_: object) -> None:
+        try:
+            told.append(in_callback() and topic.publish(b"two"))
+        except InvalidArgumentError as error:
+            told.append(error)
+
+    topic.submit(b"one").add_done_callback(call)
+    until(lambda: told)
+    assert isinstance(told[0], InvalidArgumentError)
+
+
+# ---- the end ---------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_is_closed_takes_its_consumers_along(here: Served) -> None:
+    client = here.client()
+    topic = client.topic("news", **PLAIN)
+    consumer = topic.subscribe("s", start="earliest")
+    ack = topic.submit(b"one")
+    client.close()
+    assert ack.result(0) == 0
+    for call in (client.topics, consumer.receive, lambda: topic.publish(b"x"), topic.stats):
+        with pytest.raises(ClosedError):
+            call()
+    until(lambda: not here.cluster.topic("news").subscription("s").consumers)
+
+
+def test_a_server_that_drains_answers_what_it_has(here: Served, topic: RemoteTopic) -> None:
+    consumer = topic.subscribe("s", start="earliest")
+    acks = [topic.submit(b"%d" % number) for number in range(100)]
+    acks[-1].result(PATIENCE_S)
+    assert here.server.drain(PATIENCE_S)
+    assert [ack.result(0) for ack in acks] == list(range(100))
+    assert here.cluster.topic("news").end == 100
+    consumer.close()

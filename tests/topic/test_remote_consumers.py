@@ -1,0 +1,191 @@
+"""Consumers of topics that another process owns: of all types, from two clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyreplog.errors import NoSuchSubscriptionError, SubscriptionBusyError
+from pyreplog.topic.remote.client import Client
+from pyreplog.topic.remote.remotetopic import RemoteTopic
+from tests.topic.owners import until
+from tests.topic.remoting import PATIENCE_S, PLAIN, Served, receive, served
+
+VALUES = [b"one", b"two", b"three", b"four"]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path) as here:
+        yield here
+
+
+@pytest.fixture
+def client(here: Served) -> Client:
+    return here.client()
+
+
+@pytest.fixture
+def topic(client: Client) -> RemoteTopic:
+    return client.topic("news", **PLAIN)
+
+
+def test_acknowledgements_count_at_the_owner(topic: RemoteTopic, here: Served) -> None:
+    topic.publish_batch(VALUES)
+    with topic.subscribe("s", start="earliest") as consumer:
+        messages = consumer.receive(4, timeout=PATIENCE_S)
+        assert [message.value for message in messages] == VALUES
+        consumer.acknowledge(messages[0])
+        consumer.acknowledge([1])
+        consumer.flush()
+        assert here.cluster.topic("news").stats().subscriptions[0].backlog_messages == 2
+        consumer.acknowledge_cumulative(messages[2])
+        consumer.flush()
+    with topic.subscribe("s") as consumer:
+        assert receive(consumer, 1) == [b"four"]
+        with pytest.raises(SubscriptionBusyError):
+            topic.subscribe("s")
+    assert topic.subscribe("gone", durable=False).name in str(topic.stats().to_dict())
+
+
+def test_two_clients_share_a_subscription(client: Client, topic: RemoteTopic, here: Served) -> None:
+    others = here.client().topic("news")
+    with (
+        topic.subscribe("s", start="earliest", type="shared", queue=1000) as one,
+        others.subscribe("s", type="shared", queue=1000) as two,
+    ):
+        for number in range(100):
+            topic.submit(b"%d" % number)
+        found: dict[str, set[bytes]] = {"one": set(), "two": set()}
+        while sum(map(len, found.values())) < 100:
+            for name, consumer in (("one", one), ("two", two)):
+                message = consumer.receive(timeout=0.05)
+                if message is not None:
+                    found[name].add(message.value)
+                    consumer.acknowledge(message)
+        assert found["one"] and found["two"] and not found["one"] & found["two"]
+
+
+def test_keys_stay_with_one_of_two_clients(topic: RemoteTopic, here: Served) -> None:
+    others = here.client().topic("news")
+    with topic.subscribe("s", type="key_shared") as one, others.subscribe("s", type="key_shared") as two:
+        topic.publish_batch([b"v"] * 300, [b"key %d" % (number % 30) for number in range(300)])
+        keys: list[set[bytes | None]] = [set(), set()]
+        count = 0
+        while count < 300:
+            for seen, consumer in zip(keys, (one, two), strict=True):
+                message = consumer.receive(timeout=0.05)
+                if message is not None:
+                    count += 1
+                    seen.add(message.key)
+                    consumer.acknowledge(message)
+        assert keys[0] and keys[1] and not keys[0] & keys[1]
+
+
+def test_the_next_client_takes_over(topic: RemoteTopic, here: Served) -> None:
+    with here.client().topic("news").subscribe("s", type="failover", name="b") as second:
+        first = topic.subscribe("s", type="failover", name="a", priority=-1)
+        until(lambda: not second.is_active)
+        assert first.is_active
+        topic.publish_batch(VALUES)
+        assert receive(first, 2) == VALUES[:2]
+        first.acknowledge([0])
+        first.close()
+        assert receive(second, 3) == VALUES[1:]
+        until(lambda: second.is_active)
+
+
+def test_refused_messages_come_again_and_are_counted(topic: RemoteTopic) -> None:
+    topic.publish_batch(VALUES)
+    with topic.subscribe("s", start="earliest", type="shared") as consumer:
+        messages = consumer.receive(4, timeout=PATIENCE_S)
+        consumer.acknowledge(messages[1:])
+        consumer.nack(messages[0], delay=0.0)
+        again = consumer.receive(timeout=PATIENCE_S)
+        assert again is not None
+        assert (again.value, again.redelivered) == (b"one", 1)
+        consumer.redeliver()
+        again = consumer.receive(timeout=PATIENCE_S)
+        assert again is not None
+        assert (again.value, again.redelivered) == (b"one", 2)
+
+
+def test_after_a_seek_nothing_old_comes(topic: RemoteTopic) -> None:
+    topic.publish_batch([b"%d" % number for number in range(1000)])
+    with topic.subscribe("s", start="earliest") as consumer:
+        for turn in range(20):
+            receive(consumer, turn)
+            at = (turn * 317) % 1000
+            assert consumer.seek(at) == at
+            assert receive(consumer, 1) == [b"%d" % at]
+        assert consumer.seek("latest") == 1000
+        topic.publish(b"new")
+        assert receive(consumer, 1) == [b"new"]
+        assert topic.seek("s", 999) == 999
+        found = receive(consumer, 1)
+        assert found in ([b"999"], [b"new"])
+
+
+def test_more_than_waits_anywhere_flows_through(topic: RemoteTopic) -> None:
+    """Permits come back: of the consumer's queue, and of the bytes that a server keeps for it."""
+    values = [bytes(200_000) + b"%d" % number for number in range(60)]
+    with topic.subscribe("s", queue=8) as consumer:
+        for value in values:
+            topic.submit(value)
+        assert receive(consumer, 60) == values
+        assert consumer.receive(timeout=0) is None
+
+
+def test_subscriptions_by_name(topic: RemoteTopic) -> None:
+    topic.publish_batch(VALUES)
+    topic.create_subscription("a", start=1, properties={"of": "me"})
+    topic.create_subscription("b", start="earliest")
+    assert topic.subscriptions() == ["a", "b"]
+    topic.skip("a", 1)
+    topic.clear("b")
+    stats = {sub.name: sub for sub in topic.stats().subscriptions}
+    assert (stats["a"].backlog_messages, stats["b"].backlog_messages) == (2, 0)
+    assert stats["a"].properties == {"of": "me"}
+    topic.delete_subscription("b")
+    with topic.subscribe("a") as consumer:
+        with pytest.raises(SubscriptionBusyError):
+            topic.delete_subscription("a")
+        topic.delete_subscription("a", force=True)
+        with pytest.raises(NoSuchSubscriptionError):
+            while True:
+                consumer.receive(timeout=PATIENCE_S)
+    assert topic.subscriptions() == []
+
+
+def test_statistics_are_those_of_the_owner(topic: RemoteTopic, here: Served) -> None:
+    topic.publish_batch(VALUES)
+    with topic.subscribe("s", start="earliest") as consumer:
+        receive(consumer, 4)
+        local = here.cluster.topic("news")
+        ours, theirs = topic.stats(), local.stats()
+        assert ours.owner == here.server.address
+        fields = ("name", "end", "published_messages", "storage_bytes", "epoch")
+        assert [getattr(ours, name) for name in fields] == [getattr(theirs, name) for name in fields]
+        sub, same = ours.subscriptions[0], theirs.subscriptions[0]
+        assert (sub.unacked, sub.mark, sub.consumers) == (same.unacked, same.mark, same.consumers)
+        assert topic.internal_stats() == local.internal_stats()
+
+
+def test_acknowledgements_make_room_for_what_waits_to_be_published(client: Client) -> None:
+    """Though more waits than a server reads of one connection."""
+    topics = [
+        client.topic(f"news {number}", **PLAIN, quota_bytes=1000, quota_policy="hold", roll_bytes=1 << 20)
+        for number in range(6)
+    ]
+    consumers = [topic.subscribe("s", start="earliest") for topic in topics]
+    acks = [topic.submit(bytes(1 << 20)) for topic in topics for _ in range(15)]
+    for consumer in consumers:
+        for _ in range(15):
+            message = consumer.receive(timeout=PATIENCE_S)
+            assert message is not None
+            consumer.acknowledge(message)
+        consumer.close()
+    for ack in acks:
+        ack.result(PATIENCE_S)

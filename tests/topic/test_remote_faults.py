@@ -1,0 +1,245 @@
+"""Connections that are cut, servers that are killed: nothing is lost, and nothing that is numbered is stored twice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from pyreplog.errors import NotConnectedError, OutcomeUnknownError, PeerError, TopicFencedError
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.producer import Producer
+from pyreplog.topic.remote.client import connect
+from pyreplog.topic.remote.serving import TopicServer
+from tests.ledger.processes import Cast
+from tests.topic.owners import until
+from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive, served
+
+VALUES = [b"one", b"two", b"three", b"four"]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path) as here:
+        yield here
+
+
+@pytest.fixture
+def wire(here: Served) -> Iterator[Wire]:
+    with Wire(here.server.address) as wire:
+        yield wire
+
+
+def values_of(here: Served, topic: str = "news") -> list[bytes]:
+    return [value for batch in here.cluster.topic(topic).read() for value in batch.values()]
+
+
+def publishes(producer: Producer, value: bytes) -> bool:
+    try:
+        producer.publish(value)
+    except PeerError:  # nobody listens yet
+        return False
+    return True
+
+
+# ---- a connection ----------------------------------------------------------------------------------------------
+
+
+def test_without_acknowledgement_messages_come_again(here: Served, wire: Wire) -> None:
+    topic = here.client(wire.address).topic("news", **PLAIN)
+    with topic.subscribe("s", start="earliest", queue=3) as consumer:
+        for turn in range(5):
+            topic.publish_batch(VALUES)
+            assert receive(consumer, 3) == VALUES[:3]
+            consumer.acknowledge([4 * turn])
+            consumer.flush()
+            wire.cut_and_mend()
+            assert receive(consumer, 3) == VALUES[1:]
+            consumer.acknowledge_cumulative(4 * turn + 3) if turn % 2 else consumer.acknowledge(
+                [4 * turn + 1, 4 * turn + 2, 4 * turn + 3]
+            )
+            consumer.flush()
+    assert here.cluster.topic("news").stats().subscriptions[0].backlog_messages == 0
+
+
+def test_what_waits_in_a_consumer_is_not_given_out_twice(here: Served, wire: Wire) -> None:
+    topic = here.client(wire.address).topic("news", **PLAIN)
+    with topic.subscribe("s", start="earliest", type="shared") as consumer:
+        topic.publish_batch([b"%d" % number for number in range(1000)])
+        first = consumer.receive(timeout=PATIENCE_S)
+        assert first is not None
+        consumer.acknowledge(first)
+        consumer.flush()
+        wire.cut_and_mend()
+        assert receive(consumer, 999) == [b"%d" % number for number in range(1, 1000)]
+        assert consumer.receive(timeout=0.05) is None
+
+
+def test_a_subscription_that_is_not_durable_goes_on_behind_what_came(here: Served, wire: Wire) -> None:
+    topic = here.client(wire.address).topic("news", **PLAIN)
+    with topic.subscribe("s", durable=False) as consumer:
+        topic.publish_batch(VALUES)
+        assert receive(consumer, 2) == VALUES[:2]
+        wire.cut()
+        until(lambda: here.server.connections == 0)
+        here.cluster.topic("news").publish(b"meanwhile")
+        assert receive(consumer, 3) == [*VALUES[2:], b"meanwhile"]
+
+
+def test_the_outcome_of_what_is_on_its_way_is_unknown(here: Served, wire: Wire) -> None:
+    topic = here.client(wire.address).topic("news", **PLAIN)
+    topic.publish(b"one")
+    wire.swallow()
+    lost = topic.submit(b"two")
+    assert wire.swallowed.wait(PATIENCE_S)
+    wire.cut()
+    with pytest.raises(OutcomeUnknownError):
+        lost.result(PATIENCE_S)
+    assert topic.publish(b"three") == 2
+    assert values_of(here) == [b"one", b"two", b"three"]
+
+
+def test_a_named_producer_sends_again_and_nothing_is_stored_twice(here: Served, wire: Wire) -> None:
+    topic = here.client(wire.address).topic("news", **PLAIN, deduplicate=True)
+    producer = topic.producer("me")
+    values = [b"%d" % number for number in range(300)]
+    for turn in range(10):
+        wire.swallow()
+        mine = values[30 * turn : 30 * turn + 30]
+        acks = [producer.submit(value) for value in mine[:20]]
+        batch = producer.submit_batch(mine[20:])
+        assert wire.swallowed.wait(PATIENCE_S)
+        wire.cut()
+        offsets = [ack.result(PATIENCE_S) for ack in acks]
+        assert {offset for offset in offsets if offset >= 0} <= set(range(30 * turn, 30 * turn + 20))
+        assert batch.result(PATIENCE_S) in (range(0), range(30 * turn + 20, 30 * turn + 30))
+    assert values_of(here) == values
+    assert topic.stats().duplicates > 0
+
+
+def test_numbers_whose_outcome_is_unknown_are_not_given_again(here: Served, wire: Wire) -> None:
+    topic = here.client(wire.address, timeout=0.2).topic("news", **PLAIN, deduplicate=True)
+    producer = topic.producer("me")
+    wire.swallow()
+    lost = producer.submit(b"lost")
+    assert wire.swallowed.wait(PATIENCE_S)
+    here.server.close()
+    wire.cut()
+    with pytest.raises(OutcomeUnknownError):
+        lost.result(PATIENCE_S)
+    assert values_of(here) == [b"lost"]
+    host, _, port = here.server.address.rpartition(":")
+    here.cluster.topic("news").close()
+    with TopicServer(here.cluster, host=host, port=int(port)):
+        until(lambda: publishes(producer, b"new"))
+    assert values_of(here) == [b"lost", b"new"]
+
+
+def test_nobody_is_asked_for_ever(here: Served, wire: Wire) -> None:
+    topic = here.client(wire.address, timeout=0.2).topic("news", **PLAIN, deduplicate=True)
+    producer = topic.producer("me")
+    with topic.subscribe("s") as consumer:
+        here.server.close()
+        with pytest.raises((NotConnectedError, OutcomeUnknownError)):
+            producer.publish(b"x")
+        with pytest.raises(PeerError):
+            consumer.receive(timeout=PATIENCE_S)
+        with pytest.raises(PeerError):
+            topic.stats()
+
+
+# ---- owners ----------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_closed_at_the_server_is_opened_again(here: Served) -> None:
+    topic = here.client().topic("news", **PLAIN, deduplicate=True)
+    with topic.subscribe("s") as consumer:
+        for turn in range(5):
+            producer = topic.producer("me")
+            acks = [producer.submit(b"%d.%d" % (turn, number)) for number in range(50)]
+            here.cluster.topic("news").close()
+            for ack in acks:
+                ack.result(PATIENCE_S)
+            assert topic.publish(b"end %d" % turn, producer="me") == 51 * turn + 50
+            found: set[bytes] = set()
+            while len(found) < 51:
+                batch = consumer.receive_batch(timeout=PATIENCE_S)
+                assert batch is not None
+                found |= {value for value in batch.values() if value.startswith((b"%d." % turn, b"end %d" % turn))}
+                consumer.acknowledge(batch)
+    assert len(values_of(here)) == len(set(values_of(here))) == 255
+
+
+@pytest.fixture
+def cast(tmp_path: Path) -> Iterator[Cast]:
+    with Cast(tmp_path, f"sqlite:{tmp_path / 'metadata.sqlite'}") as cast:
+        cast.start_bookies("b0")
+        yield cast
+
+
+def test_any_server_finds_the_owner(cast: Cast) -> None:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(TopicServer(stack.enter_context(Cluster.connect(cast.url)))) for _ in range(2)]
+        clients = [stack.enter_context(connect(f"pyreplog://{server.address}")) for server in servers]
+        assert clients[0].topic("a", **PLAIN).publish(b"0") == 0
+        assert clients[1].topic("b", **PLAIN).publish(b"0") == 0
+        for name in ("a", "b"):
+            topics = [client.topic(name) for client in clients]
+            assert [topic.publish(b"x") for topic in topics] == [1, 2]
+            assert len({topic.stats().owner for topic in topics}) == 1
+            with topics[0].subscribe("s", start="earliest", type="shared") as consumer:
+                assert receive(consumer, 3) == [b"0", b"x", b"x"]
+        assert {topic.stats().owner for topic in (clients[0].topic("a"), clients[0].topic("b"))} == {
+            server.address for server in servers
+        }
+
+
+def test_a_server_is_killed_and_another_takes_over(cast: Cast) -> None:
+    """Of a producer that numbers its messages, none is lost and none is there twice; a consumer goes on."""
+    servers = [cast.start("tests.topic.topicserver", cast.url) for _ in range(2)]
+    addresses = [server.hears("address") for server in servers]
+    with connect(f"pyreplog://{','.join(addresses)}", timeout=60.0) as client:
+        topic = client.topic("news", **PLAIN, deduplicate=True)
+        assert topic.stats().owner == addresses[0]
+        with topic.subscribe("s", start="earliest") as consumer:
+            found: dict[int, bytes] = {}
+
+            def consume() -> None:
+                while len(found) < 400:
+                    message = consumer.receive(timeout=PATIENCE_S)
+                    assert message is not None
+                    found[message.offset] = message.value
+                    consumer.acknowledge(message)
+
+            thread = threading.Thread(target=consume)
+            thread.start()
+            producer = topic.producer("me")
+            values = [b"%d" % number for number in range(400)]
+            acks = [producer.submit(value) for value in values[:200]]
+            acks[100].result(PATIENCE_S)
+            servers[0].kill()
+            acks += [producer.submit(value) for value in values[200:]]
+            assert len([ack.result(PATIENCE_S) for ack in acks]) == 400
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+        assert [value for batch in topic.read() for value in batch.values()] == values
+        assert [found[offset] for offset in range(400)] == values
+        assert topic.stats().owner == addresses[1]
+
+
+def test_a_server_that_was_taken_over_from_does_no_harm(cast: Cast) -> None:
+    """Its lease was lost, and it does not know: who publishes through it learns that somebody else owns the topic."""
+    with ExitStack() as stack:
+        old = stack.enter_context(Cluster.connect(cast.url))
+        server = stack.enter_context(TopicServer(old))
+        topic = stack.enter_context(connect(f"pyreplog://{server.address}")).topic("news", **PLAIN)
+        assert topic.publish(b"one") == 0
+        old.topic("news").claim.release()
+        other = stack.enter_context(Cluster.connect(cast.url))
+        assert other.topic("news").publish(b"two") == 1
+        with pytest.raises((TopicFencedError, OutcomeUnknownError)):
+            topic.publish(b"three")
+        assert [value for batch in other.topic("news").read() for value in batch.values()] == [b"one", b"two"]

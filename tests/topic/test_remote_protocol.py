@@ -1,0 +1,270 @@
+"""Requests, replies, errors, statistics and messages as bytes: what goes out comes in, and garbage is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyreplog import errors
+from pyreplog._native.messageencoder import encode_messages
+from pyreplog._native.messages import MessageBatch, decode_messages
+from pyreplog.errors import InvalidMessageError, MissingExtraError, PeerError, ReplogError
+from pyreplog.topic.place import Total
+from pyreplog.topic.remote import protocol
+from pyreplog.topic.remote.batches import Delivered, cut, decode_delivered, encode_delivered
+from pyreplog.topic.remote.faults import decode_fault, encode_fault
+from pyreplog.topic.remote.fields import Reader
+from pyreplog.topic.remote.link import outcome_of, parse_address
+from pyreplog.topic.remote.protocol import (
+    Answer,
+    Done,
+    Moved,
+    Opened,
+    decode_reply,
+    decode_request,
+    encode_reply,
+    encode_request,
+)
+from pyreplog.topic.remote.sender import _offsets
+from pyreplog.topic.remote.statscodec import decode_stats, encode_stats
+from pyreplog.topic.stats import CursorStats, InternalStats, LedgerStats, SubscriptionStats, TopicStats
+from tests.topic.entries import records_of
+
+OFFSETS = np.array([0, 3, 4, 1 << 40], np.int64)
+REQUESTS: list[Any] = [
+    protocol.Open(7, True, "news", "me", "c1", '{"ensemble": 1}'),
+    protocol.Leave(7),
+    protocol.Publish(7, [b"one", b"", b"three" * 100]),
+    protocol.Subscribe(8, -3, False, "earliest", "news", "ü" * 100, "c", ""),
+    protocol.Subscribe(8, 0, True, 17, "news", "s", "c", "{}"),
+    protocol.Subscribe(8, 0, True, datetime.fromtimestamp(1_700_000_000.25), "news", "s", "c", "{}"),
+    protocol.Detach(8),
+    protocol.Flow(8, 1 << 20),
+    protocol.Fetch((1 << 32) - 1),
+    protocol.Acknowledge(8, OFFSETS),
+    protocol.AcknowledgeRange(8, 0, 1 << 61),
+    protocol.AcknowledgeCumulative(8, 5),
+    protocol.Nack(8, -1, OFFSETS),
+    protocol.Redeliver(8),
+    protocol.Seek(8, "latest"),
+    protocol.Flush(8),
+    protocol.Read(5, 9, 1 << 20, "news"),
+    protocol.Call("news", "skip", '{"messages": 3}'),
+]
+
+
+def body_of(request: Any) -> bytes:
+    return b"".join(bytes(part) for part in encode_request(request))
+
+
+def plain(request: Any) -> list[Any]:
+    return [type(request), *(value.tolist() if isinstance(value, np.ndarray) else value for value in request)]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
+def test_requests_come_as_they_went(request_: Any) -> None:
+    body = body_of(request_)
+    assert plain(decode_request(memoryview(body))) == plain(request_)
+    for end in range(len(body)):
+        with pytest.raises(InvalidMessageError):
+            decode_request(memoryview(body[:end]))
+    with pytest.raises(InvalidMessageError):
+        decode_request(memoryview(body + b"!"))
+
+
+@given(st.data())
+def test_garbled_requests_are_refused_or_requests(data: st.DataObject) -> None:
+    body = bytearray(body_of(data.draw(st.sampled_from(REQUESTS))))
+    for _ in range(data.draw(st.integers(1, 4))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        found = decode_request(memoryview(bytes(body)))
+    except InvalidMessageError:
+        return
+    assert type(found) in {type(request) for request in REQUESTS}
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_no_request_that_breaks_anything(body: bytes) -> None:
+    try:
+        decode_request(memoryview(body))
+    except InvalidMessageError:
+        return
+
+
+@pytest.mark.parametrize("offsets", [[], [3, 3], [4, 3], [-1, 5]], ids=["none", "equal", "descending", "negative"])
+def test_offsets_ascend_from_0_on(offsets: list[int]) -> None:
+    body = body_of(protocol.Acknowledge(1, np.array(offsets, np.int64)))
+    with pytest.raises(InvalidMessageError, match="offsets"):
+        decode_request(memoryview(body))
+
+
+def test_a_count_is_bounded_before_it_is_believed() -> None:
+    for head in (b"\x03" + bytes(4), b"\x08" + bytes(4)):
+        with pytest.raises(InvalidMessageError, match="4294967295"):
+            decode_request(memoryview(head + b"\xff" * 4))
+
+
+@pytest.mark.parametrize("reply", [Done(), Opened(-1, 1 << 20, "{}"), Moved(3, 4), Answer("[1]")])
+def test_replies_come_as_they_went(reply: Any) -> None:
+    outcome, _ = outcome_of(memoryview(encode_reply(reply)))
+    assert isinstance(outcome, Reader)
+    assert decode_reply(type(reply), outcome) == reply
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.NoSuchTopicError("news", "there is none"),
+        errors.BacklogFullError("news", "full"),
+        errors.SequenceError("news", "back"),
+        errors.TrimmedError("gone"),
+        errors.RecordTooLargeError("large"),
+        errors.UnreadableError(7, "dark"),
+        errors.ClosedError("closed"),
+        errors.ConfigError("no"),
+        errors.WrongTypeError("int"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_keep_their_class_and_words(error: ReplogError) -> None:
+    found, address = decode_fault(Reader("reply", memoryview(encode_fault(error, "h:1")), 1))
+    assert (type(found), str(found), address) == (type(error), str(error), "h:1")
+
+
+def test_errors_that_have_no_number_are_told_as_the_nearest_that_has() -> None:
+    def told(error: BaseException) -> ReplogError:
+        return decode_fault(Reader("reply", memoryview(encode_fault(error)), 1))[0]
+
+    assert type(told(errors.DisconnectedError("lost"))) is PeerError
+    strange = told(KeyError("x"))
+    assert type(strange) is PeerError and "KeyError" in str(strange)
+    assert len(str(told(errors.ClosedError("é" * 5000)))) < 1024
+
+
+@given(st.binary(max_size=120), st.booleans())
+def test_noise_is_no_reply_that_breaks_anything(body: bytes, messages: bool) -> None:
+    outcome, _ = outcome_of(memoryview(body))
+    if isinstance(outcome, Reader):
+        try:
+            decode_delivered(outcome) if messages else decode_reply(Opened, outcome)
+        except (InvalidMessageError, MissingExtraError):
+            return
+
+
+# ---- messages --------------------------------------------------------------------------------------------------
+
+
+def batch_of(*entries: int) -> MessageBatch:
+    """Entries of so many messages, behind others of their ledger and topic."""
+    encoded = [
+        encode_messages([b"%d.%d" % (entry, number) for number in range(count)]) for entry, count in enumerate(entries)
+    ]
+    records = records_of(encoded, list(entries), first=5, size=400, messages=50)
+    return decode_messages(records, offset=1000, entries=30, size=9000)
+
+
+def through(delivered: Delivered) -> Delivered:
+    body = b"".join(bytes(part) for part in encode_delivered(delivered))
+    outcome, _ = outcome_of(memoryview(body))
+    assert isinstance(outcome, Reader)
+    return decode_delivered(outcome)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.data())
+def test_messages_come_as_they_lie_in_the_ledger(entries: list[int], data: st.DataObject) -> None:
+    whole = batch_of(*entries)
+    chosen = data.draw(st.sets(st.integers(0, len(whole) - 1), min_size=1))
+    batch = whole.select(sorted(chosen))
+    counts = {int(batch.offset[0]): 3}
+    found = through(Delivered(2, False, batch, counts))
+    assert found[:2] == (2, False) and found.redelivered == counts
+    assert found.batch is not None
+    assert found.batch.values() == batch.values()
+    assert found.batch.offset.tolist() == batch.offset.tolist()
+    assert found.batch.publish_time.tolist() == batch.publish_time.tolist()
+    used = np.unique(batch.entry_index)
+    assert found.batch.entry_id.tolist() == batch.entry_id[used].tolist()
+    assert found.batch.entries_before.tolist() == batch.entries_before[used].tolist()
+    assert found.batch.bytes_before.tolist() == batch.bytes_before[used].tolist()
+
+
+def test_no_messages_are_told_too() -> None:
+    assert through(Delivered(9, True, None, {})) == Delivered(9, True, None, {})
+
+
+@given(st.data())
+def test_garbled_messages_are_refused(data: st.DataObject) -> None:
+    """Whatever is changed: the records have checksums, the rest is checked against them."""
+    body = bytearray(b"".join(bytes(part) for part in encode_delivered(Delivered(0, True, batch_of(2, 3), {}))))
+    at = data.draw(st.integers(1, len(body) - 1))
+    body[at] ^= data.draw(st.integers(1, 255))
+    outcome, _ = outcome_of(memoryview(bytes(body)))
+    assert isinstance(outcome, Reader)
+    try:
+        found = decode_delivered(outcome)
+    except InvalidMessageError:
+        return
+    assert at < 55 or found.batch is None or found.batch.values() == batch_of(2, 3).values()
+
+
+def test_a_delivery_is_cut_between_entries() -> None:
+    batch = batch_of(2, 3, 1).select([1, 2, 3, 4, 5])
+    size = int(batch.entry_size[0])
+    first, rest = cut(batch, size)
+    assert rest is not None
+    assert (first.values(), rest.values()) == ([b"0.1"], [b"1.0", b"1.1", b"1.2", b"2.0"])
+    first, rest = cut(rest, 1)
+    assert rest is not None
+    assert (first.values(), rest.values()) == ([b"1.0", b"1.1", b"1.2"], [b"2.0"])
+    assert cut(rest, 1)[1] is None
+
+
+def test_offsets_of_what_is_stored() -> None:
+    def told(first: int, total: int, stored: int, bits: bytes = b"") -> Any:
+        head = first.to_bytes(8, "big", signed=True) + total.to_bytes(4, "big") + stored.to_bytes(4, "big")
+        return _offsets(Reader("reply", memoryview(head + bits)), 10)
+
+    assert told(7, 10, 10) == range(7, 17)
+    assert told(-1, 10, 0) == [-1] * 10
+    assert told(7, 10, 3, b"\x41\x40") == [-1, 7, -1, -1, -1, -1, -1, 8, -1, 9]
+    for wrong in [(7, 9, 9, b""), (-1, 10, 10, b""), (7, 10, 2, b"\x41\x40"), (7, 10, 11, b""), (7, 10, 3, b"\x41")]:
+        with pytest.raises(InvalidMessageError):
+            told(*wrong)
+
+
+# ---- statistics ------------------------------------------------------------------------------------------------
+
+
+def test_statistics_come_as_they_went() -> None:
+    from pyreplog.topic.stats import ConsumerStats
+
+    sub = SubscriptionStats(
+        name="s", at_us=5, mark=Total(1, 2, 3), drain_s=1.5, properties={"a": "b"},
+        consumers=(ConsumerStats(name="c", consumer=1),),
+    )  # fmt: skip
+    stats = TopicStats(name="news", at_us=5, end=Total(4, 5, 6), quota_exceeded=("age",), subscriptions=(sub,))
+    assert decode_stats(TopicStats, encode_stats(stats)) == stats
+    inside = InternalStats(
+        name="news", state="open", epoch=3, last_entry=(4, 5),
+        ledgers=(LedgerStats(ledger=4, start=Total(0, 0, 0), entries=1, messages=2, size=3, created_us=4),),
+        cursors=(CursorStats(name="s", mark=Total(1, 2, 3)),),
+    )  # fmt: skip
+    assert decode_stats(InternalStats, encode_stats(inside)) == inside
+    assert decode_stats(InternalStats, encode_stats(dataclasses.replace(inside, last_entry=None))).last_entry is None
+    for wrong in ("", "[]", '{"name": 1}', '{"what": 1}', '{"name": "a", "at_us": 1, "start": 3}'):
+        with pytest.raises(InvalidMessageError):
+            decode_stats(TopicStats, wrong)
+
+
+def test_addresses() -> None:
+    assert parse_address("[::1]:80") == ("::1", 80)
+    for wrong in ("host", ":80", "host:x", "host:65536", ""):
+        with pytest.raises(InvalidMessageError):
+            parse_address(wrong)
