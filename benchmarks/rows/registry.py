@@ -37,6 +37,7 @@ from benchmarks.rows.recovery import recovery
 from benchmarks.rows.scan import scan
 from benchmarks.rows.synced import callers, one
 from benchmarks.rows.tail import tail
+from benchmarks.rows.topics.peers import peers as topic_peers
 
 Row = Callable[[Plan], Section]
 
@@ -68,6 +69,7 @@ ROWS: dict[str, Row] = {
     "ha-fanout": fanout,
     "ha-redis": redis,
     "ha-memory": ha_memory,
+    "topics-peers": topic_peers,
 }
 
 

@@ -4,8 +4,8 @@ Ingests them with the real `pyreplog ingest`, kills that half way with SIGKILL, 
 the CSV file, and makes a small table from a scan; a second process follows the log all the while. Then the log goes
 into a ledger over four bookie processes, one of which is killed, and then the writer. Then a master appends it to a log
 of its own, with a replica that takes over when the master is killed, and an applier that counts departures in SQLite
-over all of that. In the end a service publishes the flights to a topic with two subscriptions, one of which lags, and is
-killed, too. Exits with 1 when anything is not as it must be.
+over all of that. In the end a service publishes the flights to a topic with two subscriptions, one of which lags, and
+is killed, too. Exits with 1 when anything is not as it must be.
 """
 
 from __future__ import annotations

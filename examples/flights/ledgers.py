@@ -17,7 +17,7 @@ from verification import Mismatch, same
 import pyreplog
 
 HERE = Path(__file__).parent
-WRITING_S = 3.0
+WRITING_S = 2.5
 
 
 class Bookies:

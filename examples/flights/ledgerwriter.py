@@ -2,8 +2,8 @@
 
     ledgerwriter.py URL LOG FROM [SECONDS]
 
-From entry FROM on; evenly over so many seconds, so that others can do something in the middle. Up to AHEAD batches are
-on their way at a time.
+From entry FROM on; evenly over so many seconds, so that others can do something in the middle: then it begins when
+there is one bookie more than the ledger needs. Up to AHEAD batches are on their way at a time.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ def main(url: str, path: str, start: int, seconds: float) -> None:
         pace = seconds / max(log.end - start, 1)
         with cluster.create_ledger(ENSEMBLE, WRITE_QUORUM, ACK_QUORUM) as ledger:
             say(ledger=ledger.id)
+            while seconds and len(cluster.status().bookies) <= ENSEMBLE:
+                time.sleep(0.02)
             waiting: deque[pyreplog.Ack[range]] = deque()
             began = time.monotonic()
             sent = 0

@@ -30,18 +30,20 @@ def work_off(log: Path, directory: Path) -> Iterator[str]:
             if topic.end < confirmed:
                 raise Mismatch(f"{confirmed:,} flights were confirmed, the topic has {topic.end:,}")
             yield (
-                f"Killed it (SIGKILL) with {confirmed:,} flights confirmed; opened again: {topic.end:,} are there, and "
+                f"Killed it (SIGKILL) with {confirmed:,} flights confirmed. Opened again: {topic.end:,} are there, and "
                 f"the board goes on with flight {consumers.next:,}."
             )
             for _ in publish(topic, source, max(confirmed - BEHIND, 0)):
                 continue
             found = same(topic.read(), source.scan())
             yield (
-                f"Published the rest, {topic.stats().duplicates:,} once more than needed, which were dropped: "
-                f"{found:,} flights in the topic, all as in the log."
+                f"Published the rest, and {topic.stats().duplicates:,} that were there, which were dropped: {found:,} "
+                "flights, all as in the log."
             )
             wait_for_the_board(consumers, topic.end)
-            time.sleep(WATCHED_S)
+        with opened(directory / "topic") as topic, Consumers(topic):
+            topic.stats()
+            time.sleep(WATCHED_S)  # they tell how fast it goes from one look to another
             yield table(topic.stats().subscriptions)
 
 

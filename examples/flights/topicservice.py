@@ -22,7 +22,7 @@ TOPIC, PRODUCER = "flights", "importer"
 BOARD, ARCHIVE = "board", "archive"
 SEGMENT_BYTES = 4 << 20
 BATCH_BYTES = 256 << 10
-ARCHIVE_AT_ONCE, ARCHIVE_PAUSE_S = 200, 0.02
+ARCHIVE_AT_ONCE, ARCHIVE_PAUSE_S = 50, 0.02
 
 
 @contextmanager
@@ -50,8 +50,8 @@ class Consumers:
         with self._topic.subscribe(BOARD) as consumer:
             while not self._stop.is_set():
                 for batch in consumer.batches(timeout=0.05):
-                    self.missed += batch.first - self.next
-                    self.next = batch.end
+                    self.missed += int(batch.offset[0]) - self.next
+                    self.next = int(batch.offset[-1]) + 1
                     consumer.acknowledge(batch)
 
     def _archive(self) -> None:

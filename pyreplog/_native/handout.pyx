@@ -8,6 +8,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 from libc.stdint cimport int64_t
+from libc.stdlib cimport free, malloc
 
 from pyreplog._native.message cimport Message
 
@@ -15,7 +16,7 @@ cdef extern from "Python.h":
     PyObject *PyIter_Next(object o) except? NULL
 
 cdef enum:
-    GATHERED_MAX = 4096         # acknowledgements
+    GATHERED_MAX = 16384        # acknowledgements
 
 
 cdef class Handout:
@@ -23,9 +24,9 @@ cdef class Handout:
 
     cdef object messages        # iterator over those of the batch that was begun; None: there is none
     cdef dict redelivered       # how often some of them were; None: none was
-    cdef int64_t[GATHERED_MAX] acked
+    cdef int64_t start, end     # acknowledged last, one behind the other
+    cdef int64_t *acked         # those before; NULL: there never were any
     cdef int acked_count
-    cdef bint ascend            # what is in `acked` does, each once
     cdef readonly bint _gathers
 
     @cython.binding(False)
@@ -53,6 +54,9 @@ cdef class Handout:
         if not (self._gathers and isinstance(what, Message) and self.note((<Message>what).at.first
                                                                           + (<Message>what).number)):
             self._acknowledge(what)
+
+    def __dealloc__(self):
+        free(self.acked)
 
     # ---- handing out ---------------------------------------------------------------------------------------------
 
@@ -93,23 +97,43 @@ cdef class Handout:
         """Whether acknowledgements may wait for others."""
         self._gathers = gathers
 
-    cdef bint note(self, int64_t offset):
+    cdef bint note(self, int64_t offset) except -1:
         """False: there are too many."""
-        cdef int count = self.acked_count
-        if count == GATHERED_MAX:
+        if self.acked_count + self.end - self.start >= GATHERED_MAX:
             return False
-        self.ascend = not count or self.ascend and self.acked[count - 1] < offset
-        self.acked[count] = offset
-        self.acked_count = count + 1
+        if offset != self.end:
+            self.put_by()
+            self.start = offset
+        self.end = offset + 1
         return True
+
+    cdef int put_by(self) except -1:
+        """The run that ends with the last one goes to the others."""
+        cdef int64_t at
+        if self.acked == NULL:
+            self.acked = <int64_t *>malloc(GATHERED_MAX * sizeof(int64_t))
+            if self.acked == NULL:
+                raise MemoryError
+        for at in range(self.start, self.end):
+            self.acked[self.acked_count] = at
+            self.acked_count += 1
+        self.start = self.end = 0
+        return 0
+
+    def _take_run(self):
+        """(start, end) of the offsets that were noted since, if they are just those; else None."""
+        if self.acked_count or self.start == self.end:
+            return None
+        taken = self.start, self.end
+        self.start = self.end = 0
+        return taken
 
     def _take_acked(self):
         """int64[]: the offsets that were noted since, ascending, each once; None: none was."""
-        if not self.acked_count:
+        if not self.acked_count and self.start == self.end:
             return None
         import numpy
-        cdef bint ascend = self.ascend
+        self.put_by()
         taken = PyBytes_FromStringAndSize(<const char *>self.acked, self.acked_count * sizeof(int64_t))
         self.acked_count = 0
-        offsets = numpy.frombuffer(taken, numpy.int64)
-        return offsets if ascend else numpy.unique(offsets)
+        return numpy.unique(numpy.frombuffer(taken, numpy.int64))

@@ -1,4 +1,6 @@
 # Batches of messages as columns.
+from libc.stdint cimport int64_t
+
 from pyreplog._native.blocks cimport Block
 from pyreplog._native.messagecolumns cimport Place
 from pyreplog._native.messageentry cimport MessageTable
@@ -10,6 +12,7 @@ cdef class MessageBatch:
     cdef const Place *places
     cdef Py_ssize_t count
     cdef dict columns
+    cdef int64_t value_total     # -1: not known yet
     cdef object column(self, int which)
     cdef object entry_column(self, int which)
     cdef Py_ssize_t checked(self, index) except -1

@@ -95,6 +95,7 @@ cdef class MessageBatch:
 
     def __cinit__(self):
         self.columns = {}
+        self.value_total = -1
 
     def __init__(self):
         raise TypeError("batches of messages are made by decode_messages")
@@ -177,11 +178,12 @@ cdef class MessageBatch:
     @property
     def value_bytes(self):
         """Bytes of all values."""
-        cdef int64_t total = 0
         cdef Py_ssize_t i
-        for i in range(self.count):
-            total += value_size(&self.table.entries[self.places[i].entry], self.places[i].number)
-        return total
+        if self.value_total < 0:
+            self.value_total = 0
+            for i in range(self.count):
+                self.value_total += value_size(&self.table.entries[self.places[i].entry], self.places[i].number)
+        return self.value_total
 
     @property
     def key_size(self):

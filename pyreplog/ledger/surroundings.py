@@ -31,6 +31,16 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+class _GoneOff:
+    """A timer that was due when it was set."""
+
+    def cancel(self) -> bool:
+        return False
+
+
+_GONE_OFF = _GoneOff()
+
+
 class Shared:
     """A metadata store, a reactor and a few threads. Any thread may call anything; see `driver.Surroundings`."""
 
@@ -52,6 +62,9 @@ class Shared:
 
     def wake_after(self, seconds: float, call: Callable[[], None]) -> Timer | None:
         try:
+            if seconds <= 0:
+                self.reactor.call_soon(call)
+                return _GONE_OFF
             return self.reactor.call_later(seconds, call)
         except ReplogError as error:
             logger.debug("a timer was set after its cluster was closed: %s", error)

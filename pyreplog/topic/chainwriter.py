@@ -8,6 +8,7 @@ writer closed it, or it is recovered), then one compare-and-set of the chain tel
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -63,7 +64,7 @@ class ChainWriter:
         self._name, self._store, self._maker, self._around, self._clock = name, store, maker, around, clock
         self._on_end, self._on_change, self._on_fenced = on_end, on_change, on_fenced
         self._events = Events()
-        self._pipeline = Pipeline(store.chain.end)
+        self._pipeline, self._incoming = Pipeline(store.chain.end), deque[Submission]()
         self._ledger: Ledger | None = None  # that takes entries, or is being ended
         self._is_ending = False
         self._counts: Counts | None = None  # of the ledger before, not in the chain yet
@@ -112,7 +113,8 @@ class ChainWriter:
 
     def submit(self, submission: Submission) -> None:
         self.window.enter(*submission.held)
-        self._events.post(lambda: self._take(submission))
+        self._incoming.append(submission)
+        self._events.post(self._take)
 
     def roll(self) -> Ack[None]:
         """End the open ledger, once the metadata store answers; the next publish makes another one."""
@@ -145,12 +147,14 @@ class ChainWriter:
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
-    def _take(self, submission: Submission) -> None:
-        if self.error is not None:
-            self._settle([submission], self.error)
-            return
-        self._pipeline.add(submission)
-        if self._pipeline.is_due:  # else it is seen to when something lands
+    def _take(self) -> None:
+        """All that have come: they go together."""
+        while self._incoming:
+            if self.error is not None:
+                self._settle([self._incoming.popleft()], self.error)
+            else:
+                self._pipeline.add(self._incoming.popleft())
+        if self._pipeline.is_due and self.error is None:  # else it is seen to when something lands
             self._flow()
 
     def _flow(self) -> None:

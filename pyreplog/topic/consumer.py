@@ -302,9 +302,14 @@ class Consumer(Handle, Handout):
         self._send_acks()
 
     def _send_acks(self) -> None:
-        acked = self._take_acked()
-        if acked is not None and self._failed is None:
-            self._send_offsets(acked)
+        run = self._take_run()
+        acked = self._take_acked() if run is None else None
+        if self._failed is not None:
+            return
+        if run is not None:
+            self._source.acknowledge_range(self._id, *run)
+        elif acked is not None:
+            self._source.acknowledge(self._id, acked)
 
     def _send_offsets(self, offsets: NDArray[np.int64]) -> None:
         """Ascending, each once."""

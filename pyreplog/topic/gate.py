@@ -9,6 +9,7 @@ from pyreplog.ack import Ack, settle_all
 from pyreplog.errors import BacklogFullError
 from pyreplog.topic.backlog import Publishing
 from pyreplog.topic.outbox import Sink
+from pyreplog.topic.positions import done_ack
 
 
 class Gate:
@@ -21,6 +22,7 @@ class Gate:
         self._topic, self._sink = topic, sink
         self._lock = threading.Lock()
         self._waiting: list[Ack[None]] = []
+        self._is_over = False
 
     def set(self, state: Publishing, reason: str) -> None:
         with self._lock:
@@ -46,8 +48,9 @@ class Gate:
                     ack: Ack[None] = Ack()
                     self._waiting.append(ack)
                     return ack
-        return self._sink.room()
+        return done_ack() if self._is_over else self._sink.room()
 
     def end(self) -> None:
-        """Nothing is taken any more: nobody has to wait."""
+        """Nothing is taken any more, as the publisher says to who tries: nobody has to wait."""
+        self._is_over = True
         self.set("open", "")

@@ -80,7 +80,7 @@ class Intake:
         self.window = window
         self._around, self._clock, self._encoder, self._producers = around, clock, encoder, producers
         self._batcher = Batcher(linger_us=linger_us, messages_max=encoder.messages_max, bytes_max=encoder.bytes_max)
-        self._outbox = Outbox(sink, self._landed)
+        self._outbox = Outbox(sink, self._landed, self._soon)
         self._lock = threading.Lock()  # of the batcher, the producers and what follows
         self._end = end  # what is stored before is known to the producers
         self._error: BaseException | None = None
@@ -114,8 +114,8 @@ class Intake:
 
     # ---- order ----------------------------------------------------------------------------------------------
 
-    def enter(self, entrant: Entrant) -> None:
-        """Its Ack says what becomes of it. Errors: that of `stop`."""
+    def enter(self, entrant: Entrant, *, is_awaited: bool = False) -> None:
+        """Its Ack says what becomes of it; is_awaited: it is waited for now. Errors: that of `stop`."""
         with uninterrupted:
             work = _Work()
             with self._lock:
@@ -124,7 +124,7 @@ class Intake:
                 self._admit(entrant, work)
                 self.window.enter(entrant.what.size, entrant.what.messages_given)
             if work.flights or work.outcomes:
-                self._carry_out(work)
+                self._carry_out(work, is_awaited=is_awaited)
 
     def _admit(self, entrant: Entrant, work: _Work) -> None:
         """Give it its place among all others, unless it is a duplicate or in doubt."""
@@ -220,14 +220,17 @@ class Intake:
             self._outbox.enter(flight)
             work.flights.append(flight)
 
-    def _carry_out(self, work: _Work) -> None:
+    def _soon(self, call: Callable[[], None]) -> bool:
+        return self._around.wake_after(0.0, call) is not None
+
+    def _carry_out(self, work: _Work, *, is_awaited: bool = True) -> None:
         """Without the lock: encode what has its place now, send it, tell those who wait."""
         for flight in work.flights:
             try:
                 flight.encode(self._encoder)
             except Exception as error:
                 flight.failure = error
-            self._outbox.ready(flight)
+            self._outbox.ready(flight, is_awaited=is_awaited)
         if work.outcomes:
             settle_all(work.outcomes)
         self.window.give_room()
@@ -304,6 +307,7 @@ class Intake:
                 self._take(work)
                 self._flushing.append(ack)
             self._carry_out(work)
+            self._outbox.push()
         return ack
 
     def _tell_flushed(self) -> None:
@@ -327,3 +331,4 @@ class Intake:
                     self.window.leave(one.what.size, one.what.messages_given)
             self.window.end()
             self._carry_out(work)
+            self._outbox.push()

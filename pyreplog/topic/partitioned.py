@@ -17,6 +17,7 @@ from pyreplog.ack import Ack
 from pyreplog.errors import (
     InvalidArgumentError,
     NoSuchSubscriptionError,
+    ReplogError,
     SubscriptionBusyError,
     TopicOwnedError,
     WrongTypeError,
@@ -35,6 +36,7 @@ from pyreplog.topic.positions import Start, check_start
 from pyreplog.topic.routing import Router, partition_name
 
 if TYPE_CHECKING:
+    from pyreplog.topic.subscription import Subscription
     from pyreplog.topic.topic import Topic
     from pyreplog.topic.topics import Topics
 
@@ -206,16 +208,27 @@ class PartitionedTopic(Handle):
             queue=max(wish.queue // self.partitions, 1) if type(wish.queue) is int else wish.queue,
         )  # fmt: skip
         try:
-            there = topic.make_subscription(consumer.subscription, start, wish.durable, wish.settings, {})
-            type_ = (wish.settings or there.settings).type
-            spread = partition_priority(partition, self.partitions, consumer.seat, wish.priority)
-            number = there.attach(part, wish.settings, priority=spread if type_ == "failover" else wish.priority)
+            there, number = self._joined(topic, consumer, part, start, wish)
         except BaseException:
             part.close()
             raise
         topic.used = True
         consumer.add(part)
         part.attached(there, number)
+
+    def _joined(
+        self, topic: Topic, consumer: PartitionedConsumer, part: PartitionConsumer, start: Any, wish: _Wish
+    ) -> tuple[Subscription, int]:
+        settings, priority = wish.settings, wish.priority
+        while True:
+            there = topic.make_subscription(consumer.subscription, start, wish.durable, settings, {})
+            if (settings or there.settings).type == "failover":
+                priority = partition_priority(part.partition, self.partitions, consumer.seat, wish.priority)
+            try:
+                return there, there.attach(part, settings, priority=priority)
+            except ReplogError:
+                if not there.is_over:
+                    raise  # else its last consumer left in this moment
 
     def create_subscription(
         self,

@@ -98,17 +98,8 @@ class Publisher:
         outcome is unknown: a topic that deduplicates takes nothing then until it is opened again. ClosedError.
         """
         check_may_wait()
-        return self._around.wait(
-            self.submit(
-                value,
-                key,
-                properties=properties,
-                event_time=event_time,
-                deliver_at=deliver_at,
-                sequence=sequence,
-                producer=producer,
-            )
-        )
+        single = Single.of(value, key, properties, event_time, deliver_at, check_sequence(sequence))
+        return self._around.wait(self._enter(_name(producer), single, is_awaited=True))
 
     def submit(
         self,
@@ -123,11 +114,13 @@ class Publisher:
     ) -> Ack[int]:
         """As publish, without waiting: the Ack gives the offset. Errors of the arguments, and WindowFullError, are
         raised here; the others are the Ack's."""
-        name = _name(producer)
         single = Single.of(value, key, properties, event_time, deliver_at, check_sequence(sequence))
+        return self._enter(_name(producer), single)
+
+    def _enter(self, producer: bytes, single: Single, *, is_awaited: bool = False) -> Ack[int]:
         self._encoder.check_size(single.size)
         self._make_room()
-        self._intake.enter(Entrant(name, single))
+        self._intake.enter(Entrant(producer, single), is_awaited=is_awaited)
         return single.ack
 
     def publish_batch(
@@ -149,17 +142,11 @@ class Publisher:
         SequenceError, `sequences` do not ascend.
         """
         check_may_wait()
-        return self._around.wait(
-            self.submit_batch(
-                values,
-                keys,
-                properties=properties,
-                event_times=event_times,
-                deliver_at=deliver_at,
-                sequences=sequences,
-                producer=producer,
-            )
+        name = _name(producer)
+        batch = Messages(
+            values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, producer=name
         )
+        return self._around.wait(self._enter_batch(name, batch, sequences, is_awaited=True))
 
     def submit_batch(
         self,
@@ -178,14 +165,19 @@ class Publisher:
         batch = Messages(
             values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, producer=name
         )
+        return self._enter_batch(name, batch, sequences)
+
+    def _enter_batch(
+        self, producer: bytes, batch: Messages, sequences: ArrayLike | None, *, is_awaited: bool = False
+    ) -> Ack[range]:
         numbers = None if sequences is None else check_sequences(self.topic, sequences, batch.count)
         ack: Ack[range] = Ack()
         if not batch.count:
             ack.complete(range(0))
             return ack
         self._make_room()
-        whole = Whole(name, batch, numbers, ack)
-        self._intake.enter(Entrant(name, whole))
+        whole = Whole(producer, batch, numbers, ack)
+        self._intake.enter(Entrant(producer, whole), is_awaited=is_awaited)
         if whole.failure is not None:
             raise whole.failure
         return ack

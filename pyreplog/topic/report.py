@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -113,21 +114,27 @@ def topic_internals(topic: Topic) -> InternalStats:
     managed, now_us = topic.managed, topic.clock.now_us()
     chain, stats = managed.chain, managed.stats()
     cursors = tuple(_cursor(there, now_us) for there in topic.all_subscriptions())
+    ledgers = tuple(_ledger(item, stats.end) for item in chain.ledgers)
     return InternalStats(
         name=topic.name, state=stats.state, epoch=stats.epoch, start=stats.start, end=stats.end,
         entries_added=topic.publisher.counts.entries, pending_entries=stats.pending_entries,
         pending_bytes=stats.pending_bytes, waiting_cursors=sum(one.waiting for one in cursors),
-        ledgers=tuple(_ledger(item, stats.end) for item in chain.ledgers), cursors=cursors,
+        ledgers=ledgers, cursors=cursors, last_entry=_last_entry(ledgers),
     )  # fmt: skip
 
 
-def _ledger(item: ChainLedger, end: Total) -> LedgerStats:
-    end = item.end if item.is_closed else end
+def _ledger(item: ChainLedger, topic_end: Total) -> LedgerStats:
+    """The open one reaches as far as the topic."""
+    end = item.end if item.is_closed else topic_end
     return LedgerStats(
         ledger=item.ledger, start=item.start, entries=end.entries - item.start.entries,
-        messages=end.offset - item.start.offset, size=end.size - item.start.size,
-        created_us=item.created_us, closed_us=item.closed_us if item.is_closed else None,
+        messages=end.offset - item.start.offset, size=end.size - item.start.size, created_us=item.created_us,
+        closed_us=item.closed_us if item.is_closed else None,
     )  # fmt: skip
+
+
+def _last_entry(ledgers: Sequence[LedgerStats]) -> tuple[int, int] | None:
+    return next(((item.ledger, item.entries - 1) for item in reversed(ledgers) if item.entries), None)
 
 
 def _cursor(there: Subscription, now_us: int) -> CursorStats:

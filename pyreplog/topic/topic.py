@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 30.0
+RELEASE_S = 1.0
+"""Between tries."""
 
 
 class Topic(Handle):
@@ -60,6 +62,8 @@ class Topic(Handle):
         self.rates = RateMeter()
         self._around = topics.surroundings
         self._subscriptions = Subscriptions(self)
+        self._cause: ReplogError | None = None
+        """Why it is over, if it is not that somebody closed it."""
         self.gone: Ack[None] = Ack()
         """Done when it is closed, and may be opened again."""
         super().__init__(f"topic {self.name}")
@@ -276,7 +280,7 @@ class Topic(Handle):
             self.managed.delete()
         finally:
             if self._is_over:  # whoever opens it next does the rest, if it failed
-                error = NoSuchTopicError(self.name, "it was deleted")
+                self._cause = error = NoSuchTopicError(self.name, "it was deleted")
                 self._publisher.stop(error)
                 self._subscriptions.end(error, deleted=True)
                 self.close()
@@ -297,6 +301,7 @@ class Topic(Handle):
     def _fenced(self, error: TopicFencedError) -> None:
         """Somebody else owns it: nothing is done for it here any more."""
         logger.warning("%s", error)
+        self._cause = error
         self._publisher.stop(error)
         self.gate.end()
         self._subscriptions.end(error)
@@ -319,11 +324,11 @@ class Topic(Handle):
         return self.managed.stats().state in ("fenced", "closed")
 
     def _let_go(self) -> None:
-        error = ClosedError(f"the {self._what} was closed")
+        self._error = error = self._cause or ClosedError(f"the {self._what} was closed")
         with ExitStack() as rest:
             rest.callback(self.gone.complete, None)
             rest.callback(self.topics.forget, self)
-            rest.callback(self.claim.release)
+            rest.callback(self._release)
             rest.callback(self.managed.close)
             rest.callback(self._subscriptions.end, error)
             if self.dedup is not None:
@@ -331,13 +336,21 @@ class Topic(Handle):
             if not hasattr(self, "_publisher"):
                 return
             self.gate.end()
-            stored = [there.store() for there in self.all_subscriptions()]
             rest.callback(self._publisher.stop, error)
             if not self._is_over:
+                stored = [there.store() for there in self.all_subscriptions()]
                 rest.callback(self._wait_stored, stored)
                 self._around.wait(self._publisher.flush(), CLOSE_S)
                 if self.dedup is not None:
                     stored.append(self.dedup.store(self))
+
+    def _release(self) -> None:
+        """Others may own it from now on; while the metadata store is away, later."""
+        try:
+            self.claim.release()
+        except ReplogError as error:
+            logger.warning("topic %s: nobody else can own it yet: %s", self.name, error)
+            self._around.wake_after(RELEASE_S, lambda: self._around.work(self._release))
 
     def _wait_stored(self, stored: list[Ack[None]]) -> None:
         deadline = time.monotonic() + CLOSE_S

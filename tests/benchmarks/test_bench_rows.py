@@ -11,6 +11,7 @@ import pytest
 from benchmarks import report
 from benchmarks.peers import PEERS, Pyreplog, Work
 from benchmarks.peers.contest import read_rates
+from benchmarks.peers.queues import QUEUES, QueueTopic
 from benchmarks.peers.replicated import REPLICATED, OurLedger
 from benchmarks.plan import Plan
 from benchmarks.result import Section
@@ -24,9 +25,12 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our side of the peers' tables makes its files with the default size, which takes longer than all else here."""
     monkeypatch.setattr(Pyreplog, "segment_bytes", 1 << 20)
     monkeypatch.setattr(OurLedger, "settings", OurLedger.settings | {"segment_bytes": 1 << 20})
+    monkeypatch.setattr(QueueTopic, "settings", QueueTopic.settings | {"segment_bytes": 1 << 20})
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS | BOUNDS if name not in ("peers", "ledgers-peers")])
+@pytest.mark.parametrize(
+    "name", [name for name in ROWS | BOUNDS if name not in ("peers", "ledgers-peers", "topics-peers")]
+)
 def test_row(name: str, tmp_path: Path) -> None:
     section = measure(name, Plan.tiny(tmp_path))
     check(section)
@@ -57,6 +61,17 @@ def test_replicated_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for table, durability in zip(section.tables, ("appended", "synced"), strict=True):
         kinds = [kind for kind in REPLICATED.values() if durability in kind.durabilities]
         assert [row[0] for row in table.rows] == [kind.title for kind in kinds]
+    assert not list(tmp_path.iterdir())
+
+
+def test_queues(tmp_path: Path) -> None:
+    section = measure("topics-peers", Plan.tiny(tmp_path))
+    check(section)
+    assert len(section.comparisons) == 2 * 2 * 3, "durabilities, in this process and served, kinds of work"
+    for table, durability in zip(section.tables, ("appended", "synced"), strict=True):
+        kinds = [kind for kind in QUEUES.values() if durability in kind.durabilities]
+        assert [row[0] for row in table.rows] == [kind.title for kind in kinds]
+        assert [bool(row[3]) for row in table.rows] == [kind.waits for kind in kinds]
     assert not list(tmp_path.iterdir())
 
 

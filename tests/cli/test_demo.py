@@ -46,7 +46,8 @@ def test_demo(table: Path, tmp_path: Path) -> None:
     assert re.search(r"Killed bookie-\d \(SIGKILL\) after [\d,]+ acknowledged flights", done.stdout)
     assert "opening the ledger recovered it: fenced, closed" in done.stdout
     assert f"{ROWS:,} flights read back from both ledgers, all as in the log" in done.stdout
-    away, back = done.stdout.split("while the killed bookie is away")[1].split("when it is back")
+    tables = done.stdout.split("while the killed bookie is away")[1].split("A master process")[0]
+    away, back = tables.split("when it is back")
     copies = [
         [cells[3].strip() for line in part.splitlines() if len(cells := line.split("│")) > 3] for part in (away, back)
     ]
@@ -54,6 +55,19 @@ def test_demo(table: Path, tmp_path: Path) -> None:
     assert re.search(r"killed the master \(SIGKILL\) with [\d,]+ flights acknowledged, [1-9][\d,]* not", done.stdout)
     assert re.search(rf"It cut [1-9][\d,]* bytes .* both hold {ROWS:,} flights", done.stdout)
     assert f"table has 2 carriers, {ROWS:,} flights, each once, as in the file" in done.stdout
+    confirmed = re.search(
+        r"Killed it \(SIGKILL\) with ([\d,]+) flights confirmed. Opened again: ([\d,]+) are", done.stdout
+    )
+    assert confirmed is not None
+    least, there = (int(count.replace(",", "")) for count in confirmed.groups())
+    assert ROWS // 2 <= least <= there < ROWS
+    duplicates = re.search(
+        rf"and ([\d,]+) that were there, which were dropped: {ROWS:,} flights, all as in", done.stdout
+    )
+    assert duplicates is not None
+    assert int(duplicates[1].replace(",", "")) == there - least + 100, "what is sent again is dropped, and nothing else"
+    assert re.search(r"│ +board │ +0 │ +- │ +- │", done.stdout)
+    assert re.search(r"│ +archive │ +[1-9][\d,]* │ +[1-9][\d.]* s │", done.stdout)
 
 
 def test_verification_notices_what_differs(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

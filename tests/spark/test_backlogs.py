@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import pyreplog
 from pyreplog.errors import InvalidMetadataError
 from pyreplog.spark.planning import plan
+from pyreplog.topic.cursor import Cursor
+from pyreplog.topic.place import Total
+from pyreplog.topic.subscription import NOBODY
 from pyreplog.topic.subscriptionmetadata import SubscriptionMetadata, create_subscription, load_subscription
 from tests.spark.clusters import embedded
 from tests.spark.reading import column, options_of
+from tests.topic.owners import until
 
 MESSAGES = 400
 
 
 def acknowledge(topic: pyreplog.Topic, name: str, rng: random.Random) -> set[int]:
-    """A part of the messages, from here and there; what is left."""
-    left = set(range(MESSAGES))
-    with topic.subscribe(name, start="earliest") as consumer:
-        messages = consumer.receive(MESSAGES, timeout=30)
-        while len(messages) < MESSAGES:
-            messages += consumer.receive(MESSAGES - len(messages), timeout=30)
-        upto = rng.randrange(MESSAGES // 2)
-        consumer.acknowledge_cumulative(upto)
-        left -= set(range(upto))
-        some = rng.sample(range(upto, MESSAGES), rng.randrange(MESSAGES // 3))
-        consumer.acknowledge(sorted(some))
-        left -= set(some)
-        consumer.flush()
-    return left
+    """A part of the messages, from here and there, so that it is stored; what is left."""
+    topic.create_subscription(name, start="earliest")
+    there = topic.subscription(name)
+    upto = rng.randrange(MESSAGES // 2)
+    some = rng.sample(range(upto, MESSAGES), rng.randrange(1, MESSAGES // 3))
+    there.acknowledge_cumulative(NOBODY, upto).result(30)
+    there.acknowledge(NOBODY, np.array(sorted(some)))
+    until(lambda: there.look(lambda cursor, _: cursor.mask(np.array(some)).all()))
+    there.flush().result(30)
+    return set(range(upto, MESSAGES)) - set(some)
 
 
 def publish(cluster: pyreplog.Cluster, name: str) -> pyreplog.Topic:
@@ -68,10 +70,13 @@ def test_beside_its_owner(tmp_path: Path) -> None:
         topic = publish(cluster, "a")
         topic.managed.roll().result(30)
         left = acknowledge(topic, "s", rng)
+        assert load_subscription(cluster.metadata, "a", "s").cursor_ledger >= 0
         assert column(path, "offset", topics="a", subscription="s") == sorted(left)
+        for _ in range(3):
+            topic.skip("s", 7)
+            left -= set(sorted(left)[:7])
+            assert column(path, "offset", topics="a", subscription="s") == sorted(left)
         topic.clear("s")
-        with topic.subscribe("s") as consumer:
-            consumer.flush()
         assert column(path, "offset", topics="a", subscription="s") == []
         topic.publish(b"more")
 
@@ -90,20 +95,19 @@ def test_nothing_was_acknowledged_yet(tmp_path: Path) -> None:
 
 
 def test_a_cursor_ledger_that_is_gone(tmp_path: Path) -> None:
-    """The snapshot in the metadata has to do; and where there is none, nobody knows."""
+    """The snapshot in the metadata has to do, here that of a new subscription; where there is none, nobody knows."""
     path = tmp_path / "data"
     with embedded(path) as cluster:
         topic = publish(cluster, "a")
-        topic.create_subscription("s", start=100)
         acknowledge(topic, "s", random.Random(1))
-        topic.close()
         metadata = load_subscription(cluster.metadata, "a", "s")
+        topic.close()
         assert metadata.cursor_ledger >= 0
-        create_subscription(
-            cluster.metadata, "a", "bad", SubscriptionMetadata(token="t", created_us=1, cursor_ledger=12345)
-        )
         cluster.delete_ledger(metadata.cursor_ledger)
-        if metadata.snapshot:
-            assert column(path, "offset", topics="a", subscription="s")[0] >= 100
+        lost = SubscriptionMetadata(token="t", created_us=1, cursor_ledger=metadata.cursor_ledger)
+        create_subscription(cluster.metadata, "a", "bad", lost)
+        _, snapshot = Cursor("old", Total(7, 1, 1)).snapshot_record()
+        create_subscription(cluster.metadata, "a", "old", dataclasses.replace(lost, snapshot=snapshot))
+        assert column(path, "offset", topics="a", subscription="old") == list(range(7, MESSAGES))
         with pytest.raises(InvalidMetadataError, match="where subscription bad of topic a stands cannot be told"):
             plan(options_of(path, topics="a", subscription="bad"))

@@ -39,6 +39,7 @@ def publish(cluster: pyreplog.Cluster, name: str, rng: random.Random, **settings
     topic = cluster.topic(name, durability="appended", roll_entries=4, **settings)
     producer = topic.producer("made")
     rows: list[Row] = []
+    next_sequence = 0
     for _ in range(14):
         count = rng.randrange(1, 30)
         values = [rng.randbytes(rng.choice((0, 1, 50))) + b"." * rng.choice((0, 400)) for _ in range(count)]
@@ -46,15 +47,20 @@ def publish(cluster: pyreplog.Cluster, name: str, rng: random.Random, **settings
         properties = [rng.choice(({}, {"a": b"1"}, {"ü": b"", "b": rng.randbytes(4)})) for _ in range(count)]
         times = [rng.choice((None, BEGIN_US + rng.randrange(10**9))) for _ in range(count)]
         named = rng.random() < 0.5
-        publisher = producer if named else topic
-        offsets = publisher.publish_batch(values, keys=keys, properties=properties, event_times=times)
-        sequences = range(producer.last_sequence - count + 1, producer.last_sequence + 1) if named else [None] * count
+        sequences = sorted(rng.sample(range(next_sequence, next_sequence + 2 * count), count))
+        next_sequence += 2 * count
+        if named:
+            offsets = producer.publish_batch(
+                values, keys, properties=properties, event_times=times, sequences=sequences
+            )
+        else:
+            offsets = topic.publish_batch(values, keys, properties=properties, event_times=times)
         for n, offset in enumerate(offsets):
             rows.append({
                 "offset": offset, "key": keys[n], "value": values[n], "size": len(values[n]),
                 "headers": [{"key": name, "value": value} for name, value in properties[n].items()],
                 "eventTime": None if times[n] is None else moment(times[n]),
-                "producerName": "made" if named else None, "sequenceId": sequences[n],
+                "producerName": "made" if named else None, "sequenceId": sequences[n] if named else None,
             })  # fmt: skip
     topic.close()
     return rows
@@ -210,7 +216,7 @@ def test_what_is_not_there(named: Path, options: dict[str, object], error: type[
 def test_many_small_topics_share_a_task(named: Path) -> None:
     options = options_of(named, topicsPattern=".*", columns="topic")
     assert len(plan(options)) == 1
-    assert len(plan(options_of(named, topicsPattern=".*", maxPartitionBytes=500))) > 2
+    assert len(plan(options_of(named, topicsPattern=".*", maxPartitionBytes=300))) > 2
 
 
 # ---- what is lost ----------------------------------------------------------------------------------------------

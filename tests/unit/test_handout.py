@@ -16,7 +16,7 @@ from pyreplog._native.messageencoder import encode_messages
 from pyreplog._native.messages import Message, MessageBatch
 from tests.topic.entries import decoded
 
-GATHERED_MAX = 4096
+GATHERED_MAX = 16384
 
 
 class Consumer(Handout):
@@ -124,7 +124,28 @@ def test_so_many_are_gathered() -> None:
     for message in batch:
         consumer.acknowledge(message)
     assert [what.offset for what in consumer.acknowledged] == [GATHERED_MAX]
+    assert consumer._take_run() == (0, GATHERED_MAX)
+    for at in (*range(0, GATHERED_MAX, 2), *range(1, GATHERED_MAX, 2), GATHERED_MAX):
+        consumer.acknowledge(batch[at])
+    assert len(consumer.acknowledged) == 2
     assert taken(consumer) == list(range(GATHERED_MAX))
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 40)), max_size=12))
+def test_one_run_is_known_as_such(runs: list[tuple[int, int]]) -> None:
+    consumer, batch = Consumer(), batch_of(340)
+    consumer._gather(True)
+    offsets = [at for start, count in runs for at in range(start, start + count)]
+    for at in offsets:
+        consumer.acknowledge(batch[at])
+    run = consumer._take_run()
+    if run is not None:
+        assert list(range(*run)) == offsets
+        assert taken(consumer) is None
+    else:
+        assert len(runs) != 1
+        assert taken(consumer) == (sorted(set(offsets)) or None)
+    assert consumer._take_run() is None
 
 
 def test_threads_share_what_was_begun() -> None:

@@ -197,6 +197,8 @@ class Delivery:
     def _sift(self, batch: MessageBatch, effects: list[Effect], now_us: int) -> MessageBatch:
         """What can be delivered of an answer: not acknowledged, with nobody, due, and not too often delivered yet."""
         self.cursor.deliver(batch)
+        if self._is_new(batch):
+            return batch
         offsets = batch.offset
         wanted = self._wanted(offsets) & ~self.pending.holds(offsets)
         if self.selector.delays:
@@ -210,6 +212,18 @@ class Delivery:
                 self._bury(batch, dead, effects, now_us)
                 wanted &= ~np.isin(offsets, dead)
         return batch if wanted.all() else batch.select(np.flatnonzero(wanted))
+
+    def _is_new(self, batch: MessageBatch) -> bool:
+        """Whether that is certain of all of it: mostly it is, and then the messages need not be looked at."""
+        start, end = batch.first, batch.end
+        return (
+            len(batch) == end - start
+            and start >= self.start
+            and self.cursor.acks.missing(start, end) == end - start
+            and self.pending.is_free(start, end)
+            and not self.selector.delays
+            and (self.settings.max_redeliveries is None or not self.redeliveries.awaited)
+        )
 
     def _bury(self, batch: MessageBatch, dead: Offsets, effects: list[Effect], now_us: int) -> None:
         """As many as may be without an acknowledgement become dead letters, the others when they are read again."""

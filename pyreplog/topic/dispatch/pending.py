@@ -69,6 +69,10 @@ class Pending:
                 found[low:high] = page["holder"][offsets[low:high] & (PAGE - 1)] != NOBODY
         return found
 
+    def is_free(self, start: int, end: int) -> bool:
+        """Whether nobody has any from start up to end; False: perhaps not."""
+        return not self._pages or not self._numbers(start >> PAGE_BITS, (end - 1) >> PAGE_BITS)
+
     # ---- releasing ------------------------------------------------------------------------------------------
 
     def release(self, offsets: Offsets, holder: int | None = None) -> Released:

@@ -37,6 +37,9 @@ class PendingRanges:
                 found |= held.mask(offsets)
         return found
 
+    def is_free(self, start: int, end: int) -> bool:
+        return all(held.missing(start, end) == end - start for held in self._held.values())
+
     def release(self, offsets: Offsets, holder: int | None = None) -> Released:
         released = []
         for number, held in list(self._held.items()):

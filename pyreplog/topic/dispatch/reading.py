@@ -72,7 +72,7 @@ class Reading:
             return None
         size = self.size.bytes_for(wanted)
         if (count := self.size.messages_in(size)) is not None:
-            end = min(end, offset + count)
+            end = min(end, offset + min(count, wanted))
         self._last_id += 1
         self.ahead.begin(self._last_id, offset, end)
         return Read(self._last_id, offset, end, size)

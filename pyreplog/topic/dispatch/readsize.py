@@ -6,6 +6,10 @@ from pyreplog._native.messages import MessageBatch
 
 BYTES_FIRST = 1 << 20
 BYTES_MAX = 8 << 20
+RECORD_BYTES = 72
+"""What the record of an entry takes beside its value."""
+
+_SLACK = 1.1
 _WEIGHT = 8  # of what is known of sizes, against one answer
 
 
@@ -20,7 +24,7 @@ class ReadSize:
         """An answer came."""
         messages = int(batch.entry_count.sum())
         if messages:
-            found = max(int(batch.entry_size.sum()) / messages, 1.0)
+            found = int(batch.entry_size.sum() + RECORD_BYTES * len(batch.entry_size)) / messages
             self._average += (found - self._average) / _WEIGHT if self._average else found
 
     def kept_up(self) -> None:
@@ -31,8 +35,8 @@ class ReadSize:
         self._limit = max(self._limit // 2, BYTES_FIRST)
 
     def bytes_for(self, messages: int) -> int:
-        """What to read for so many messages at most."""
-        return min(self._limit, int(messages * self._average) + 1) if self._average else self._limit
+        """What to read for so many messages at most: a little more, rather than once more for the last few."""
+        return min(self._limit, int(messages * self._average * _SLACK) + 1) if self._average else self._limit
 
     def messages_in(self, size: int) -> int | None:
         """About how many messages so many bytes hold; None: unknown."""

@@ -19,6 +19,11 @@ class Redeliveries:
     def __len__(self) -> int:
         return len(self._counts)
 
+    @property
+    def awaited(self) -> bool:
+        """Whether there is anything that came back, and was not delivered again."""
+        return bool(self._returned)
+
     def returned(self, offsets: Offsets) -> None:
         """Ascending offsets that somebody had."""
         self._returned.add_offsets(offsets)

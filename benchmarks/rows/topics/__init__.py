@@ -1,0 +1,1 @@
+"""Topics and their subscriptions, beside what the same work takes at least and beside peers."""

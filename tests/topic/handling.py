@@ -1,0 +1,133 @@
+"""Topics in a test's hand: clusters with little of everything, receiving exactly, backlogs counted in three ways."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyreplog._native.messages import Message
+from pyreplog.clock import Clock
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.consumer import Consumer
+from pyreplog.topic.cursor import Backlog
+from pyreplog.topic.cursorlog import CursorLog
+from pyreplog.topic.cursorlogconfig import CursorLogConfig
+from pyreplog.topic.topic import Topic
+
+PATIENCE_S = 30.0
+US = 1_700_000_000_000_000
+PLAIN: dict[str, Any] = {"ensemble": 1, "durability": "appended"}
+SMALL: dict[str, Any] = {**PLAIN, "roll_entries": 3, "batch_messages": 4}
+"""Ledgers of three entries, entries of up to four messages."""
+KEPT: dict[str, Any] = {"retention_bytes": None}
+
+
+@contextmanager
+def open_cluster(folder: Path, *, clock: Clock | None = None, bookies: int = 1) -> Iterator[Cluster]:
+    with Cluster.embedded(
+        folder, bookies=bookies, segment_bytes=1 << 20, collect_interval_ms=3_600_000, clock=clock
+    ) as cluster:
+        hasten(cluster)
+        yield cluster
+
+
+def hasten(cluster: Cluster) -> None:
+    """Acknowledgements are stored soon, and not synced."""
+    topics = cluster.topics
+    topics.cursors.close()
+    settings = CursorLogConfig(ensemble=1, durability="appended", flush_ms=2, retry_ms=1, retry_max_ms=10)
+    topics.cursors = CursorLog(cluster, config=settings)
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Of what other threads do, and nobody says when."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.001)
+
+
+def values(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % at for at in range(start, start + count)]
+
+
+def fill(topic: Topic, count: int, *, by: int = 2) -> None:
+    """So many messages, `by` to an entry, one after the other, so that ledgers end where they are full."""
+    for at in range(0, count, by):
+        topic.publish_batch(values(min(by, count - at), topic.end))
+
+
+def trim(topic: Topic) -> int:
+    """All that no subscription needs, the open ledger too; how many ledgers went."""
+    topic.configure(retention_bytes=0)
+    topic.managed.roll().result(PATIENCE_S)
+    return topic.trim()
+
+
+def receive(consumer: Consumer, count: int) -> list[Message]:
+    """The next messages, and nothing less."""
+    found: list[Message] = []
+    while len(found) < count:
+        message = consumer.receive(timeout=PATIENCE_S)
+        assert message is not None, f"{len(found)} of {count} came"
+        found.append(message)
+    return found
+
+
+def offsets(messages: Iterable[Message]) -> list[int]:
+    return [message.offset for message in messages]
+
+
+def received(consumer: Consumer, count: int) -> list[int]:
+    """Offsets of the next messages."""
+    return offsets(receive(consumer, count))
+
+
+def nothing_comes(consumer: Consumer) -> bool:
+    """As far as can be told in a moment."""
+    return consumer.receive(timeout=0.02) is None
+
+
+def stored(topic: Topic) -> dict[int, bytes]:
+    """Every message that is kept, by its offset."""
+    found: dict[int, bytes] = {}
+    for batch in topic.read():
+        found.update(zip(batch.offset.tolist(), batch.values(), strict=True))
+    return found
+
+
+def told_backlog(topic: Topic, name: str) -> Backlog:
+    """As the statistics say."""
+    found = next(sub for sub in topic.stats().subscriptions if sub.name == name)
+    return Backlog(found.backlog_messages, found.backlog_entries, found.backlog_bytes)
+
+
+def counted_backlog(topic: Topic, name: str) -> tuple[list[int], Backlog]:
+    """By reading all there is: offsets of what is not acknowledged."""
+    cursor = topic.subscription(name).cursor
+    left: list[int] = []
+    entries: dict[int, int] = {}
+    for batch in topic.read():
+        lacking = ~cursor.mask(batch.offset)
+        left += batch.offset[lacking].tolist()
+        for entry in batch.entry_index[lacking].tolist():
+            entries[int(batch.entry_first[entry])] = int(batch.entry_size[entry])
+    return left, Backlog(len(left), len(entries), sum(entries.values()))
+
+
+def check_backlog(topic: Topic, name: str, expected: Iterable[int]) -> None:
+    """The offsets that are not acknowledged, as the cursor knows them, as the statistics count them."""
+    left, counted = counted_backlog(topic, name)
+    assert left == sorted(expected)
+    assert told_backlog(topic, name) == counted
+
+
+def drain(topic: Topic, name: str, count: int, **settings: Any) -> list[int]:
+    """Offsets that a new consumer gets, in their order; nothing is acknowledged."""
+    with topic.subscribe(name, **settings) as consumer:
+        found = received(consumer, count)
+        assert nothing_comes(consumer)
+    return found

@@ -1,0 +1,133 @@
+"""Processes that own topics, to which something happens: they die, are paused, or lose their lease without noticing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyreplog.ack import Ack
+from pyreplog.clock import SystemClock
+from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknownError
+from pyreplog.topic.cluster import Cluster
+from tests.topic.counting import Faults
+from tests.topic.handling import PATIENCE_S, hasten
+from tests.topic.owners import FaultyWrites
+
+
+class Life:
+    """What a cluster handle of one process is built on; nothing of it happens any more once it is dead."""
+
+    def __init__(self, around: Any, faults: Faults) -> None:
+        self._around, self.faults = around, faults
+        self.metadata = FaultyWrites(around.metadata, faults)
+        self._held: list[Callable[[], object]] | None = None
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._around, name)
+
+    # ---- what it asks for ------------------------------------------------------------------------------------
+
+    def add(self, *args: Any) -> None:
+        self._send(lambda: self._around.add(*args))
+
+    def send(self, *args: Any) -> None:
+        self._send(lambda: self._around.send(*args))
+
+    def _send(self, call: Callable[[], object]) -> None:
+        with self._lock:
+            if self._held is not None:
+                self._held.append(call)
+                return
+        if not self.faults.is_dead:
+            call()
+
+    def work(self, job: Callable[[], object]) -> None:
+        self._around.work(lambda: self.faults.is_dead or job())
+
+    def wake_after(self, seconds: float, call: Callable[[], None]) -> Any:
+        return self._around.wake_after(seconds, lambda: None if self.faults.is_dead else call())
+
+    def wait(self, ack: Ack[Any], timeout: float | None = None) -> Any:
+        """Who waits in a process that dies is told so."""
+        came = threading.Event()
+        ack.add_done_callback(lambda _: came.set())
+        with self.faults._lock:
+            self.faults._told.append(came.set)
+        if self.faults.is_dead:
+            came.set()
+        came.wait(PATIENCE_S if timeout is None else timeout)
+        if ack.done():
+            return ack.result()
+        raise MetadataUnavailableError("it died") if self.faults.is_dead else OutcomeUnknownError("the time ran out")
+
+    def close(self) -> None:
+        """It is not this one's to close."""
+
+    # ---- what happens to it ----------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """What it sends to bookies stays on its way."""
+        self._held = []
+
+    def go_on(self) -> None:
+        with self._lock:
+            held, self._held = self._held or [], None
+        for call in held:
+            call()
+
+
+@contextmanager
+def life(cluster: Cluster, faults: Faults | None = None) -> Iterator[Cluster]:
+    """Another process' handle of a cluster. If it dies it leaves everything as it is."""
+    around: Any = Life(cluster.surroundings, faults or Faults())
+    around.faults.pause()
+    one = Cluster("a process", around, SystemClock())
+    hasten(one)
+    around.faults.go_on()
+    try:
+        yield one
+    finally:
+        if around.faults.is_dead:
+            bury(one)
+        else:
+            one.close()
+
+
+def life_of(cluster: Cluster) -> Life:
+    around: Any = cluster.surroundings
+    return around  # type: ignore[no-any-return]
+
+
+def lose_lease(cluster: Cluster) -> None:
+    """Others may take its topics; it does not know."""
+    for tenure in list(cluster.topics.ownership._tenures.values()):
+        if tenure.lease is not None:
+            tenure.lease.close()
+
+
+def kill(cluster: Cluster) -> None:
+    """Nothing that it does happens from now on; its lease is over."""
+    life_of(cluster).faults.is_dead = True
+    life_of(cluster).faults._tell()
+    lose_lease(cluster)
+
+
+def bury(cluster: Cluster) -> None:
+    """What Python still has of it, without a word to anybody."""
+    lose_lease(cluster)
+    topics, dead = cluster.topics, ClosedError("its process died")
+    for topic in topics.opened():
+        for subscription in topic.all_subscriptions():
+            for consumer in list(subscription._consumers.values()):
+                consumer._error = dead  # type: ignore[attr-defined]
+        topic._error = topic.managed._error = dead
+        topic.managed._release()
+    topics.cursors._error = topics.ownership._error = topics._error = dead
+    topics.cursors._flusher._thread.close()
+    for ledger in list(cluster._ledgers):
+        ledger._error = ledger._error or dead
+        ledger._abandon()
+    cluster._error = dead

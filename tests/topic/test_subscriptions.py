@@ -1,0 +1,492 @@
+"""Subscriptions through their consumers: who gets what, acknowledged how, what comes again, and where they are moved."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from pyreplog.clock import ManualClock
+from pyreplog.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    NoSuchSubscriptionError,
+    OutOfRangeError,
+    ReplogError,
+    SubscriptionBusyError,
+    TrimmedError,
+)
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.topic import Topic
+from tests.topic.handling import (
+    KEPT,
+    PATIENCE_S,
+    SMALL,
+    US,
+    check_backlog,
+    drain,
+    fill,
+    nothing_comes,
+    offsets,
+    open_cluster,
+    receive,
+    received,
+    trim,
+    until,
+    values,
+)
+
+QUICK: dict[str, Any] = {"nack_min_ms": 0, "nack_max_ms": 0}
+
+
+@pytest.fixture(scope="module")
+def clock() -> ManualClock:
+    return ManualClock(US)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Iterator[Cluster]:
+    with open_cluster(tmp_path_factory.mktemp("subscriptions"), clock=clock) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
+    """Twenty messages, two to an entry, six to a ledger; all are kept."""
+    with cluster.topic(request.node.name[:100], **SMALL, **KEPT) as topic:
+        fill(topic, 20)
+        yield topic
+
+
+# ---- types -----------------------------------------------------------------------------------------------------
+
+
+def test_exclusive(topic: Topic) -> None:
+    with topic.subscribe("s", start="earliest") as first:
+        with pytest.raises(SubscriptionBusyError):
+            topic.subscribe("s")
+        assert received(first, 5) == list(range(5))
+        fill(topic, 4)
+        assert received(first, 19) == list(range(5, 24))
+    with topic.subscribe("s") as second:
+        assert received(second, 24) == list(range(24))
+
+
+def test_failover(topic: Topic) -> None:
+    with topic.subscribe("s", start="earliest", type="failover", name="a") as first:
+        with topic.subscribe("s", type="failover", name="b") as second:
+            assert first.is_active and not second.is_active
+            first.acknowledge_cumulative(receive(first, 7)[-1])
+            assert nothing_comes(second)
+            first.close()
+            assert received(second, 13) == list(range(7, 20)) and second.is_active
+
+
+def test_shared(topic: Topic) -> None:
+    with topic.subscribe("s", start="earliest", type="shared", queue=4) as first:
+        with topic.subscribe("s", type="shared", queue=4) as second:
+            found: list[int] = []
+            while len(found) < 20:
+                for consumer in (first, second):
+                    if message := consumer.receive(timeout=0.005):
+                        found.append(message.offset)
+                        consumer.acknowledge(message)
+            assert sorted(found) == list(range(20))
+            with pytest.raises(InvalidArgumentError):
+                first.acknowledge_cumulative(3)
+
+
+def test_key_shared(topic: Topic) -> None:
+    keys = [b"%d" % (at % 7) for at in range(70)]
+    topic.publish_batch(values(70), keys)
+    with topic.subscribe("s", start=20, type="key_shared") as first, topic.subscribe("s", type="key_shared") as second:
+        owners: dict[bytes, list[int]] = {}
+        for number, consumer in enumerate((first, second)):
+            last: dict[bytes | None, int] = {}
+            while (message := consumer.receive(timeout=0.1)) is not None:
+                assert message.key is not None and last.get(message.key, -1) < message.offset
+                last[message.key] = message.offset
+                consumer.acknowledge(message)
+                owners.setdefault(message.key, []).append(number)
+        assert sum(map(len, owners.values())) == 70
+
+
+def test_settings_of_others_must_be_the_same(topic: Topic) -> None:
+    with topic.subscribe("s", type="shared"):
+        with pytest.raises(SubscriptionBusyError):
+            topic.subscribe("s", type="failover")
+        topic.subscribe("s").close()
+    topic.subscribe("s", type="failover").close()
+
+
+def test_a_refused_consumer_takes_no_read_with_it(topic: Topic) -> None:
+    """Attaching in vain, while the topic grows: who is there gets everything all the same."""
+    stop = threading.Event()
+
+    def knock() -> None:
+        while not stop.is_set():
+            with pytest.raises(SubscriptionBusyError):
+                topic.subscribe("s")
+
+    with topic.subscribe("s", start="latest") as consumer, ThreadPoolExecutor(1) as pool:
+        knocking = pool.submit(knock)
+        try:
+            for at in range(100):
+                topic.publish(b"x")
+                assert received(consumer, 1) == [20 + at]
+        finally:
+            stop.set()
+        knocking.result(PATIENCE_S)
+
+
+def test_eight_producers_and_eight_consumers(topic: Topic) -> None:
+    """Nothing is lost or comes twice while nobody refuses anything."""
+    topic.configure(roll_entries=50)
+    count, found, lock = 250, Counter[bytes](), threading.Lock()
+    consumers = [topic.subscribe("s", type="shared", queue=50) for _ in range(8)]
+    done = threading.Event()
+
+    def produce(number: int) -> None:
+        acks = [topic.submit(b"%d.%d" % (number, at)) for at in range(count)]
+        assert all(ack.result(PATIENCE_S) >= 20 for ack in acks)
+
+    def consume(number: int) -> None:
+        while not done.is_set():
+            message = consumers[number].receive(timeout=0.05)
+            if message is not None:
+                consumers[number].acknowledge(message)
+                with lock:
+                    found[message.value] += 1
+                    if len(found) == 8 * count:
+                        done.set()
+
+    with ThreadPoolExecutor(16) as pool:
+        work = [pool.submit(call, number) for number in range(8) for call in (produce, consume)]
+        assert done.wait(PATIENCE_S), f"{len(found)} of {8 * count} came"
+        for one in work:
+            one.result(PATIENCE_S)
+    for consumer in consumers:
+        consumer.close()
+    assert set(found.values()) == {1}
+    check_backlog(topic, "s", [])
+
+
+# ---- acknowledgements ------------------------------------------------------------------------------------------
+
+
+def test_in_any_order_across_ledgers(topic: Topic) -> None:
+    """Scenarios 7, 9 and 10: the backlog falls by one each time, the mark jumps over what it reaches."""
+    with topic.subscribe("s", start="earliest", type="shared") as consumer:
+        messages = receive(consumer, 20)
+        left = set(range(20))
+        for at in (6, 3, 19, 0, 7, 5, 1, 2, 4, 4, 12):
+            consumer.acknowledge(messages[at])
+            consumer.flush(PATIENCE_S)
+            left.discard(at)
+            check_backlog(topic, "s", left)
+        assert topic.subscription("s").cursor.mark.offset == 8
+        consumer.acknowledge(messages)
+        consumer.flush()
+        check_backlog(topic, "s", [])
+
+
+def test_cumulatively_in_the_middle_of_entries(topic: Topic) -> None:
+    """Scenarios 4 to 6, 16 and 17."""
+    with topic.subscribe("s", start="earliest") as consumer:
+        messages = receive(consumer, 20)
+        consumer.acknowledge([9, 10])
+        consumer.acknowledge_cumulative(messages[2])
+        check_backlog(topic, "s", set(range(3, 20)) - {9, 10})
+        consumer.acknowledge_cumulative(8)  # reaches the hole
+        assert topic.subscription("s").cursor.mark.offset == 11
+        for to in (2, 10):
+            consumer.acknowledge_cumulative(10) if to == 10 else None
+        with pytest.raises(InvalidArgumentError):
+            consumer.acknowledge_cumulative(2)
+        for beyond in (20, 21, 1000):
+            with pytest.raises(OutOfRangeError):
+                consumer.acknowledge_cumulative(beyond)
+        check_backlog(topic, "s", range(11, 20))
+        consumer.acknowledge_cumulative(19)
+        check_backlog(topic, "s", [])
+
+
+def test_what_never_went_out_is_acknowledged_before_flush_returns(cluster: Cluster, topic: Topic) -> None:
+    """Its entries are located first; a clean close waits for that, too."""
+    with topic.subscribe("s", start="earliest", type="shared", queue=1) as consumer:
+        consumer.acknowledge([3, 11, 12, 13, 18])
+        consumer.flush(PATIENCE_S)
+        check_backlog(topic, "s", set(range(20)) - {3, 11, 12, 13, 18})
+        consumer.acknowledge([0, 5, 17])
+    topic.close()
+    with cluster.topic(topic.name) as again:
+        check_backlog(again, "s", set(range(20)) - {0, 3, 5, 11, 12, 13, 17, 18})
+
+
+def test_acknowledged_before_a_seek_is_not_afterwards(topic: Topic) -> None:
+    for _ in range(30):
+        with topic.subscribe("s", start="earliest", type="shared", queue=1) as consumer:
+            consumer.acknowledge([3, 7, 15, 16])
+            assert consumer.seek("earliest") == 0
+            consumer.flush(PATIENCE_S)
+            check_backlog(topic, "s", range(20))
+
+
+def test_acknowledging_beyond_the_end_is_refused(topic: Topic) -> None:
+    with topic.subscribe("s", start="earliest", type="shared") as consumer:
+        with pytest.raises(OutOfRangeError):
+            consumer.acknowledge([3, 20])
+        consumer.flush()
+        check_backlog(topic, "s", range(20))
+
+
+# ---- redelivery ------------------------------------------------------------------------------------------------
+
+
+def test_refused_messages_come_again_and_are_counted(topic: Topic) -> None:
+    with topic.subscribe("s", start="earliest", type="shared", **QUICK) as consumer:
+        messages = receive(consumer, 20)
+        for turn in range(1, 4):
+            consumer.nack([messages[at] for at in (4, 7)])
+            again = receive(consumer, 2)
+            assert [(one.offset, one.redelivered) for one in again] == [(4, turn), (7, turn)]
+        consumer.redeliver()
+        counts = {one.offset: one.redelivered for one in receive(consumer, 20)}
+        assert counts == {at: 4 if at in (4, 7) else 1 for at in range(20)}
+
+
+def test_what_a_consumer_had_goes_to_the_others(topic: Topic) -> None:
+    with topic.subscribe("s", start="earliest", type="shared") as second:
+        found = received(second, 20)
+        with topic.subscribe("s", type="shared") as first:
+            fill(topic, 20)
+            had = receive(first, 3)
+            first.acknowledge(had[0])
+        rest = received(second, 39 - len(found))
+        assert sorted(found + rest) == sorted(set(range(40)) - {had[0].offset})
+
+
+def test_late_acknowledgements(topic: Topic, clock: ManualClock) -> None:
+    with topic.subscribe("s", start=10, type="shared", ack_timeout_ms=20) as consumer:
+        messages = receive(consumer, 10)
+        consumer.acknowledge(messages[2:])
+        clock.advance(30_000)
+        assert received(consumer, 2) == [10, 11]
+
+
+def test_dead_letters(cluster: Cluster, topic: Topic) -> None:
+    name = f"{topic.name}-s-DLQ"
+    with cluster.topic(name, **SMALL) as dead, dead.subscribe("d", start="earliest") as burying:
+        with topic.subscribe("s", start=18, type="shared", max_redeliveries=2, **QUICK) as consumer:
+            for _ in range(3):
+                first, second = receive(consumer, 2)
+                consumer.nack([first])
+                consumer.nack([second])
+            letters = receive(burying, 2)
+            until(lambda: topic.stats().subscriptions[0].dead_lettered_messages == 2)
+            consumer.flush(PATIENCE_S)
+            check_backlog(topic, "s", [])
+            assert nothing_comes(consumer)
+    assert sorted(letter.value for letter in letters) == [b"18", b"19"]
+    assert {letter.properties["pyreplog.offset"] for letter in letters} == {b"18", b"19"}
+    assert {letter.properties["pyreplog.topic"] for letter in letters} == {topic.name.encode()}
+
+
+def test_delayed_messages(topic: Topic, clock: ManualClock) -> None:
+    now = clock.now_us()
+    topic.publish_batch([b"soon", b"now", b"later"], deliver_at=[now + 50_000, None, now + 3_600_000_000])
+    with topic.subscribe("s", start=20, type="shared") as consumer:
+        assert received(consumer, 1) == [21]
+        clock.advance(60_000)
+        assert received(consumer, 1) == [20]
+        assert nothing_comes(consumer)
+        check_backlog(topic, "s", [20, 21, 22])
+        assert topic.stats().subscriptions[0].delayed == 1
+
+
+# ---- positions -------------------------------------------------------------------------------------------------
+
+
+def test_seek(topic: Topic) -> None:
+    """Scenarios 3 and 22."""
+    with topic.subscribe("s", start="earliest") as consumer:
+        consumer.acknowledge_cumulative(receive(consumer, 12)[-1])
+        for start, expected in ((3, 3), ("earliest", 0), (13, 13), (19, 19), ("latest", 20), (20, 20), (6, 6)):
+            assert topic.seek("s", start) == expected  # type: ignore[arg-type]
+            check_backlog(topic, "s", range(expected, 20))
+            assert received(consumer, 20 - expected) == list(range(expected, 20))
+        for wrong in (-1, 21):
+            with pytest.raises(OutOfRangeError):
+                consumer.seek(wrong)
+        check_backlog(topic, "s", range(6, 20))
+
+
+def test_seek_to_a_moment(topic: Topic, clock: ManualClock) -> None:
+    clock.advance(10_000_000)
+    moment = datetime.fromtimestamp(clock.now_us() / 1e6, UTC)
+    fill(topic, 10)
+    clock.advance(10_000_000)
+    fill(topic, 10)
+    with topic.subscribe("s", start=moment) as consumer:
+        assert received(consumer, 20) == list(range(20, 40))
+        assert consumer.seek(datetime.fromtimestamp(0, UTC)) == 0
+        assert consumer.seek(datetime.fromtimestamp(clock.now_us() / 1e6 + 1, UTC)) == 40
+
+
+def test_seek_with_messages_on_their_way(topic: Topic) -> None:
+    """None of what was read for the place before comes afterwards, however the seek meets it."""
+    topic.publish_batch(values(500))
+    with topic.subscribe("s", start="earliest", type="shared", queue=30) as consumer:
+        for target in (400, 3, 77, 460, 41, 0):
+            receive(consumer, 7)
+            topic.seek("s", target)
+            assert received(consumer, min(50, 520 - target)) == list(range(target, min(target + 50, 520)))
+
+
+def test_different_subscriptions_seek_at_once(topic: Topic) -> None:
+    """Scenario 22: each one ends where it asked to."""
+    names = [f"s{at}" for at in range(5)]
+    for name in names:
+        topic.create_subscription(name)
+    with ThreadPoolExecutor(5) as pool:
+        for _ in range(10):
+            assert list(pool.map(topic.seek, names, (3, 9, 15, 0, 19))) == [3, 9, 15, 0, 19]
+    for name, at in zip(names, (3, 9, 15, 0, 19), strict=True):
+        check_backlog(topic, name, range(at, 20))
+        assert drain(topic, name, 20 - at) == list(range(at, 20))
+
+
+def test_skip_and_clear(topic: Topic) -> None:
+    """Scenario 21: what is acknowledged already is not counted."""
+    with topic.subscribe("s", start="earliest", type="shared") as consumer:
+        receive(consumer, 20)
+        consumer.acknowledge([1, 2, 5])
+        consumer.flush()
+        topic.skip("s", 0)
+        topic.skip("s", 3)  # 0, 3 and 4
+        check_backlog(topic, "s", range(6, 20))
+        topic.skip("s", 1000)
+        check_backlog(topic, "s", [])
+        topic.publish(b"x")
+        topic.clear("s")
+        check_backlog(topic, "s", [])
+        for wrong in (-1, 1.5, True):
+            with pytest.raises(InvalidArgumentError):
+                topic.skip("s", wrong)  # type: ignore[arg-type]
+    with pytest.raises(NoSuchSubscriptionError):
+        topic.clear("t")
+
+
+def test_it_needs_no_consumer(topic: Topic) -> None:
+    topic.create_subscription("s", start=5)
+    topic.skip("s", 4)
+    check_backlog(topic, "s", range(9, 20))
+    fill(topic, 10)
+    topic.skip("s", 15)
+    check_backlog(topic, "s", range(24, 30))
+    topic.seek("s", 2)
+    check_backlog(topic, "s", range(2, 30))
+    assert drain(topic, "s", 28) == list(range(2, 30))
+    topic.clear("s")
+    check_backlog(topic, "s", [])
+
+
+# ---- beginnings and ends ---------------------------------------------------------------------------------------
+
+
+def test_one_that_is_not_durable(topic: Topic) -> None:
+    """Scenario 38: it ends with its last consumer, and keeps nothing."""
+    with topic.subscribe("s", start=4, durable=False, type="shared") as consumer:
+        with topic.subscribe("s", durable=False, type="shared"):
+            pass
+        assert topic.subscriptions() == ["s"]
+        assert received(consumer, 4) == [4, 5, 6, 7]
+        assert trim(topic) > 0 and topic.start == 20
+        check_backlog(topic, "s", [])
+        fill(topic, 2)
+        found = [message.offset for message in iter(lambda: consumer.receive(timeout=0.1), None)]
+        assert found[-2:] == [20, 21]
+    assert topic.subscriptions() == []
+    with topic.subscribe("s", start="latest", durable=False) as consumer:
+        assert nothing_comes(consumer)
+
+
+def test_one_that_is_not_durable_ends_while_another_consumer_comes(topic: Topic) -> None:
+    def come_and_go() -> None:
+        for _ in range(50):
+            with topic.subscribe("s", start=18, durable=False, type="shared") as consumer:
+                message = consumer.receive(timeout=0.001)
+                if message is not None:
+                    consumer.nack(message)
+
+    with ThreadPoolExecutor(4) as pool:
+        for one in [pool.submit(come_and_go) for _ in range(4)]:
+            one.result(PATIENCE_S)
+    assert topic.subscriptions() == []
+    with topic.subscribe("s", start=18, durable=False) as consumer:
+        assert received(consumer, 2) == [18, 19]
+
+
+def test_deleting_a_subscription(cluster: Cluster, topic: Topic) -> None:
+    consumer = topic.subscribe("s", start="earliest")
+    with pytest.raises(SubscriptionBusyError):
+        topic.delete_subscription("s")
+    receive(consumer, 20)
+    topic.delete_subscription("s", force=True)
+    with pytest.raises(NoSuchSubscriptionError):
+        consumer.receive(timeout=PATIENCE_S)
+    for call in (lambda: consumer.flush(), lambda: consumer.acknowledge(3), lambda: topic.delete_subscription("s")):
+        with pytest.raises(ReplogError):
+            call()
+    consumer.close()
+    topic.create_subscription("s", start=8)
+    check_backlog(topic, "s", range(8, 20))
+    topic.delete_subscription("s")
+    topic.close()
+    with cluster.topic(topic.name) as again:
+        assert again.subscriptions() == []
+
+
+def test_names_and_starts(topic: Topic) -> None:
+    for name in ("pyreplog.x", "", "a\nb"):
+        with pytest.raises(InvalidArgumentError):
+            topic.subscribe(name)
+    for start, error in ((21, OutOfRangeError), ("middle", InvalidArgumentError)):
+        with pytest.raises(error):
+            topic.subscribe("s", start=start)  # type: ignore[arg-type]
+    assert topic.subscriptions() == []
+    topic.create_subscription("s", start=3)
+    topic.create_subscription("s", start=9)
+    check_backlog(topic, "s", range(3, 20))
+
+
+def test_closing_a_consumer_twice_and_using_it_afterwards(topic: Topic) -> None:
+    consumer = topic.subscribe("s", start="earliest")
+    message = receive(consumer, 1)[0]
+    consumer.close()
+    consumer.close()
+    calls: list[Any] = [
+        consumer.receive, consumer.flush, lambda: consumer.nack(message), lambda: consumer.seek(0),
+        lambda: consumer.acknowledge([message]), lambda: consumer.acknowledge_cumulative(message), consumer.redeliver,
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(ClosedError):
+            call()
+
+
+def test_trimming_under_a_reader_moves_it(topic: Topic) -> None:
+    """Scenarios 34, 35 and 38: a place that is gone is where what is left begins."""
+    with topic.subscribe("s", start="earliest", durable=False, queue=1) as consumer:
+        assert received(consumer, 1) == [0]
+        trim(topic)
+        fill(topic, 4)
+        assert topic.start == 20
+        rest = offsets(iter(lambda: consumer.receive(timeout=0.1), None))
+        assert rest[-4:] == [20, 21, 22, 23] and rest == sorted(rest)
+        with pytest.raises(TrimmedError):
+            consumer.seek(7)

@@ -1,0 +1,254 @@
+"""A topic that changes hands, while its former owner goes on: nothing that one does shows at the new one."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pyreplog.errors import ReplogError, TopicFencedError, TopicOwnedError
+from pyreplog.topic import topics as topics_module
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.topic import Topic
+from tests.topic.handling import (
+    KEPT,
+    PATIENCE_S,
+    SMALL,
+    check_backlog,
+    drain,
+    fill,
+    open_cluster,
+    receive,
+    received,
+    stored,
+    until,
+    values,
+)
+from tests.topic.lives import life, life_of, lose_lease
+
+NAME = "t"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with open_cluster(tmp_path_factory.mktemp("owners"), bookies=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(cluster: Cluster) -> Iterator[None]:
+    yield
+    with cluster.topic(NAME, **SMALL) as topic:
+        topic.delete()
+
+
+def test_one_owner_at_a_time(cluster: Cluster) -> None:
+    with life(cluster) as one, life(cluster) as other:
+        one.topic(NAME, **SMALL).publish(b"x")
+        with pytest.raises(TopicOwnedError):
+            other.topic(NAME)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(other.topic, NAME, wait=PATIENCE_S)
+            one.topic(NAME).close()
+            assert stored(waiting.result(PATIENCE_S)) == {0: b"x"}
+
+
+def shown(topic: Topic) -> object:
+    return (
+        stored(topic), topic.start, topic.end, topic.config,
+        {name: topic.subscription(name).cursor.mark for name in topic.subscriptions()},
+        {sub.name: sub.backlog_messages for sub in topic.stats().subscriptions},
+    )  # fmt: skip
+
+
+def all_that_it_can(topic: Topic) -> list[BaseException]:
+    """What its calls raise; each of them does."""
+    calls = [
+        lambda: topic.publish(b"late"), lambda: topic.publish_batch([b"late"]), lambda: topic.seek("s", "latest"),
+        lambda: topic.clear("t"), lambda: topic.skip("t", 1), lambda: topic.trim(), lambda: topic.configure(ttl_ms=1),
+        lambda: topic.delete_subscription("t"), lambda: topic.create_subscription("late"),
+        lambda: topic.subscribe("late", start="earliest"), lambda: topic.delete(),
+    ]  # fmt: skip
+    found: list[BaseException] = []
+    for call in calls:
+        with pytest.raises(ReplogError) as raised:
+            call()
+        found.append(raised.value)
+    return found
+
+
+def test_what_a_former_owner_does_shows_nowhere(cluster: Cluster) -> None:
+    """Scenario 33, with subscriptions: it was paused, and wakes up when another one owns the topic."""
+    with life(cluster) as one, life(cluster) as other:
+        old = one.topic(NAME, **SMALL, **KEPT)
+        fill(old, 12)
+        old.create_subscription("t", start=2)
+        consumer = old.subscribe("s", start="earliest", type="shared")
+        messages = receive(consumer, 12)
+        consumer.acknowledge([messages[at] for at in (0, 1, 5)])
+        consumer.flush()
+        life_of(one).pause()
+        consumer.acknowledge([messages[at] for at in (2, 3)])
+        consumer._send_acks()
+        late = [old.submit(value) for value in values(5)]
+        lose_lease(one)
+        new = other.topic(NAME)
+        check_backlog(new, "s", set(range(12)) - {0, 1, 5})
+        assert new.publish(b"new") == 12
+        new.seek("s", 7)
+        new.configure(retention_bytes=0)
+        before = shown(new)
+        life_of(one).go_on()
+        assert all(isinstance(ack.exception(PATIENCE_S), TopicFencedError) for ack in late)
+        all_that_it_can(old)
+        with pytest.raises(ReplogError):
+            consumer.acknowledge([messages[11]])
+            consumer.flush(PATIENCE_S)
+        consumer.close()
+        old.close()
+        assert shown(new) == before
+        assert new.publish(b"newer") == 13
+        new.close()
+        with cluster.topic(NAME) as third:
+            assert list(stored(third).values())[-2:] == [b"new", b"newer"]
+            assert third.subscriptions() == ["s", "t"]
+            assert drain(third, "s", 7) == list(range(7, 14))
+
+
+@pytest.mark.parametrize("at", range(11))
+def test_any_first_call_of_a_former_owner_fails(cluster: Cluster, at: int) -> None:
+    """It has not heard of anything: whatever it tries first does nothing, and tells."""
+    with life(cluster) as one, life(cluster) as other:
+        old = one.topic(NAME, **SMALL)
+        fill(old, 6)
+        old.managed.roll().result(PATIENCE_S)
+        old.create_subscription("s", start="earliest")
+        old.create_subscription("t", start=6)
+        lose_lease(one)
+        new = other.topic(NAME)
+        before = shown(new)
+        calls = [
+            lambda: old.publish(b"late"), lambda: old.seek("s", "latest"), lambda: old.clear("s"),
+            lambda: old.skip("s", 1), lambda: old.configure(ttl_ms=1), lambda: old.delete_subscription("s"),
+            lambda: old.delete_subscription("t"), lambda: old.create_subscription("late"),
+            lambda: old.subscribe("late", start="earliest"), lambda: old.delete(), lambda: old.look(),
+        ]  # fmt: skip
+        with pytest.raises(TopicFencedError):
+            calls[at]()
+        assert shown(new) == before
+        new.clear("s")
+        new.close()
+        with cluster.topic(NAME) as third:
+            assert third.subscriptions() == ["s", "t"]
+            check_backlog(third, "s", [])
+
+
+def test_who_waits_at_a_former_owner_hears_of_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though nothing happens there."""
+    monkeypatch.setattr(topics_module, "LOOK_S", 0.005)
+    with life(cluster) as one, life(cluster) as other, ThreadPoolExecutor(1) as pool:
+        consumer = one.topic(NAME, **SMALL).subscribe("s")
+        waiting = pool.submit(consumer.receive)
+        until(lambda: consumer._waiting)
+        lose_lease(one)
+        topic = one.topics.get(NAME)
+        assert topic is not None
+        other.topic(NAME)
+        one.topics._lost(NAME)
+        assert isinstance(waiting.exception(PATIENCE_S), TopicFencedError)
+        consumer.close()
+        until(topic.gone.done)
+        with pytest.raises(TopicOwnedError):
+            one.topic(NAME)
+
+
+def test_it_comes_back_to_who_had_it(cluster: Cluster) -> None:
+    """The former owner's handle closes by itself; opening it again there waits for that."""
+    with life(cluster) as one, life(cluster) as other:
+        for turn in range(5):
+            old = one.topic(NAME, **SMALL)
+            old.create_subscription("s", start="earliest")
+            assert old.publish(b"x") == 2 * turn
+            lose_lease(one)
+            with other.topic(NAME) as new:
+                assert new.publish(b"y") == 2 * turn + 1
+            with pytest.raises(TopicFencedError):
+                old.publish(b"z")
+        with one.topic(NAME) as topic:
+            assert drain(topic, "s", 10) == list(range(10))
+
+
+def test_taken_over_while_it_is_opened(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its chain and its subscriptions another one comes: whoever loses says so at once."""
+    with life(cluster) as one, life(cluster) as other:
+        with one.topic(NAME, **SMALL) as topic:
+            fill(topic, 4)
+            topic.create_subscription("s", start="earliest")
+        recover = Topic.recover
+
+        def overtaken(self: Topic) -> None:
+            monkeypatch.setattr(Topic, "recover", recover)
+            lose_lease(one)
+            assert other.topic(NAME).publish(b"x") == 4
+            self.recover()
+
+        monkeypatch.setattr(Topic, "recover", overtaken)
+        with pytest.raises(TopicFencedError):
+            one.topic(NAME)
+        assert one.topics.get(NAME) is None
+        assert drain(other.topic(NAME), "s", 5) == list(range(5))
+
+
+def test_any_moment_of_a_busy_owner(cluster: Cluster) -> None:
+    """What was confirmed is there, nothing is skipped, and what comes twice was not stored as acknowledged."""
+    rng = random.Random(7)
+    confirmed: dict[int, bytes] = {}
+    acked: set[int] = set()  # before a flush that returned
+    seen: set[int] = set()
+    fenced = 0
+    for turn in range(8):
+        with life(cluster) as one:
+            topic = one.topic(NAME, **SMALL, **KEPT, wait=PATIENCE_S)
+            consumer = topic.subscribe("s", start="earliest", type="shared")
+            until_then = threading.Timer(rng.uniform(0.005, 0.1), lambda one=one: lose_lease(one))  # type: ignore[misc]
+            with ThreadPoolExecutor(1) as pool:
+                publishing = pool.submit(_publish, topic, turn, confirmed)
+                until_then.start()
+                try:
+                    while True:
+                        messages = consumer.receive(20, timeout=0.01)
+                        for message in messages:
+                            assert message.offset not in acked, turn
+                            seen.add(message.offset)
+                        if messages:
+                            consumer.acknowledge(messages)
+                            if rng.random() < 0.3:
+                                some = [message.offset for message in messages]
+                                consumer.flush(PATIENCE_S)
+                                acked.update(some)
+                        if not until_then.is_alive():
+                            cluster.topic(NAME).close()
+                except TopicFencedError:
+                    fenced += 1
+                publishing.result(PATIENCE_S)
+            consumer.close()
+    assert fenced == 8
+    with cluster.topic(NAME, wait=PATIENCE_S) as topic:
+        there = stored(topic)
+        assert confirmed.items() <= there.items() and list(there) == list(range(topic.end))
+        with topic.subscribe("s", type="shared") as consumer:
+            left = received(consumer, topic.stats().subscriptions[0].backlog_messages)
+        assert not acked & set(left)
+        assert seen | set(left) == set(there)
+
+
+def _publish(topic: Topic, turn: int, confirmed: dict[int, bytes]) -> None:
+    for at in range(1 << 20):
+        value = b"%d.%d" % (turn, at)
+        try:
+            confirmed[topic.publish(value)] = value
+        except ReplogError:
+            return

@@ -1,0 +1,326 @@
+"""What topics do by themselves: quotas, expiry, retention and trimming, through their handles."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pyreplog.clock import ManualClock
+from pyreplog.errors import (
+    BacklogFullError,
+    ClosedError,
+    MetadataUnavailableError,
+    NoSuchSubscriptionError,
+    TrimmedError,
+)
+from pyreplog.topic import topics as topics_module
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.topic import Topic
+from tests.topic.handling import (
+    KEPT,
+    PATIENCE_S,
+    SMALL,
+    US,
+    check_backlog,
+    drain,
+    fill,
+    open_cluster,
+    receive,
+    received,
+    stored,
+    trim,
+    until,
+)
+
+SECOND = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def clock() -> ManualClock:
+    return ManualClock(US)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Iterator[Cluster]:
+    with open_cluster(tmp_path_factory.mktemp("upkeep"), clock=clock) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
+    with cluster.topic(request.node.name[:100], **SMALL) as topic:
+        yield topic
+
+
+def entry_size(topic: Topic) -> int:
+    """Of an entry as `fill` makes them while offsets have two digits."""
+    fill(topic, 20)
+    before = topic.managed.end.size
+    fill(topic, 2)
+    return topic.managed.end.size - before
+
+
+# ---- quotas ----------------------------------------------------------------------------------------------------
+
+
+def test_a_held_publisher_goes_on_as_soon_as_something_is_acknowledged(
+    cluster: Cluster, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody looks at the topic but the process itself."""
+    size = entry_size(topic)
+    consumer = topic.subscribe("s", start="latest")
+    topic.configure(quota_bytes=5 * size)
+    fill(topic, 14)
+    topic.look()
+    assert topic.stats().publishing == "held"
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(topic.publish, b"held")
+        assert not topic.publisher.room().done()
+        messages = receive(consumer, 14)
+        assert not held.done()
+        consumer.acknowledge_cumulative(messages[3])  # not below nine tenths yet
+        topic.look()
+        assert not held.done()
+        until(lambda: not topic.used)  # it was looked at since, and nothing was to be done
+        consumer.acknowledge_cumulative(messages[-1])
+        assert held.result(PATIENCE_S) == 36
+    consumer.close()
+
+
+def test_closing_lets_held_publishers_go(cluster: Cluster) -> None:
+    topic = cluster.topic("held and closed", **SMALL, quota_bytes=1)
+    topic.create_subscription("s")
+    fill(topic, 4)
+    topic.look()
+    with ThreadPoolExecutor(4) as pool:
+        held = [pool.submit(topic.publish, b"x") for _ in range(4)]
+        until(lambda: len(topic.gate._waiting) >= 4)
+        topic.close()
+        published = 0
+        for one in held:
+            error = one.exception(PATIENCE_S)
+            assert error is None or isinstance(error, ClosedError)
+            published += error is None
+    with cluster.topic("held and closed") as topic:
+        assert len(stored(topic)) == 4 + published
+
+
+def test_a_quota_that_refuses(topic: Topic) -> None:
+    topic.configure(quota_bytes=1, quota_policy="error")
+    topic.create_subscription("s")
+    fill(topic, 2)
+    topic.look()
+    with pytest.raises(BacklogFullError, match="s has"):
+        topic.publish(b"x")
+    assert topic.end == 2
+    topic.clear("s")
+    topic.look()
+    assert topic.publish(b"x") == 2
+
+
+def test_evicting_moves_exactly(topic: Topic) -> None:
+    """Whole entries, down to nine tenths of the quota, of those that are over it."""
+    size = entry_size(topic)
+    topic.create_subscription("slow")
+    fill(topic, 20)
+    topic.create_subscription("fast")
+    topic.configure(quota_bytes=8 * size, quota_policy="evict")
+    fill(topic, 4)
+    topic.look()
+    left = (8 * size * 9 // 10) // size  # whole entries that fit
+    check_backlog(topic, "slow", range(46 - 2 * left, 46))
+    check_backlog(topic, "fast", range(42, 46))
+    assert topic.stats().publishing == "open"
+    found = {sub.name: sub.evicted_messages for sub in topic.stats().subscriptions}
+    assert found == {"slow": 46 - 2 * left - 22, "fast": 0}
+
+
+def test_a_quota_of_age(topic: Topic, clock: ManualClock) -> None:
+    topic.configure(quota_ms=10_000, quota_policy="error")
+    topic.create_subscription("s")
+    fill(topic, 4)
+    topic.look()
+    topic.publish(b"x")
+    clock.advance(11 * SECOND)
+    topic.look()
+    with pytest.raises(BacklogFullError, match="age|s has"):
+        topic.publish(b"y")
+    topic.skip("s", 5)
+    topic.look()
+    topic.publish(b"y")
+
+
+# ---- expiry ----------------------------------------------------------------------------------------------------
+
+
+def test_messages_expire(topic: Topic, clock: ManualClock) -> None:
+    """Also for who is not durable; acknowledged holes are not counted twice."""
+    topic.configure(ttl_ms=10_000, **KEPT)
+    topic.create_subscription("s")
+    fill(topic, 6)
+    with topic.subscribe("t", start="earliest", durable=False) as consumer:
+        consumer.acknowledge([4])
+        clock.advance(8 * SECOND)
+        fill(topic, 4)
+        clock.advance(3 * SECOND)
+        topic.look()
+        check_backlog(topic, "s", range(6, 10))
+        check_backlog(topic, "t", range(6, 10))
+        assert {sub.name: sub.expired_messages for sub in topic.stats().subscriptions}["s"] == 6
+    assert drain(topic, "s", 4) == [6, 7, 8, 9]
+
+
+def test_subscriptions_that_nobody_uses_go(topic: Topic, clock: ManualClock) -> None:
+    topic.configure(subscription_expiry_ms=10_000)
+    topic.create_subscription("idle")
+    with topic.subscribe("used"):
+        clock.advance(11 * SECOND)
+        topic.look()
+        assert topic.subscriptions() == ["used"]
+    clock.advance(9 * SECOND)
+    topic.look()
+    assert topic.subscriptions() == ["used"]
+    clock.advance(2 * SECOND)
+    topic.look()
+    assert topic.subscriptions() == []
+    with pytest.raises(NoSuchSubscriptionError):
+        topic.seek("used", 0)
+
+
+# ---- retention and trimming ------------------------------------------------------------------------------------
+
+
+def test_nothing_that_a_subscription_needs_is_trimmed(topic: Topic) -> None:
+    """Scenario 32: by the slowest durable one's mark, whole ledgers."""
+    topic.configure(**KEPT)
+    fill(topic, 60)
+    topic.create_subscription("a", start=31)
+    topic.create_subscription("b", start=17)
+    trim(topic)
+    assert topic.start <= 17 and topic.start >= 12
+    topic.seek("b", 40)
+    trim(topic)
+    assert 24 < topic.start <= 31
+    assert drain(topic, "a", 29) == list(range(31, 60))
+    assert stored(topic) == {at: b"%d" % at for at in range(topic.start, 60)}
+
+
+def test_what_is_not_stored_yet_keeps_what_it_would_go_back_to(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what a crash would leave, not by what was acknowledged."""
+    topic.configure(**KEPT)
+    fill(topic, 30)
+    topic.create_subscription("s", start=3)
+    slot = topic.subscription("s").slot
+    assert slot is not None
+    monkeypatch.setattr(type(slot), "dirty", lambda slot: None)  # nothing is stored by itself
+    with topic.subscribe("s") as consumer:
+        consumer.acknowledge_cumulative(receive(consumer, 27)[-1])
+        check_backlog(topic, "s", [])
+        trim(topic)
+        assert topic.start <= 3
+        monkeypatch.undo()
+        topic.subscription("s").dirty()
+        consumer.flush(PATIENCE_S)
+        topic.trim()
+        assert topic.start == 30
+
+
+def test_trimming_while_messages_are_acknowledged(topic: Topic) -> None:
+    """Scenario 35: none is skipped, the counts stay right."""
+    topic.configure(**KEPT)
+    fill(topic, 300, by=3)
+    topic.configure(retention_bytes=0)
+    stop = threading.Event()
+
+    def keep_trimming() -> None:
+        while not stop.is_set():
+            topic.trim()
+
+    with topic.subscribe("s", start="earliest", type="shared") as consumer, ThreadPoolExecutor(1) as pool:
+        trimming = pool.submit(keep_trimming)
+        try:
+            for at in range(0, 300, 10):
+                messages = receive(consumer, 10)
+                assert [message.offset for message in messages] == list(range(at, at + 10))
+                consumer.acknowledge(messages)
+        finally:
+            stop.set()
+        trimming.result(PATIENCE_S)
+        consumer.flush()
+        check_backlog(topic, "s", [])
+    topic.trim()
+    assert topic.start >= 290
+
+
+def test_seeking_back_while_it_is_trimmed(topic: Topic) -> None:
+    """Either the messages are there, or the seek says that they are not."""
+    for turn in range(15):
+        topic.configure(**KEPT)
+        first = topic.end
+        fill(topic, 12)
+        topic.create_subscription("s", start="latest")
+        topic.managed.roll().result(PATIENCE_S)
+        topic.configure(retention_bytes=0)
+        with ThreadPoolExecutor(1) as pool:
+            trimming = pool.submit(topic.trim)
+            try:
+                assert topic.seek("s", first) == first
+            except TrimmedError:
+                pass
+            trimming.result(PATIENCE_S)
+            mark = topic.subscription("s").cursor.mark.offset
+            assert mark >= topic.start, turn
+            check_backlog(topic, "s", range(mark, topic.end))
+            topic.delete_subscription("s")
+
+
+def test_a_ledger_that_is_too_old_ends(topic: Topic, clock: ManualClock) -> None:
+    """Scenario 31."""
+    topic.configure(roll_ms=5_000, roll_entries=1000)
+    topic.managed.roll().result(PATIENCE_S)
+    with topic.subscribe("s", start="latest") as consumer:
+        topic.publish(b"x")
+        ledgers = len(topic.internal_stats().ledgers)
+        clock.advance(6 * SECOND)
+        topic.look()
+        until(lambda: topic.internal_stats().ledgers[-1].closed_us is not None)
+        topic.publish(b"y")
+        assert len(topic.internal_stats().ledgers) == ledgers + 1
+        assert received(consumer, 2) == [0, 1]
+
+
+def test_rolling_while_consuming(topic: Topic) -> None:
+    """Nobody notices where ledgers end."""
+    with topic.subscribe("s", start="latest") as consumer, ThreadPoolExecutor(1) as pool:
+        receiving = pool.submit(received, consumer, 120)
+        for at in range(120):
+            topic.submit(b"x")
+            if at % 10 == 5:
+                topic.managed.roll()
+        assert receiving.result(PATIENCE_S) == list(range(120))
+
+
+def test_internal_statistics_count_the_open_ledger_too(topic: Topic) -> None:
+    fill(topic, 16)
+    ledgers = topic.internal_stats().ledgers
+    assert sum(one.messages for one in ledgers) == 16 and sum(one.entries for one in ledgers) == 8
+    assert sum(one.size for one in ledgers) == topic.managed.end.size
+
+
+def test_a_look_that_fails_is_not_the_last(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it raises."""
+    looked = threading.Event()
+    failures: list[Exception] = [ValueError("a bug"), MetadataUnavailableError("away")]
+
+    def look() -> None:
+        if failures:
+            raise failures.pop()
+        looked.set()
+
+    monkeypatch.setattr(topics_module, "LOOK_S", 0.001)
+    monkeypatch.setattr(topic, "look", look)
+    topic.touch()
+    assert looked.wait(PATIENCE_S)
