@@ -37,7 +37,12 @@ from benchmarks.rows.recovery import recovery
 from benchmarks.rows.scan import scan
 from benchmarks.rows.synced import callers, one
 from benchmarks.rows.tail import tail
+from benchmarks.rows.topics.backlog import backlog as topic_backlog
+from benchmarks.rows.topics.consume import consume
+from benchmarks.rows.topics.latency import latency as topic_latency
+from benchmarks.rows.topics.memory import memory as topic_memory
 from benchmarks.rows.topics.peers import peers as topic_peers
+from benchmarks.rows.topics.publish import publish
 
 Row = Callable[[Plan], Section]
 
@@ -69,6 +74,11 @@ ROWS: dict[str, Row] = {
     "ha-fanout": fanout,
     "ha-redis": redis,
     "ha-memory": ha_memory,
+    "topics-publish": publish,
+    "topics-consume": consume,
+    "topics-latency": topic_latency,
+    "topics-backlog": topic_backlog,
+    "topics-memory": topic_memory,
     "topics-peers": topic_peers,
 }
 

@@ -22,7 +22,9 @@ cdef enum:
 cdef class Handout:
     """Base of `Consumer`, which has `_receive`, `_acknowledge`: called for all that is more than a step."""
 
-    cdef object messages        # iterator over those of the batch that was begun; None: there is none
+    cdef object batch           # that was begun; None: there is none
+    cdef object messages        # iterator over its messages
+    cdef Py_ssize_t handed      # so many of them were handed out
     cdef dict redelivered       # how often some of them were; None: none was
     cdef int64_t start, end     # acknowledged last, one behind the other
     cdef int64_t *acked         # those before; NULL: there never were any
@@ -63,11 +65,18 @@ cdef class Handout:
     def _begin(self, delivery):
         """A `Delivery`: its messages are handed out next."""
         batch, redelivered = delivery
+        self.batch, self.handed = batch, 0
         self.messages, self.redelivered = iter(batch), dict(redelivered) if redelivered else None
 
     def _end(self):
         """What was begun is not handed out any more."""
+        self.batch = self.messages = self.redelivered = None
+
+    def _rest(self):
+        """What was begun and is not handed out yet, as a batch; None: nothing. It is not handed out any more then."""
+        batch, self.batch = self.batch, None
         self.messages = self.redelivered = None
+        return None if batch is None or self.handed >= len(batch) else batch.slice(self.handed, len(batch))
 
     def _next(self):
         """The next message of what was begun. StopIteration: there are no more."""
@@ -83,8 +92,9 @@ cdef class Handout:
             return None
         found = PyIter_Next(self.messages)
         if found == NULL:
-            self.messages = self.redelivered = None
+            self.batch = self.messages = self.redelivered = None
             return None
+        self.handed += 1
         message = <Message>found
         Py_DECREF(message)
         if self.redelivered is not None:

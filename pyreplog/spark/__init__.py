@@ -4,9 +4,12 @@
 |---|---|
 | options, offsets, schema | what a read is asked for, and the columns there are |
 | paths, logs | what paths point to; what a log holds at one moment |
-| ranges, planning, slices | which stretches are read, and by which task |
-| held, scan, arrays, damage | reading them: mapped, verified, as Arrow columns; what is no record |
-| source | what Spark calls |
+| ranges, planning, slices | which stretches of logs are read, and by which task |
+| held, scan, arrays, buffers, damage | reading them: mapped, verified, as Arrow columns; what is no record |
+| clusterplan, ledgers, ledgerends, topics, backlogs, entryslices | which entries of a cluster are read |
+| origins, storedmetadata, storedlog, storedbookies | a cluster in a directory, read beside its process; or over TCP |
+| entryscan, copyreading, messagearrays | reading entries, from whichever copies there are, and the messages in them |
+| reading, source | what tasks do; what Spark calls |
 
 Spark finds the source by itself, through the top-level package `pyspark_pyreplog`. Importing this one loads neither
 pyspark nor pyarrow.

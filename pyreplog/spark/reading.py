@@ -25,4 +25,21 @@ def read(parts: tuple[Part, ...], columns: tuple[Column, ...], options: ReadOpti
         return scan.read(cast("tuple[Slice, ...]", parts))
     from pyreplog.spark.entryscan import EntryScan
 
-    return EntryScan(names, options).read(cast("tuple[EntrySlice, ...]", parts))
+    return gathered(EntryScan(names, options).read(cast("tuple[EntrySlice, ...]", parts)), options)
+
+
+def gathered(batches: Iterator[pa.RecordBatch], options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """Small batches put together: those of tiny ledgers would each cost Spark more than their rows."""
+    waiting, rows, size = list[pa.RecordBatch](), 0, 0
+    for batch in batches:
+        if waiting and (rows + batch.num_rows > options.batch_rows or size + batch.nbytes > options.batch_bytes):
+            yield _joined(waiting)
+            waiting, rows, size = [], 0, 0
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

@@ -17,8 +17,9 @@ from pyreplog._native.intake import copy_entries, index_entries
 from pyreplog._native.lending import lend_entries
 from pyreplog._native.sealed import SealedIndex
 from pyreplog._native.segment import HEADER_BYTES, Segment
-from pyreplog.errors import CorruptionError, ReplogError
+from pyreplog.errors import CorruptionError, ReplogError, TrimmedError
 from pyreplog.log import indexes, names
+from pyreplog.log.hollow import is_hollow
 from pyreplog.log.manyledgers import Place, in_order
 from pyreplog.spark.held import hold
 from pyreplog.spark.logs import look
@@ -40,7 +41,8 @@ class _Held(NamedTuple):
 
 
 class StoredLog:
-    """What of an EntryLog is for readers. uuid: of the log. bases: of the ledgers that are asked for."""
+    """What of an EntryLog is for readers. uuid: of the log. bases: of the ledgers that are asked for; when a segment
+    has gone since they were noted, its live entries lie elsewhere, and all are looked for once more."""
 
     def __init__(self, directory: Path, uuid: bytes, bases: Bases) -> None:
         self.directory, self.uuid, self.bases = directory, uuid, bases
@@ -60,6 +62,9 @@ class StoredLog:
                     raise file.fault
                 _, index = _open(directory, found.uuid, file.base)
                 table = index.ledgers()
+            except TrimmedError as error:
+                logger.info("%s: nothing lies in the segment at %d: %s", directory, file.base, error)
+                continue
             except (ReplogError, OSError) as error:
                 logger.warning("%s: nothing is read of the segment at %d: %s", directory, file.base, error)
                 continue
@@ -104,18 +109,26 @@ class StoredLog:
 
     def last_entry(self, ledger: int) -> int | None:
         """Highest id of the ledger's entries; None: there is none. CorruptionError."""
-        lasts = [self._hold(base).ledgers.last_entry(ledger) for base in self.bases.get(ledger, ())]
+        lasts = [held.ledgers.last_entry(ledger) for held in self._holding(ledger)]
         return max((last for last in lasts if last is not None), default=None)
 
     def _places(self, ledger: int, first: int, last: int, step: int, run: int) -> list[Place]:
         parts = []
-        for base in self.bases.get(ledger, ()):
-            entries, offsets = self._hold(base).ledgers.entries(ledger, first, last + 1)
+        for segment, ledgers in self._holding(ledger):
+            entries, offsets = ledgers.entries(ledger, first, last + 1)
             if run != step:
                 wanted = (entries - first) % step < run
                 entries, offsets = entries[wanted], offsets[wanted]
-            parts.append(Place(base, entries, offsets))
+            parts.append(Place(segment.base, entries, offsets))
         return list(in_order(parts))
+
+    def _holding(self, ledger: int) -> list[_Held]:
+        """The segments with some of a ledger. Errors: as `_open`."""
+        try:
+            return [self._hold(base) for base in self.bases.get(ledger, ())]
+        except TrimmedError:
+            self.bases = StoredLog.survey(self.directory).bases
+        return [self._hold(base) for base in self.bases.get(ledger, ())]
 
     def _hold(self, base: int) -> _Held:
         held = self._held.get(base)
@@ -136,8 +149,10 @@ def _joined(parts: list[memoryview]) -> bytes | memoryview:
 
 
 def _open(directory: Path, uuid: bytes, base: int) -> _Held:
-    """A segment and its ledger index. Errors: as `hold`."""
+    """A segment and its ledger index. Errors: as `hold`; TrimmedError, it is hollow."""
     segment = hold(str(names.segment_path(directory, base)), uuid, base)
+    if is_hollow(segment):
+        raise TrimmedError(f"the segment at {base} is hollow")
     return _Held(segment, sealed_index(directory, segment) or _made_index(segment))
 
 

@@ -149,7 +149,7 @@ class ChainReader:
         return self._first(item, begins, lambda _, at_us: at_us >= time_us)
 
     def offset_at_size(self, size: int) -> Ack[int]:
-        """Of the first message of the first entry that so many bytes of the topic, or more, lie before; else its end."""
+        """Of the first message of the first entry that so many bytes of the topic lie before, or more; else its end."""
         item = next((one for one in self._view().chain.ledgers if not one.is_closed or one.end.size >= size), None)
         begins = item is not None and item.start.size >= size
         return self._first(item, begins, lambda place, _: place.bytes_before >= size)

@@ -1,8 +1,8 @@
 """Writes a topic: from ledger to ledger, in order, whatever becomes of them.
 
-All that happens is an event (see `turns`); what blocks is done by the cluster's workers, one job at a time. A ledger is
-made when something is to be published, and replaced when it is full, old, or has failed: its end is found first (its
-writer closed it, or it is recovered), then one compare-and-set of the chain tells its counts and names the next one.
+All that happens is an event (see `turns`); what blocks is done by the cluster's workers, one job at a time. A ledger
+is replaced when it is full, old, or has failed: its end is found first (its writer closed it, or it is recovered), then
+one compare-and-set of the chain tells its counts and names the next one.
 """
 
 from __future__ import annotations
@@ -43,11 +43,9 @@ logger = logging.getLogger(__name__)
 
 
 class ChainWriter:
-    """Of one owner of a topic. Methods are events, or may be called by any thread where they say so.
-
-    on_end: called when a ledger has its end, with its metadata. on_change: when the chain or the confirmed end moved.
-    on_fenced: once, when somebody else owns the topic.
-    """
+    """Of one owner of a topic. Methods are events, or may be called by any thread where they say so. on_end: called
+    when a ledger has its end, with its metadata. on_change: when the chain or the confirmed end moved. on_fenced: once,
+    when somebody else owns the topic."""
 
     def __init__(
         self,
@@ -385,20 +383,17 @@ class ChainWriter:
             return
         self.error = error
         self._jobs.end()
-        ledger, self._ledger = self._ledger, None
-        if ledger is not None:
-            let_go(ledger)
+        if self._ledger is not None:
+            let_go(self._ledger)
+            self._ledger = None
         self._discard_spare()
-        left = self._pipeline.drop()
-        self._settle(left, error)
+        self._settle(left := self._pipeline.drop(), error)
         self.window.end()
         self._rolled(error)
-        if left and isinstance(error, OutcomeUnknownError):
-            self.done.fail(error)
-        else:
-            self.done.complete(None)
+        lost = bool(left) and isinstance(error, OutcomeUnknownError)
+        settle_all([(self.done, error if lost else None)])
 
     def _discard_spare(self) -> None:
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            spare.discard(certain=isinstance(self.error, TopicFencedError))
+        if self._spare is not None:
+            self._spare.discard(certain=isinstance(self.error, TopicFencedError))
+            self._spare = None

@@ -19,6 +19,7 @@ from pyreplog.handles import Handle
 from pyreplog.topic.permits import Permits
 from pyreplog.topic.positions import Start
 from pyreplog.topic.source import Delivery, Source
+from pyreplog.topic.turn import Turn
 
 ACKS_WAIT_S = 0.1
 QUEUE = 1 << 16
@@ -46,7 +47,7 @@ class Consumer(Handle, Handout):
         self._inbox: deque[Delivery] = deque()
         self._waiting: deque[Ack[Delivery]] = deque()
         self._failed: ReplogError | None = None
-        self._turn = threading.Lock()  # of who takes the next batch for `receive`
+        self._turn = Turn()  # of who takes the next batch for `receive`
         self._source: Source
         self._id = -1
         super().__init__(f"consumer {name} of {subscription} on {topic}")
@@ -92,14 +93,16 @@ class Consumer(Handle, Handout):
 
     def batches(self, timeout: float | None = None) -> Iterator[MessageBatch]:
         """Messages as they come, many at once, as columns; ends when none came for `timeout` seconds (None: never).
-
-        Messages that `receive` has begun to hand out come first. Errors as receive.
-        """
+        Errors as receive."""
         while (batch := self.receive_batch(timeout)) is not None:
             yield batch
 
     def receive_batch(self, timeout: float | None = None) -> MessageBatch | None:
-        """The next messages as columns; None when none came within `timeout` seconds. Errors as receive."""
+        """The next messages as columns; None when none came within `timeout` seconds. Those that `receive` has begun to
+        hand out come first. Errors as receive."""
+        begun = self._rest()
+        if begun is not None:
+            return begun
         delivery = self._take(timeout)
         return None if delivery is None else delivery.batch
 
@@ -108,15 +111,24 @@ class Consumer(Handle, Handout):
 
         Errors as receive.
         """
-        while True:
-            try:
-                return self._next()
-            except StopIteration:
-                self._begin(await self._take_async())
+        turn = self._turn.enter()
+        try:
+            await turn
+        except BaseException:
+            self._turn.give_up(turn)
+            raise
+        try:
+            while True:
+                try:
+                    return self._next()
+                except StopIteration:
+                    self._begin(await self._take_async())
+        finally:
+            self._turn.leave()
 
     async def receive_batch_async(self) -> MessageBatch:
-        """The next messages as columns, for coroutines. Errors as receive."""
-        return (await self._take_async()).batch
+        """The next messages as columns, for coroutines. As receive_batch."""
+        return self._rest() or (await self._take_async()).batch
 
     def __iter__(self) -> Iterator[Message]:
         """Messages as they come, for ever. Errors as receive."""
@@ -131,18 +143,26 @@ class Consumer(Handle, Handout):
 
     def _receive_one(self, timeout: float | None) -> Message | None:
         deadline = _deadline(timeout)
-        while True:
-            if not self._turn.acquire(timeout=_left(deadline, -1.0)):
-                return None
-            try:
-                return self._next()
-            except StopIteration:
-                delivery = self._take(_left(deadline, None))
-                if delivery is None:
-                    return None
-                self._begin(delivery)
-            finally:
-                self._turn.release()
+        turn = self._turn.enter()
+        try:
+            turn.result(_left(deadline))
+        except OutcomeUnknownError:
+            self._turn.give_up(turn)
+            return None
+        except BaseException:
+            self._turn.give_up(turn)
+            raise
+        try:
+            while True:
+                try:
+                    return self._next()
+                except StopIteration:
+                    delivery = self._take(_left(deadline))
+                    if delivery is None:
+                        return None
+                    self._begin(delivery)
+        finally:
+            self._turn.leave()
 
     def _receive_many(self, count: int, timeout: float | None) -> list[Message]:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -257,7 +277,10 @@ class Consumer(Handle, Handout):
         """
         self._check_usable()
         self._send_acks()
-        end = what.end if isinstance(what, MessageBatch) else int(_offsets(what)[-1]) + 1
+        offsets = what.offset if isinstance(what, MessageBatch) else _offsets(what)
+        if not len(offsets):
+            return
+        end = int(offsets[-1]) + 1  # a batch's `end` is that of what was read, of which it may be a part
         self._source.wait(self._source.acknowledge_cumulative(self._id, end))
 
     def nack(self, what: What, *, delay: float | None = None) -> None:
@@ -351,5 +374,5 @@ def _deadline(timeout: float | None) -> float | None:
     return None if seconds is None else time.monotonic() + seconds
 
 
-def _left(deadline: float | None, forever: Any) -> Any:
-    return forever if deadline is None else max(0.0, deadline - time.monotonic())
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -81,15 +81,7 @@ _SUBSCRIPTION: tuple[_Column[SubscriptionStats], ...] = (
         "dead_lettered_messages", "counter", "Messages moved to the dead-letter topic.",
         lambda s: s.dead_lettered_messages,
     ),
-    _Column(
-        "ledger_persists", "counter", "Times that its acknowledgements were stored in a ledger.",
-        lambda s: s.ledger_persists,
-    ),
-    _Column(
-        "metadata_persists", "counter", "Times that they were stored in the metadata store.",
-        lambda s: s.metadata_persists,
-    ),
-    _Column("persist_errors", "counter", "Times that they could not be stored.", lambda s: s.persist_errors),
+    _Column("persists", "counter", "Times that its acknowledgements were stored.", lambda s: s.persists),
     _Column("last_acked_timestamp_seconds", "gauge", "When it acknowledged last; missing: never.",
         lambda s: _seconds(s.last_acked_us)),
     _Column("last_delivered_timestamp_seconds", "gauge", "When it was sent something last; missing: never.",

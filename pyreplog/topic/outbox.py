@@ -38,7 +38,7 @@ class Sink(Protocol):
 
 
 class Outbox:
-    """landed: told what becomes of each flight, in order. soon: has something called by another thread, and says whether
+    """landed: told what becomes of each flight, in order. soon: has something called by another thread, and says if
     it will. Threads: `enter` wants the caller's lock.
 
     Where a sink confirms at once, as with bookies of this process, nothing is ever on its way that others could wait

@@ -17,7 +17,7 @@ _SUBSCRIPTION_SUMS = (
     "backlog_messages", "backlog_entries", "backlog_bytes", "unacked", "delayed", "replay", "ack_ranges", "ack_bytes",
     "delivered_messages", "delivered_bytes", "redelivered_messages", "acked_messages", "expired_messages",
     "evicted_messages", "dead_lettered_messages", "rate_delivered", "rate_delivered_bytes", "rate_redelivered",
-    "rate_acked", "rate_expired", "ledger_persists", "metadata_persists", "persist_errors",
+    "rate_acked", "rate_expired", "persists",
 )  # fmt: skip
 _SUBSCRIPTION_LATEST = ("last_flow_us", "last_delivered_us", "last_acked_us", "last_mark_us", "last_expired_us")
 _PUBLISHING = ("open", "held", "refused")

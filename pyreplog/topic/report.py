@@ -21,7 +21,7 @@ from pyreplog.topic.stats import (
     TopicStats,
 )
 from pyreplog.topic.subscription import Subscription
-from pyreplog.topic.trend import Trend, trend
+from pyreplog.topic.trend import Sample, Trend, trend
 
 if TYPE_CHECKING:
     from pyreplog.topic.topic import Topic
@@ -77,8 +77,10 @@ def _subscription(topic: Topic, there: Subscription, now_us: int) -> Subscriptio
     end = topic.managed.end
 
     def look(cursor: Cursor, dispatcher: Dispatcher) -> tuple[DispatchStatus, Backlog, Trend]:
-        cursor.sample(now_us, max(end, cursor.mark))
-        return dispatcher.status(now_us), cursor.backlog(max(end, cursor.mark)), trend(cursor.samples)
+        reached = max(end, cursor.mark)
+        backlog = cursor.backlog(reached)
+        now = Sample(now_us, reached.offset, cursor.mark.offset, backlog.messages)
+        return dispatcher.status(now_us), backlog, trend([*cursor.samples, now])
 
     status, backlog, course = there.look(look)
     try:
@@ -93,11 +95,12 @@ def _subscription(topic: Topic, there: Subscription, now_us: int) -> Subscriptio
         oldest_us=oldest, unacked=status.unacked, delayed=status.delayed, replay=status.replay,
         blocked=any(wait.startswith("max_unacked") for wait in status.waits), ack_ranges=cursor.acks.ranges,
         ack_bytes=cursor.acks.nbytes, delivered_messages=counts.delivered, delivered_bytes=counts.delivered_bytes,
-        redelivered_messages=counts.redelivered, acked_messages=counts.acked, expired_messages=counts.expired,
+        redelivered_messages=counts.redelivered, acked_messages=counts.acked(cursor), expired_messages=counts.expired,
         evicted_messages=counts.evicted, dead_lettered_messages=counts.dead_lettered,
         last_flow_us=counts.last_flow_us, last_delivered_us=counts.last_delivered_us,
-        last_acked_us=cursor.last_acked_us or 0, last_expired_us=counts.last_expired_us,
-        ledger_persists=there.source.records, drain_s=course.drain_s, stalled=course.stalled,
+        last_acked_us=cursor.last_acked_us or 0, last_mark_us=counts.last_mark_us,
+        last_expired_us=counts.last_expired_us,
+        persists=there.source.records, drain_s=course.drain_s, stalled=course.stalled,
         active_consumer=active[0] if there.settings.type == "failover" and active else None,
         consumers=tuple(
             ConsumerStats(

@@ -82,8 +82,7 @@ class SubscriptionStats(Stats):
     bytes count in full when any of their messages is not. oldest_us: append time of the first message that is not;
     None: there is none, or it could not be read. unacked: sent, not acknowledged. delayed: wait for their time. replay:
     to be sent again. blocked: nobody gets more until some are acknowledged. ack_ranges, ack_bytes: what is acknowledged
-    behind the mark. drain_s, stalled: see `trend`. persists: times its state was stored, in a ledger and in the
-    metadata store; persist_errors: times it could not be.
+    behind the mark. drain_s, stalled: see `trend`. persists: times its state was stored.
     """
 
     name: str
@@ -118,9 +117,7 @@ class SubscriptionStats(Stats):
     last_acked_us: int = 0
     last_mark_us: int = 0
     last_expired_us: int = 0
-    ledger_persists: int = 0
-    metadata_persists: int = 0
-    persist_errors: int = 0
+    persists: int = 0
     drain_s: float | None = None
     stalled: bool = False
     active_consumer: str | None = None

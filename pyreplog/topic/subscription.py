@@ -60,7 +60,8 @@ class Subscription:
         """Where its state is stored; None: it is not."""
         self.properties: Mapping[str, str] = {}
         self.created_us = self.used_us = clock.now_us()
-        self.counts = Counts()
+        self.counts = Counts(begun_at=cursor.mark.offset + cursor.acks.acked_messages)
+        self._mark = cursor.mark.offset
         self._clock, self._publish_dead, self._on_change, self._on_over = clock, publish_dead, on_change, on_over
         self._dispatcher = Dispatcher(
             cursor, settings, topic=managed.name, start=managed.start.offset, end=managed.end.offset
@@ -97,6 +98,9 @@ class Subscription:
     def dirty(self) -> None:
         if self.slot is not None:
             self.slot.dirty()
+        mark = self.cursor.acks.mark_offset
+        if mark != self._mark:
+            self._mark, self.counts.last_mark_us = mark, self._clock.now_us()
         self._on_change()
 
     def bury(self, effect: DeadLetter) -> None:
@@ -168,6 +172,7 @@ class Subscription:
 
     def flow(self, consumer: int, messages: int) -> None:
         if messages > 0:
+            self.counts.last_flow_us = self._clock.now_us()
             self._do(lambda now: self._dispatcher.flow(consumer, messages, now))
 
     # ---- acknowledgements -----------------------------------------------------------------------------------

@@ -62,6 +62,8 @@ class Upkeep:
             self._expire(topic.subscription(expiry.cursor), expiry.before_us)
         self.decision = decision = self._quota.decide(config, topic.managed.end, cursors, now_us)
         topic.gate.set(decision.publishing, decision.reason)
+        if decision.publishing != "open":
+            topic.touch()  # somebody may be waiting
         if decision.catch_up and topic.dedup is not None:
             topic.dedup.store(topic)
         for eviction in decision.evictions:
@@ -72,6 +74,7 @@ class Upkeep:
         before = there.cursor.mark.offset
         wait(there.skip_to(wait(self._topic.managed.offset_at_time(before_us))))
         there.counts.expired += max(there.cursor.mark.offset - before, 0)
+        there.counts.last_expired_us = self._topic.clock.now_us()
 
     def _evict(self, there: Subscription, eviction: Eviction) -> None:
         wait, managed = self._topic.topics.surroundings.wait, self._topic.managed

@@ -16,7 +16,7 @@ from pyreplog.net.handshake import Secret
 from tests import samples
 from tests.spark.reading import read_table
 
-SEGMENT = 1 << 20
+SEGMENT = 128 << 10
 Place = tuple[int, int]
 """Ledger and entry."""
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import pyreplog
+from pyreplog.config import LogConfig
 from pyreplog.errors import ConfigError, NoSuchLedgerError, NotALogError, UnauthorizedError, UnreadableError
+from pyreplog.log.ledgerlog import LedgerLog
 from pyreplog.spark import storedlog
 from pyreplog.spark.planning import plan
 from tests.spark.clusters import Place, copies, corrupt, embedded, fill, value_of, values
@@ -48,7 +50,7 @@ def test_each_entry_once(origin: Made) -> None:
 
 
 def test_columns(origin: Made) -> None:
-    path, places = origin
+    path, _ = origin
     row = read_table(path, ledgers="1", includeMetadata=True, includeHeaders=True).to_pylist()[0]
     assert (row["ledgerId"], row["entryId"], row["offset"], row["value"]) == (1, 0, 0, value_of(1, 0))
     assert (row["topic"], row["partition"], row["headers"], row["crcOk"]) == (None, -1, [], True)
@@ -128,7 +130,7 @@ def test_copies_of_one_bookie(origin: Made) -> None:
     everything = read_table(path, replica="all", columns="bookie,ledgerId,entryId").to_pylist()
     found = [(row["ledgerId"], row["entryId"]) for row in everything if row["bookie"] == bookie]
     assert found == list(zip(by_name["ledgerId"].to_pylist(), by_name["entryId"].to_pylist(), strict=True))
-    with pytest.raises(ConfigError, match="replica: expected any, all or one of bookie-0@.*, found 'bookie-9'"):
+    with pytest.raises(ConfigError, match=r"replica: expected any, all or one of bookie-0@.*, found 'bookie-9'"):
         plan(options_of(path, replica="bookie-9"))
 
 
@@ -182,6 +184,26 @@ def test_nothing_is_written(origin: Made) -> None:
     assert (path / "metadata.sqlite").read_bytes() == stored
 
 
+def test_entries_that_were_moved_behind_the_plan(made: Made) -> None:
+    """As a bookie does which wants the space of the deleted ledgers around them."""
+    path, places = made
+    options = options_of(path, columns="ledgerId,entryId,value")
+    tasks = plan(options)
+    moved = 0
+    for folder in path.glob("bookie-*/log"):
+        with LedgerLog(folder, LogConfig.of({"durability": "appended"})) as log:
+            old = [base for base, _ in log.segments()]
+            for ledger in log.ledgers():
+                log.append(log.read(ledger, 0, 1 << 40, 1 << 30)[0])
+            for base in old:
+                log.hollow(base)
+            moved += len(old)
+    assert moved > 3
+    rows = read_slices(options, tasks).to_pylist()
+    assert {(row["ledgerId"], row["entryId"]) for row in rows} == set(places)
+    assert len(rows) == len(places)
+
+
 def test_passwords(tmp_path: Path) -> None:
     with (
         embedded(tmp_path / "data") as cluster,
@@ -218,7 +240,7 @@ def test_tiny_ledgers_share_tasks(tmp_path: Path) -> None:
 
 
 def test_a_large_ledger_is_cut(origin: Made) -> None:
-    path, places = origin
+    path, _ = origin
     tasks = plan(options_of(path, ledgers="0", minPartitions=5))
     sizes = [bytes_planned([task]) for task in tasks]
     assert len(tasks) == 5
@@ -249,7 +271,10 @@ def test_batches_are_bounded(origin: Made) -> None:
         ({"replica": "all", "topics": "a"}, "replica: topics are read once, from any replica"),
         ({"subscription": "s"}, "subscription: expected with topics or topicsPattern"),
         ({"topics": "a", "topicsPattern": "b"}, "topics, topicsPattern: expected at most one of them"),
-        ({"topics": "a", "subscription": "s", "startingOffsets": "3"}, "startingOffsets, subscription: expected at most"),
+        (
+            {"topics": "a", "subscription": "s", "startingOffsets": "3"},
+            "startingOffsets, subscription: expected at most",
+        ),
         ({"cluster": "sqlite:x"}, "cluster, path: expected at most one of them"),
         ({"topicsPattern": "("}, "topicsPattern: expected a regular expression, found"),
     ],
@@ -264,3 +289,10 @@ def test_what_only_clusters_have(tmp_path: Path, options: dict[str, object]) -> 
     pyreplog.open(tmp_path / "log").close()
     with pytest.raises(ConfigError, match="log is no cluster; expected path of an embedded one, or cluster"):
         plan(options_of(tmp_path / "log", **options))
+
+
+def test_rows_of_tiny_ledgers_come_together(origin: Made) -> None:
+    options = options_of(origin[0], ledgers="1,3-5", columns="ledgerId,entryId")
+    (task,) = plan(options)
+    (batch,) = batches_of(options, task)
+    assert batch.num_rows == 1 + 700 + 300 + 500

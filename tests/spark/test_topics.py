@@ -147,7 +147,10 @@ def test_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, narrow: int) -> 
     stamps = [row["timestamp"] for row in found]
     assert stamps == sorted(stamps)
     for low, high in ((0, 40), (3, 4), (17, 31), (9, 9), (39, 99)):
-        bounds = {"startingTimestamp": moment(BEGIN_US + low * 10**6), "endingTimestamp": moment(BEGIN_US + high * 10**6)}
+        bounds = {
+            "startingTimestamp": moment(BEGIN_US + low * 10**6),
+            "endingTimestamp": moment(BEGIN_US + high * 10**6),
+        }
         wanted = [row["offset"] for row in found if bounds["startingTimestamp"] <= row["timestamp"]
                   and row["timestamp"] < bounds["endingTimestamp"]]  # fmt: skip
         isoformat = {name: value.isoformat() for name, value in bounds.items()}
@@ -195,7 +198,9 @@ def test_offsets_by_partition(named: Path) -> None:
     ends = '{"orders": {"-1": -1, "0": -1, "1": 1, "10": 2}}'
     found = rows(named, topics="orders", startingOffsets=starts, endingOffsets=ends)
     assert found == [("orders", 0, 1), ("orders", 0, 2), ("orders", 1, 0)]
-    with pytest.raises(ConfigError, match="expected offsets of orders partition -1, .*found those of orders partition 0"):
+    with pytest.raises(
+        ConfigError, match=r"expected offsets of orders partition -1, .*found those of orders partition 0"
+    ):
         plan(options_of(named, topics="orders", startingOffsets='{"orders": {"0": 1}}'))
 
 
@@ -205,7 +210,11 @@ def test_offsets_by_partition(named: Path) -> None:
         ({"topics": "nobody"}, NoSuchTopicError, "topic nobody: there is none of that name"),
         ({"topics": "x" * 300}, InvalidArgumentError, "a name has 1 to 200 bytes"),
         ({"topics": "other", "subscription": "s"}, NoSuchSubscriptionError, "topic other: there is no subscription s"),
-        ({"topics": "other", "startingOffsets": "9"}, OutOfRangeError, "topic other: startingOffsets 9, but the log ends"),
+        (
+            {"topics": "other", "startingOffsets": "9"},
+            OutOfRangeError,
+            "topic other: startingOffsets 9, but the log ends",
+        ),
     ],
 )
 def test_what_is_not_there(named: Path, options: dict[str, object], error: type[Exception], says: str) -> None:

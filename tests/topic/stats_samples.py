@@ -14,7 +14,7 @@ def orders() -> TopicStats:
     used = SubscriptionStats(
         name="used", at_us=NOW, type="shared", mark=Total(90, 9, 900), backlog_messages=7, backlog_entries=2,
         backlog_bytes=150, oldest_us=NOW - 2 * S, unacked=3, delayed=2, replay=1, delivered_messages=98,
-        redelivered_messages=1, last_acked_us=NOW - S, ledger_persists=5, metadata_persists=1, persist_errors=2,
+        redelivered_messages=1, last_acked_us=NOW - S, persists=5,
         consumers=(ConsumerStats(name="one", consumer=1, permits=10), ConsumerStats(name="two", consumer=2, permits=5)),
         properties={"team": "a"},
     )  # fmt: skip

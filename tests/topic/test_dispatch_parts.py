@@ -53,9 +53,7 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("kind", [Pending, PendingRanges])
 @given(steps=STEPS)
-def test_pending_is_a_table(
-    kind: type[Pending] | type[PendingRanges], steps: list[tuple[str, object, object]]
-) -> None:
+def test_pending_is_a_table(kind: type[Pending] | type[PendingRanges], steps: list[tuple[str, object, object]]) -> None:
     pending, is_full = kind(), kind is Pending
     model: dict[int, tuple[int, int, int]] = {}  # offset -> (holder, slot, since)
     for now, (step, one, two) in enumerate(steps):

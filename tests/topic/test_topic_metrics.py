@@ -44,7 +44,7 @@ def test_of_a_topic(name: str, value: float) -> None:
 @pytest.mark.parametrize("name, value", [
     ("backlog_messages", 7), ("backlog_entries", 2), ("backlog_bytes", 150), ("unacked_messages", 3),
     ("delayed_messages", 2), ("replay_messages", 1), ("permits", 15), ("consumers", 2), ("delivered_messages", 98),
-    ("redelivered_messages", 1), ("ledger_persists", 5), ("metadata_persists", 1), ("persist_errors", 2),
+    ("redelivered_messages", 1), ("persists", 5),
     ("stalled", 0), ("last_acked_timestamp_seconds", NOW / 1e6 - 1),
 ])  # fmt: skip
 def test_of_a_subscription(name: str, value: float) -> None:

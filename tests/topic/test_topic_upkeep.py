@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -146,7 +147,7 @@ def test_a_quota_of_age(topic: Topic, clock: ManualClock) -> None:
     topic.publish(b"x")
     clock.advance(11 * SECOND)
     topic.look()
-    with pytest.raises(BacklogFullError, match="age|s has"):
+    with pytest.raises(BacklogFullError, match=r"age|s has"):
         topic.publish(b"y")
     topic.skip("s", 5)
     topic.look()
@@ -266,10 +267,8 @@ def test_seeking_back_while_it_is_trimmed(topic: Topic) -> None:
         topic.configure(retention_bytes=0)
         with ThreadPoolExecutor(1) as pool:
             trimming = pool.submit(topic.trim)
-            try:
+            with suppress(TrimmedError):
                 assert topic.seek("s", first) == first
-            except TrimmedError:
-                pass
             trimming.result(PATIENCE_S)
             mark = topic.subscription("s").cursor.mark.offset
             assert mark >= topic.start, turn

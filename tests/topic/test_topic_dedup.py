@@ -1,0 +1,149 @@
+"""Topics that deduplicate, through all that may happen to their owners: nothing is stored twice, nothing is taken for
+stored that is not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pyreplog.ack import Ack
+from pyreplog.errors import ReplogError
+from pyreplog.topic import dedupcursor
+from pyreplog.topic import topics as topics_module
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.topic import Topic
+from tests.topic.handling import PATIENCE_S, SMALL, open_cluster, stored, trim
+from tests.topic.lives import kill, life, lose_lease
+
+NAME = "t"
+DEDUP = {**SMALL, "deduplicate": True}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with open_cluster(tmp_path_factory.mktemp("dedup")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(cluster: Cluster) -> Iterator[None]:
+    yield
+    with cluster.topic(NAME, **DEDUP) as topic:
+        topic.delete()
+
+
+def publish(topic: Topic, numbers: range) -> list[int]:
+    """One entry each."""
+    return [topic.publish(b"%d" % number, producer="p", sequence=number) for number in numbers]
+
+
+def test_duplicates_are_known_after_a_clean_close(cluster: Cluster) -> None:
+    with cluster.topic(NAME, **DEDUP) as topic:
+        assert publish(topic, range(10)) == list(range(10))
+    with cluster.topic(NAME, **DEDUP) as topic:
+        assert topic.dedup is not None and topic.dedup.mark.offset == 10
+        assert topic.producer("p").last_sequence == 9
+        assert publish(topic, range(5, 12)) == [-1] * 5 + [10, 11]
+
+
+def test_duplicates_are_known_after_a_crash(cluster: Cluster) -> None:
+    """From the last snapshot on all is read again."""
+    with life(cluster) as one:
+        topic = one.topic(NAME, **DEDUP)
+        publish(topic, range(7))
+        assert topic.dedup is not None
+        topic.dedup.store(topic).result(PATIENCE_S)
+        publish(topic, range(7, 10))
+        kill(one)
+    with cluster.topic(NAME, **DEDUP) as topic:
+        assert topic.dedup is not None and topic.dedup.mark.offset == 7
+        assert publish(topic, range(12)) == [-1] * 10 + [10, 11]
+
+
+def test_nothing_that_would_have_to_be_read_again_is_trimmed(cluster: Cluster) -> None:
+    """Though no subscription needs it: what the snapshot that is stored knows, and no more, may go."""
+    with life(cluster) as one:
+        topic = one.topic(NAME, **DEDUP, retention_bytes=None)
+        publish(topic, range(9))
+        assert topic.dedup is not None
+        topic.dedup.store(topic).result(PATIENCE_S)
+        publish(topic, range(9, 20))
+        trim(topic)
+        assert 6 <= topic.start <= 9
+        kill(one)
+    with cluster.topic(NAME, **DEDUP) as topic:
+        assert publish(topic, range(21)) == [-1] * 20 + [20]
+
+
+def test_an_older_snapshot_that_is_located_later_does_not_replace_a_newer_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with life(cluster) as one:
+        topic = one.topic(NAME, **DEDUP, retention_bytes=None)
+        publish(topic, range(9))
+        assert topic.dedup is not None
+        held: list[tuple[Ack[object], object]] = []
+        position = dedupcursor.position
+        first: Ack[object] = Ack()
+        monkeypatch.setattr(
+            dedupcursor, "position", lambda log, start: held.append((first, position(log, start))) or first
+        )
+        older = topic.dedup.store(topic)
+        monkeypatch.undo()
+        publish(topic, range(9, 20))
+        topic.dedup.store(topic).result(PATIENCE_S)
+        trim(topic)
+        assert topic.start == 20
+        first.complete(held[0][1].result(PATIENCE_S))  # type: ignore[attr-defined]
+        older.result(PATIENCE_S)
+        assert topic.dedup.mark.offset == 20
+        kill(one)
+    with cluster.topic(NAME, **DEDUP) as topic:
+        assert publish(topic, range(21)) == [-1] * 20 + [20]
+
+
+def test_it_catches_up_when_it_holds_publishers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own cursor counts for quotas, and moves when it is asked to: nobody waits for long."""
+    monkeypatch.setattr(topics_module, "LOOK_S", 0.01)
+    with cluster.topic(NAME, **DEDUP, quota_bytes=1000) as topic:
+        held = 0
+        for number in range(60):
+            topic.publish(b"x" * 100, producer="p", sequence=number)
+            if number % 20 == 19:
+                topic.look()
+                held += topic.stats().publishing == "held"
+        assert held and topic.end == 60
+
+
+def test_retries_at_whoever_owns_it(cluster: Cluster) -> None:
+    """Owners come and go, and lose each other; a producer sends again what has no outcome: all is there, once."""
+    rng = random.Random(5)
+    count, done = 120, 0
+    with life(cluster) as first, life(cluster) as second:
+        while done < count:
+            one = rng.choice((first, second))
+            try:
+                topic = one.topic(NAME, **DEDUP)
+            except ReplogError:
+                for other in (first, second):
+                    lose_lease(other)
+                continue
+            with ThreadPoolExecutor(1) as pool:
+                taking = pool.submit(lose_lease, one) if rng.random() < 0.5 else None
+                for number in range(done, min(done + rng.randint(5, 30), count)):
+                    try:
+                        topic.publish(b"%d" % number, producer="p", sequence=number)
+                    except ReplogError:
+                        break
+                    done = number + 1
+                    if taking is not None and rng.random() < 0.1:
+                        taking.result(PATIENCE_S)
+                        try:
+                            (second if one is first else first).topic(NAME)
+                        except ReplogError:
+                            continue
+    with cluster.topic(NAME, **DEDUP, wait=PATIENCE_S) as topic:
+        assert list(stored(topic).values()) == [b"%d" % number for number in range(count)]

@@ -1,0 +1,48 @@
+"""An owner that is killed while it publishes and acknowledges: the next one finds everything, and each number once."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.topic import Topic
+from tests.ledger.processes import Cast
+from tests.topic.handling import counted_backlog, received, stored, told_backlog
+from tests.topic.living import open_topic
+
+ROUNDS = 3
+
+
+def test_kill_9_while_publishing_and_acknowledging(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    url = f"sqlite:{tmp_path / 'metadata.db'}"
+    published = acknowledged = -1
+    with Cast(tmp_path, url) as cast:
+        cast.start_bookies("a", "b")
+        for _ in range(ROUNDS):
+            owner = cast.start("tests.topic.living", url)
+            first = owner.hears("first")
+            assert first > published, "what was confirmed is known to be there"
+            owner.hears("published", first + rng.randint(20, 400))
+            owner.hears("acknowledged", acknowledged + 1)
+            owner.kill()
+            published = max(published, owner.said["published"])
+            acknowledged = max(acknowledged, owner.said["acknowledged"])
+        with Cluster.connect(url) as cluster:
+            topic = open_topic(cluster)
+            there = stored(topic)
+            assert list(there.values()) == [b"%d" % number for number in range(topic.end)], "each once, in order"
+            assert published < topic.end
+            check(topic, "all", {*range(acknowledged)}, set(there))
+            check(topic, "odd", {*range(1, acknowledged, 2)}, set(range(1, topic.end, 2)))
+
+
+def check(topic: Topic, name: str, least: set[int], most: set[int]) -> None:
+    """Acknowledged are those that are known to be, and at most those that may be; all others come."""
+    left, counted = counted_backlog(topic, name)
+    gone = set(range(topic.end)) - set(left)
+    assert least <= gone <= most
+    assert told_backlog(topic, name) == counted
+    with topic.subscribe(name, type="shared") as consumer:
+        assert sorted(received(consumer, len(left))) == left
