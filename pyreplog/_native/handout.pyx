@@ -6,14 +6,16 @@ Threads: any; the GIL makes each step one. What is not there is left to the meth
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
-from pyreplog._native.message cimport Message
+from pyreplog._native.message cimport Message, make_message
+from pyreplog._native.messagecolumns cimport Place
+from pyreplog._native.messageentry cimport MessageEntry
+from pyreplog._native.messages cimport MessageBatch
 
 cdef extern from "Python.h":
-    PyObject *PyIter_Next(object o) except? NULL
+    Py_ssize_t Py_REFCNT(PyObject *o)  # of an `object`, Cython would count its own reference
 
 cdef enum:
     GATHERED_MAX = 16384        # acknowledgements
@@ -22,9 +24,11 @@ cdef enum:
 cdef class Handout:
     """Base of `Consumer`, which has `_receive`, `_acknowledge`: called for all that is more than a step."""
 
-    cdef object batch           # that was begun; None: there is none
-    cdef object messages        # iterator over its messages
+    cdef MessageBatch batch     # that was begun; None: there is none
+    cdef const Place *places    # of its messages
     cdef Py_ssize_t handed      # so many of them were handed out
+    cdef Py_ssize_t count       # of so many
+    cdef Message even, odd      # handed out last, in turns: one that nobody has kept is used again
     cdef dict redelivered       # how often some of them were; None: none was
     cdef int64_t start, end     # acknowledged last, one behind the other
     cdef int64_t *acked         # those before; NULL: there never were any
@@ -65,18 +69,20 @@ cdef class Handout:
     def _begin(self, delivery):
         """A `Delivery`: its messages are handed out next."""
         batch, redelivered = delivery
-        self.batch, self.handed = batch, 0
-        self.messages, self.redelivered = iter(batch), dict(redelivered) if redelivered else None
+        self._end()
+        self.batch, self.redelivered = batch, dict(redelivered) if redelivered else None
+        self.places, self.count = self.batch.places, self.batch.count
 
     def _end(self):
         """What was begun is not handed out any more."""
-        self.batch = self.messages = self.redelivered = None
+        self.handed = self.count = 0
+        self.batch, self.redelivered, self.even, self.odd = None, None, None, None
 
     def _rest(self):
         """What was begun and is not handed out yet, as a batch; None: nothing. It is not handed out any more then."""
-        batch, self.batch = self.batch, None
-        self.messages = self.redelivered = None
-        return None if batch is None or self.handed >= len(batch) else batch.slice(self.handed, len(batch))
+        rest = self.batch.slice(self.handed, self.count) if self.handed < self.count else None
+        self._end()
+        return rest
 
     def _next(self):
         """The next message of what was begun. StopIteration: there are no more."""
@@ -86,19 +92,25 @@ cdef class Handout:
         return message
 
     cdef object next_message(self):
-        cdef PyObject *found
+        cdef const Place *place = self.places + self.handed
+        cdef const MessageEntry *entry
         cdef Message message
-        if self.messages is None:
-            return None
-        found = PyIter_Next(self.messages)
-        if found == NULL:
-            self.batch = self.messages = self.redelivered = None
+        if self.handed == self.count:
+            self._end()
             return None
         self.handed += 1
-        message = <Message>found
-        Py_DECREF(message)
+        entry = &self.batch.table.entries[place.entry]
+        if self.handed & 1:
+            if Py_REFCNT(<PyObject *>self.odd) != 1:  # of None there are more
+                self.odd = make_message(self.batch.table, entry, place.number)
+            message = self.odd
+        else:
+            if Py_REFCNT(<PyObject *>self.even) != 1:
+                self.even = make_message(self.batch.table, entry, place.number)
+            message = self.even
+        message.at, message.number, message.redelivered = entry, place.number, 0
         if self.redelivered is not None:
-            message.redelivered = self.redelivered.get(message.at.first + message.number, 0)
+            message.redelivered = self.redelivered.get(entry.first + place.number, 0)
         return message
 
     # ---- acknowledgements ----------------------------------------------------------------------------------------

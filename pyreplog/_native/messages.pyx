@@ -178,11 +178,18 @@ cdef class MessageBatch:
     @property
     def value_bytes(self):
         """Bytes of all values."""
-        cdef Py_ssize_t i
+        cdef Py_ssize_t i = 0, last
+        cdef const MessageEntry *entry
         if self.value_total < 0:
             self.value_total = 0
-            for i in range(self.count):
-                self.value_total += value_size(&self.table.entries[self.places[i].entry], self.places[i].number)
+            while i < self.count:
+                entry = &self.table.entries[self.places[i].entry]
+                last = i + entry.count - 1 - self.places[i].number  # if all the rest of the entry follows
+                if last >= self.count or self.places[last].entry != self.places[i].entry:
+                    last = i
+                self.value_total += value_start(entry, self.places[last].number) \
+                    - value_start(entry, self.places[i].number) + value_size(entry, self.places[last].number)
+                i = last + 1
         return self.value_total
 
     @property
@@ -221,6 +228,12 @@ cdef class MessageBatch:
     def first(self):
         """Offset of the first message; -1: there is none."""
         return self.table.entries[self.places[0].entry].first + self.places[0].number if self.count else -1
+
+    @property
+    def last(self):
+        """Offset of the last message; -1: there is none."""
+        cdef const Place *place = self.places + self.count - 1
+        return self.table.entries[place.entry].first + place.number if self.count else -1
 
     @property
     def end(self):

@@ -266,7 +266,11 @@ class Consumer(Handle, Handout):
                 self._source.wake_after(ACKS_WAIT_S, self._acks_due)
             self.acknowledge(what)
         elif isinstance(what, MessageBatch):
-            self._send_offsets(what.offset)
+            start, end = what.first, what.last + 1
+            if end - start == len(what) > 0:
+                self._source.acknowledge_range(self._id, start, end)
+            else:
+                self._send_offsets(what.offset)
         else:
             self._send_offsets(_offsets(what))
 

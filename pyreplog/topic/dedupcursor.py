@@ -104,7 +104,11 @@ class DedupCursor:
                 if total.offset >= self._known[0].offset:  # one that was taken later may have been located before
                     self._known, self._is_new = (total, data), True
             self._slot.dirty()
-            then(self._slot.flush(), done, lambda _: done.complete(None))
+            then(self._slot.flush(), done, stored)
+
+        def stored(_: None) -> None:
+            topic.touch()  # there may be something to trim now, or room for publishers
+            done.complete(None)
 
         then(position(topic.managed, offset), done, located)
         return done

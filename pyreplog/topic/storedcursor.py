@@ -10,12 +10,19 @@ from pyreplog.topic.cursor import Cursor
 
 
 class StoredCursor:
-    """lost: called when nothing more can be stored; more: when one record could not hold all that has changed."""
+    """lost: called when nothing more can be stored; more: when one record could not hold all that has changed; stored:
+    when one is."""
 
     def __init__(
-        self, cursor: Cursor, lock: Lock, lost: Callable[[ReplogError], object], more: Callable[[], object]
+        self,
+        cursor: Cursor,
+        lock: Lock,
+        *,
+        lost: Callable[[ReplogError], object],
+        more: Callable[[], object],
+        stored: Callable[[], object],
     ) -> None:
-        self._cursor, self._lock, self._lost, self._more = cursor, lock, lost, more
+        self._cursor, self._lock, self._lost, self._more, self._stored = cursor, lock, lost, more, stored
         self.records = 0
         """That are known to be stored."""
 
@@ -32,6 +39,7 @@ class StoredCursor:
         with self._lock:
             self._cursor.persisted(sequence)
             has_more = self._cursor.has_changes
+        self._stored()
         if has_more:
             self._more()
 

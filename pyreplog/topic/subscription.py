@@ -37,7 +37,7 @@ class Subscription:
     """Made by its topic; what a `Consumer` calls its source. Any thread may call anything; no call waits.
 
     publish_dead: publishes messages that were delivered too often elsewhere. on_change: called when anything is
-    acknowledged; on_over: when one that is not durable ends, with its last consumer.
+    acknowledged, and when that is stored; on_over: when one that is not durable ends, with its last consumer.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Subscription:
         )
         self._driver = DispatchDriver(name, managed, cursor, self._dispatcher, self, around, clock)
         self._lock, self._do = self._driver.lock, self._driver.do
-        self.source = StoredCursor(cursor, self._lock, self.fail, self.dirty)
+        self.source = StoredCursor(cursor, self._lock, lost=self.fail, more=self.dirty, stored=on_change)
         self._oldest = (-1, 0)  # offset and append time of the message at the mark
         self._consumers: dict[int, Receiver] = {}
         self._next_id = 0

@@ -8,37 +8,41 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pyreplog._native.messages import Message
+from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.consumer import Consumer
 from pyreplog.topic.cursor import Backlog
 from pyreplog.topic.cursorlog import CursorLog
 from pyreplog.topic.cursorlogconfig import CursorLogConfig
+from pyreplog.topic.place import EntryPlace
 from pyreplog.topic.topic import Topic
 
 PATIENCE_S = 30.0
 US = 1_700_000_000_000_000
 PLAIN: dict[str, Any] = {"ensemble": 1, "durability": "appended"}
-SMALL: dict[str, Any] = {**PLAIN, "roll_entries": 3, "batch_messages": 4}
-"""Ledgers of three entries, entries of up to four messages."""
 KEPT: dict[str, Any] = {"retention_bytes": None}
+SMALL: dict[str, Any] = {**PLAIN, **KEPT, "roll_entries": 3, "batch_messages": 4}
+"""Ledgers of three entries, entries of up to four messages; all are kept, see `trim`."""
 
 
 @contextmanager
-def open_cluster(folder: Path, *, clock: Clock | None = None, bookies: int = 1) -> Iterator[Cluster]:
+def open_cluster(folder: Path, *, clock: Clock | None = None, bookies: int = 1, flush_ms: int = 2) -> Iterator[Cluster]:
     with Cluster.embedded(
         folder, bookies=bookies, segment_bytes=1 << 20, collect_interval_ms=3_600_000, clock=clock
     ) as cluster:
-        hasten(cluster)
+        hasten(cluster, flush_ms=flush_ms)
         yield cluster
 
 
-def hasten(cluster: Cluster) -> None:
+def hasten(cluster: Cluster, *, flush_ms: int = 2) -> None:
     """Acknowledgements are stored soon, and not synced."""
     topics = cluster.topics
     topics.cursors.close()
-    settings = CursorLogConfig(ensemble=1, durability="appended", flush_ms=2, retry_ms=1, retry_max_ms=10)
+    settings = CursorLogConfig(ensemble=1, durability="appended", flush_ms=flush_ms, retry_ms=1, retry_max_ms=10)
     topics.cursors = CursorLog(cluster, config=settings)
 
 
@@ -79,6 +83,25 @@ def receive(consumer: Consumer, count: int) -> list[Message]:
 
 def offsets(messages: Iterable[Message]) -> list[int]:
     return [message.offset for message in messages]
+
+
+class HeldPlaces:
+    """Entries of a topic are located when the test says so."""
+
+    def __init__(self, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._locate = topic.managed.locate
+        self._held: list[tuple[int, Ack[EntryPlace]]] = []
+        monkeypatch.setattr(topic.managed, "locate", self._hold)
+
+    def _hold(self, offset: int) -> Ack[EntryPlace]:
+        self._held.append((offset, Ack()))
+        return self._held[-1][1]
+
+    def release(self) -> None:
+        """All, and what is asked for because of them."""
+        while self._held:
+            offset, ack = self._held.pop(0)
+            ack.complete(self._locate(offset).result(PATIENCE_S))
 
 
 def received(consumer: Consumer, count: int) -> list[int]:

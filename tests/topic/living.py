@@ -20,10 +20,12 @@ from tests.topic.handling import hasten
 LEASE_S = 1.0
 NAME = "numbers"
 AHEAD = 20
+SAYING = threading.Lock()  # a line at a time
 
 
 def say(**fields: object) -> None:
-    print(json.dumps(fields), flush=True)
+    with SAYING:
+        print(json.dumps(fields), flush=True)
 
 
 def open_topic(cluster: Cluster) -> Topic:

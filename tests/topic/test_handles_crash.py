@@ -19,6 +19,7 @@ from tests.topic.lives import life, lose_lease
 
 T = TypeVar("T")
 NAME = "t"
+SETTINGS = {**SMALL, "retention_bytes": 0}
 AWAY = (MetadataUnavailableError, OutcomeUnknownError)
 
 
@@ -84,7 +85,7 @@ class Deeds:
 
     def do(self, cluster: Cluster) -> None:
         for turn in range(2):
-            topic = self.insist(lambda: cluster.topic(NAME, **SMALL, deduplicate=self.deduplicate))
+            topic = self.insist(lambda: cluster.topic(NAME, **SETTINGS, deduplicate=self.deduplicate))
             self.use(topic, turn)
 
     def use(self, topic: Any, turn: int) -> None:
@@ -97,9 +98,9 @@ class Deeds:
                 self.acknowledge(consumer, 5)
                 if turn:
                     self.acked["b"].update(range(topic.end))
+                    self.trimmed = 10
                     self.insist(lambda: topic.clear("b"))
                     self.known["b"].update(range(topic.end))
-                    self.trimmed = 10
                     self.insist(topic.trim)
                     self.publish(topic, 1)
                 self.acknowledge(consumer, 2)
@@ -110,7 +111,7 @@ class Deeds:
 
 
 def check(cluster: Cluster, deeds: Deeds) -> None:
-    with cluster.topic(NAME, **SMALL, deduplicate=deeds.deduplicate) as topic:
+    with cluster.topic(NAME, **SETTINGS, deduplicate=deeds.deduplicate) as topic:
         there = stored(topic)
         assert list(there) == list(range(topic.start, topic.end))
         expected = {offset: value for offset, value in deeds.confirmed.items() if offset >= topic.start}
@@ -173,7 +174,7 @@ def test_a_crash_at_every_write_of_deleting(cluster: Cluster, after: bool) -> No
         deeds = Deeds(Faults(), deduplicate=True)
         with life(cluster, faults) as one:
             faults.pause()
-            topic = one.topic(NAME, **SMALL, deduplicate=True)
+            topic = one.topic(NAME, **SETTINGS, deduplicate=True)
             topic.create_subscription("a", start="earliest")
             deeds.publish(topic, 4)
             faults.go_on()
@@ -183,7 +184,7 @@ def test_a_crash_at_every_write_of_deleting(cluster: Cluster, after: bool) -> No
                 assert faults.is_dead
             died = faults.is_dead
             lose_lease(one)
-        with cluster.topic(NAME, **SMALL, deduplicate=True) as again:
+        with cluster.topic(NAME, **SETTINGS, deduplicate=True) as again:
             if again.end:
                 assert stored(again) == deeds.confirmed and again.subscriptions() == ["a"]
             else:

@@ -24,10 +24,10 @@ from pyreplog.errors import (
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.topic import Topic
 from tests.topic.handling import (
-    KEPT,
     PATIENCE_S,
     SMALL,
     US,
+    HeldPlaces,
     check_backlog,
     drain,
     fill,
@@ -58,7 +58,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Ite
 @pytest.fixture
 def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
     """Twenty messages, two to an entry, six to a ledger; all are kept."""
-    with cluster.topic(request.node.name[:100], **SMALL, **KEPT) as topic:
+    with cluster.topic(request.node.name[:100], **SMALL) as topic:
         fill(topic, 20)
         yield topic
 
@@ -124,24 +124,17 @@ def test_settings_of_others_must_be_the_same(topic: Topic) -> None:
     topic.subscribe("s", type="failover").close()
 
 
-def test_a_refused_consumer_takes_no_read_with_it(topic: Topic) -> None:
-    """Attaching in vain, while the topic grows: who is there gets everything all the same."""
-    stop = threading.Event()
-
-    def knock() -> None:
-        while not stop.is_set():
+def test_a_refused_consumer_takes_no_read_with_it(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes before the subscription has heard that the topic grew: who is there gets everything all the same."""
+    with topic.subscribe("s", start="latest") as consumer:
+        there = topic.subscription("s")
+        with monkeypatch.context() as deaf:
+            deaf.setattr(there, "grew", lambda end: None)
+            topic.publish(b"x")
             with pytest.raises(SubscriptionBusyError):
                 topic.subscribe("s")
-
-    with topic.subscribe("s", start="latest") as consumer, ThreadPoolExecutor(1) as pool:
-        knocking = pool.submit(knock)
-        try:
-            for at in range(100):
-                topic.publish(b"x")
-                assert received(consumer, 1) == [20 + at]
-        finally:
-            stop.set()
-        knocking.result(PATIENCE_S)
+        there.grew(topic.end)
+        assert received(consumer, 1) == [20]
 
 
 def test_eight_producers_and_eight_consumers(topic: Topic) -> None:
@@ -216,25 +209,36 @@ def test_cumulatively_in_the_middle_of_entries(topic: Topic) -> None:
         check_backlog(topic, "s", [])
 
 
-def test_what_never_went_out_is_acknowledged_before_flush_returns(cluster: Cluster, topic: Topic) -> None:
+def test_what_never_went_out_is_acknowledged_before_flush_returns(
+    cluster: Cluster, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its entries are located first; a clean close waits for that, too."""
     with topic.subscribe("s", start="earliest", type="shared", queue=1) as consumer:
+        places = HeldPlaces(topic, monkeypatch)
         consumer.acknowledge([3, 11, 12, 13, 18])
-        consumer.flush(PATIENCE_S)
+        flushed = topic.subscription("s").flush()
+        assert not flushed.done()
+        places.release()
+        flushed.result(PATIENCE_S)
         check_backlog(topic, "s", set(range(20)) - {3, 11, 12, 13, 18})
         consumer.acknowledge([0, 5, 17])
-    topic.close()
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(topic.close)
+        places.release()
+        closing.result(PATIENCE_S)
     with cluster.topic(topic.name) as again:
         check_backlog(again, "s", set(range(20)) - {0, 3, 5, 11, 12, 13, 17, 18})
 
 
-def test_acknowledged_before_a_seek_is_not_afterwards(topic: Topic) -> None:
-    for _ in range(30):
-        with topic.subscribe("s", start="earliest", type="shared", queue=1) as consumer:
-            consumer.acknowledge([3, 7, 15, 16])
-            assert consumer.seek("earliest") == 0
-            consumer.flush(PATIENCE_S)
-            check_backlog(topic, "s", range(20))
+def test_acknowledged_before_a_seek_is_not_afterwards(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its entry was located after it."""
+    with topic.subscribe("s", start="earliest", type="shared", queue=1) as consumer:
+        places = HeldPlaces(topic, monkeypatch)
+        consumer.acknowledge([3, 7, 15, 16])
+        assert consumer.seek("earliest") == 0
+        places.release()
+        consumer.flush(PATIENCE_S)
+        check_backlog(topic, "s", range(20))
 
 
 def test_acknowledging_beyond_the_end_is_refused(topic: Topic) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,7 @@ from tests.topic.handling import (
     receive,
     received,
     stored,
+    trim,
     until,
     values,
 )
@@ -160,6 +162,15 @@ def test_acknowledgements_survive_a_clean_close(cluster: Cluster) -> None:
         assert again.subscription("a").settings.type == "shared"
         with again.subscribe("a", type="shared") as consumer:
             assert received(consumer, 15) == sorted(set(range(20)) - {0, 1, 5, 11, 12})
+
+
+def test_a_clean_close_stores_what_nobody_flushed(tmp_path: Path) -> None:
+    with open_cluster(tmp_path, flush_ms=3_600_000) as cluster:
+        with cluster.topic("t", **SMALL) as topic, topic.subscribe("s", start="earliest") as consumer:
+            fill(topic, 6)
+            consumer.acknowledge(receive(consumer, 4))
+        with cluster.topic("t") as topic:
+            check_backlog(topic, "s", [4, 5])
 
 
 def test_a_subscription_of_an_empty_topic_begins_where_it_did(cluster: Cluster) -> None:
@@ -320,8 +331,7 @@ def test_ctrl_c_while_receiving_loses_nothing(topic: Topic) -> None:
 
 def test_what_was_trimmed_is_told(topic: Topic) -> None:
     fill(topic, 40)
-    topic.managed.roll().result(PATIENCE_S)
-    assert topic.trim() > 1
+    assert trim(topic) > 1
     assert (topic.start, topic.end) == (40, 40)
     with pytest.raises(TrimmedError):
         topic.read(3)

@@ -66,7 +66,7 @@ def test_duplicates_are_known_after_a_crash(cluster: Cluster) -> None:
 def test_nothing_that_would_have_to_be_read_again_is_trimmed(cluster: Cluster) -> None:
     """Though no subscription needs it: what the snapshot that is stored knows, and no more, may go."""
     with life(cluster) as one:
-        topic = one.topic(NAME, **DEDUP, retention_bytes=None)
+        topic = one.topic(NAME, **DEDUP)
         publish(topic, range(9))
         assert topic.dedup is not None
         topic.dedup.store(topic).result(PATIENCE_S)
@@ -82,7 +82,7 @@ def test_an_older_snapshot_that_is_located_later_does_not_replace_a_newer_one(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with life(cluster) as one:
-        topic = one.topic(NAME, **DEDUP, retention_bytes=None)
+        topic = one.topic(NAME, **DEDUP)
         publish(topic, range(9))
         assert topic.dedup is not None
         held: list[tuple[Ack[object], object]] = []

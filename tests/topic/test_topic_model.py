@@ -66,7 +66,7 @@ class Model(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.process = self.rest.enter_context(life(self.cluster, Faults()))
-        self.topic: Topic = self.process.topic(NAME, **SMALL, **KEPT)
+        self.topic: Topic = self.process.topic(NAME, **SMALL)
         self.consumers: dict[str, Consumer] = {
             name: self.topic.subscribe(
                 name, start="earliest", type=type_, queue=7, nack_min_ms=0, nack_max_ms=0

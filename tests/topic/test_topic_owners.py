@@ -14,7 +14,6 @@ from pyreplog.topic import topics as topics_module
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.topic import Topic
 from tests.topic.handling import (
-    KEPT,
     PATIENCE_S,
     SMALL,
     check_backlog,
@@ -83,7 +82,7 @@ def all_that_it_can(topic: Topic) -> list[BaseException]:
 def test_what_a_former_owner_does_shows_nowhere(cluster: Cluster) -> None:
     """Scenario 33, with subscriptions: it was paused, and wakes up when another one owns the topic."""
     with life(cluster) as one, life(cluster) as other:
-        old = one.topic(NAME, **SMALL, **KEPT)
+        old = one.topic(NAME, **SMALL)
         fill(old, 12)
         old.create_subscription("t", start=2)
         consumer = old.subscribe("s", start="earliest", type="shared")
@@ -211,7 +210,7 @@ def test_any_moment_of_a_busy_owner(cluster: Cluster) -> None:
     fenced = 0
     for turn in range(8):
         with life(cluster) as one:
-            topic = one.topic(NAME, **SMALL, **KEPT, wait=PATIENCE_S)
+            topic = one.topic(NAME, **SMALL, wait=PATIENCE_S)
             consumer = topic.subscribe("s", start="earliest", type="shared")
             until_then = threading.Timer(rng.uniform(0.005, 0.1), lambda one=one: lose_lease(one))  # type: ignore[misc]
             with ThreadPoolExecutor(1) as pool:

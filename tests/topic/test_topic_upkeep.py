@@ -67,9 +67,7 @@ def entry_size(topic: Topic) -> int:
 # ---- quotas ----------------------------------------------------------------------------------------------------
 
 
-def test_a_held_publisher_goes_on_as_soon_as_something_is_acknowledged(
-    cluster: Cluster, topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_held_publisher_goes_on_when_enough_is_acknowledged(topic: Topic) -> None:
     """Nobody looks at the topic but the process itself."""
     size = entry_size(topic)
     consumer = topic.subscribe("s", start="latest")
@@ -79,15 +77,32 @@ def test_a_held_publisher_goes_on_as_soon_as_something_is_acknowledged(
     assert topic.stats().publishing == "held"
     with ThreadPoolExecutor(1) as pool:
         held = pool.submit(topic.publish, b"held")
-        assert not topic.publisher.room().done()
-        messages = receive(consumer, 14)
-        assert not held.done()
-        consumer.acknowledge_cumulative(messages[3])  # not below nine tenths yet
-        topic.look()
-        assert not held.done()
-        consumer.acknowledge_cumulative(messages[-1])
-        assert held.result(PATIENCE_S) == 36
+        try:
+            assert not topic.publisher.room().done()
+            messages = receive(consumer, 14)
+            consumer.acknowledge_cumulative(messages[3])  # not below nine tenths yet
+            topic.look()
+            assert not held.done()
+            consumer.acknowledge_cumulative(messages[-1])
+            assert held.result(PATIENCE_S) == 36
+        finally:
+            topic.gate.end()
     consumer.close()
+
+
+def test_acknowledgements_alone_make_a_topic_be_looked_at(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody needs any more goes soon, not with the next publish."""
+    monkeypatch.setattr(topics_module, "LOOK_S", 0.005)
+    monkeypatch.setattr(topics_module, "LOOK_AT_ALL", 1 << 30)
+    topic.configure(retention_bytes=0)
+    with topic.subscribe("s") as consumer:
+        fill(topic, 12)
+        topic.managed.roll().result(PATIENCE_S)
+        messages = receive(consumer, 12)
+        until(lambda: not topic.used)
+        assert topic.start == 0
+        consumer.acknowledge(messages)
+        until(lambda: topic.start == 12)
 
 
 def test_closing_lets_held_publishers_go(cluster: Cluster) -> None:

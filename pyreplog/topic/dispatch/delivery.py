@@ -27,7 +27,7 @@ from pyreplog.topic.dispatch.reading import Again, Reading
 from pyreplog.topic.dispatch.redeliveries import Redeliveries
 from pyreplog.topic.dispatch.replay import Ranges, Replay, neighbours
 from pyreplog.topic.dispatch.roundrobin import RoundRobin
-from pyreplog.topic.dispatch.selector import Selector
+from pyreplog.topic.dispatch.selector import Selector, Share
 
 if TYPE_CHECKING:
     from pyreplog.topic.cursor import Cursor
@@ -215,9 +215,9 @@ class Delivery:
 
     def _is_new(self, batch: MessageBatch) -> bool:
         """Whether that is certain of all of it: mostly it is, and then the messages need not be looked at."""
-        start, end = batch.first, batch.end
+        start, end = batch.first, batch.last + 1
         return (
-            len(batch) == end - start
+            len(batch) == end - start > 0
             and start >= self.start
             and self.cursor.acks.missing(start, end) == end - start
             and self.pending.is_free(start, end)
@@ -244,11 +244,7 @@ class Delivery:
             is_fresh = self.again is None
             batch = self.fresh.popleft() if self.again is None else self.again
             placement = self.selector.place(batch, self.room, is_fresh=is_fresh)
-            for share in placement.shares:
-                offsets = share.batch.offset
-                self.pending.hold(offsets, share.consumer.holder, share.slots, now_us)
-                self.consumers.given(share.consumer, len(offsets))
-                effects.append(Deliver(share.consumer.id, share.batch, self.redeliveries.delivered(offsets)))
+            effects.extend(self._give(share, now_us) for share in placement.shares)
             self.is_blocked = self.is_blocked or self.room <= 0
             if not is_fresh:
                 self.again = placement.rest
@@ -256,6 +252,17 @@ class Delivery:
                 self.fresh.appendleft(placement.rest)
             if placement.rest is not None and not placement.shares:
                 return
+
+    def _give(self, share: Share, now_us: int) -> Deliver:
+        batch, consumer = share.batch, share.consumer
+        start, end, counts = batch.first, batch.last + 1, dict[int, int]()
+        if share.slots is None and end - start == len(batch) and not self.redeliveries.awaited:
+            self.pending.hold_range(start, end, consumer.holder, now_us)
+        else:
+            self.pending.hold(batch.offset, consumer.holder, share.slots, now_us)
+            counts = self.redeliveries.delivered(batch.offset)
+        self.consumers.given(consumer, len(batch))
+        return Deliver(consumer.id, batch, counts)
 
     def _capacity(self) -> int:
         """How many messages can be placed now, at most."""

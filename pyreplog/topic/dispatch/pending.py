@@ -61,6 +61,10 @@ class Pending:
         self._counts[holder] = self.count(holder) + len(offsets)
         self.total += len(offsets)
 
+    def hold_range(self, start: int, end: int, holder: int, now_us: int) -> None:
+        """The same, all from start up to end."""
+        self.hold(np.arange(start, end, dtype=np.int64), holder, None, now_us)
+
     def holds(self, offsets: Offsets) -> NDArray[np.bool_]:
         """Which of ascending offsets anybody has."""
         found = np.zeros(len(offsets), np.bool_)

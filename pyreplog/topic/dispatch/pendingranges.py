@@ -30,6 +30,9 @@ class PendingRanges:
         if len(offsets):
             self._held.setdefault(holder, RangeSet()).add_offsets(offsets)
 
+    def hold_range(self, start: int, end: int, holder: int, now_us: int) -> None:
+        self._held.setdefault(holder, RangeSet()).add(start, end)
+
     def holds(self, offsets: Offsets) -> NDArray[np.bool_]:
         found = np.zeros(len(offsets), np.bool_)
         for held in self._held.values():

@@ -69,7 +69,7 @@ class ReadAhead:
         ready = []
         while self._line and self._line[0].offset <= self.position and (found := self._line[0].batch) is not None:
             del self._line[0]
-            fresh = int(np.searchsorted(found.offset, self.position))
+            fresh = 0 if found.first >= self.position else int(np.searchsorted(found.offset, self.position))
             self.position = max(self.position, found.end)
             if fresh < len(found):
                 ready.append(found.slice(fresh, len(found)))

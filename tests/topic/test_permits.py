@@ -1,0 +1,52 @@
+"""How much a consumer asks for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyreplog.topic.permits import BYTES_MAX, FIRST, Permits
+
+
+def test_small_queues_are_asked_for_at_once() -> None:
+    permits = Permits(10)
+    assert permits.first == 10
+    permits.came(10, 100)
+    assert [permits.taken(1) for _ in range(10)] == [0, 0, 0, 0, 5, 0, 0, 0, 0, 5]
+
+
+def test_large_ones_by_and_by() -> None:
+    permits = Permits(8 * FIRST)
+    waiting = permits.first
+    assert waiting == FIRST
+    found = []
+    for _ in range(6):
+        permits.came(waiting, waiting)
+        waiting = permits.taken(waiting)
+        found.append(waiting)
+    assert found == [2 * FIRST, 4 * FIRST, *[8 * FIRST] * 4]
+
+
+def test_large_messages_are_few() -> None:
+    permits = Permits(1 << 20)
+    size = 1 << 20
+    waiting = permits.first
+    for _ in range(20):
+        permits.came(waiting, waiting * size)
+        waiting = permits.taken(waiting)
+    assert waiting == BYTES_MAX // size
+    permits.came(waiting, waiting * 2 * BYTES_MAX)
+    assert permits.taken(waiting) >= 1, "however large they are"
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 30])
+@given(queue=st.integers(1, 5000), taken=st.lists(st.integers(1, 300), max_size=80))
+def test_no_more_wait_than_may_and_it_never_stops(size: int, queue: int, taken: list[int]) -> None:
+    permits = Permits(queue)
+    waiting = permits.first
+    for wanted in taken:
+        assert 1 <= waiting <= queue
+        count = min(wanted, waiting)
+        permits.came(count, count * size)
+        waiting += permits.taken(count) - count
