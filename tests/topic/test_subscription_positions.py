@@ -1,0 +1,240 @@
+"""Subscriptions that are moved, made and deleted: from where they go on, and what is left of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from pyreplog.clock import ManualClock
+from pyreplog.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    NoSuchSubscriptionError,
+    OutOfRangeError,
+    ReplogError,
+    SubscriptionBusyError,
+    TrimmedError,
+)
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.topic import Topic
+from tests.topic.handling import (
+    PATIENCE_S,
+    SMALL,
+    US,
+    check_backlog,
+    drain,
+    fill,
+    nothing_comes,
+    offsets,
+    open_cluster,
+    receive,
+    received,
+    trim,
+    values,
+)
+
+
+@pytest.fixture(scope="module")
+def clock() -> ManualClock:
+    return ManualClock(US)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Iterator[Cluster]:
+    with open_cluster(tmp_path_factory.mktemp("subscriptions"), clock=clock) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
+    """Twenty messages, two to an entry, six to a ledger; all are kept."""
+    with cluster.topic(request.node.name[:100], **SMALL) as topic:
+        fill(topic, 20)
+        yield topic
+
+
+# ---- positions -------------------------------------------------------------------------------------------------
+
+
+def test_seek(topic: Topic) -> None:
+    """Scenarios 3 and 22."""
+    with topic.subscribe("s", start="earliest") as consumer:
+        consumer.acknowledge_cumulative(receive(consumer, 12)[-1])
+        for start, expected in ((3, 3), ("earliest", 0), (13, 13), (19, 19), ("latest", 20), (20, 20), (6, 6)):
+            assert topic.seek("s", start) == expected  # type: ignore[arg-type]
+            check_backlog(topic, "s", range(expected, 20))
+            assert received(consumer, 20 - expected) == list(range(expected, 20))
+        for wrong in (-1, 21):
+            with pytest.raises(OutOfRangeError):
+                consumer.seek(wrong)
+        check_backlog(topic, "s", range(6, 20))
+
+
+def test_seek_to_a_moment(topic: Topic, clock: ManualClock) -> None:
+    clock.advance(10_000_000)
+    moment = datetime.fromtimestamp(clock.now_us() / 1e6, UTC)
+    fill(topic, 10)
+    clock.advance(10_000_000)
+    fill(topic, 10)
+    with topic.subscribe("s", start=moment) as consumer:
+        assert received(consumer, 20) == list(range(20, 40))
+        assert consumer.seek(datetime.fromtimestamp(0, UTC)) == 0
+        assert consumer.seek(datetime.fromtimestamp(clock.now_us() / 1e6 + 1, UTC)) == 40
+
+
+def test_seek_with_messages_on_their_way(topic: Topic) -> None:
+    """None of what was read for the place before comes afterwards, however the seek meets it."""
+    topic.publish_batch(values(500))
+    with topic.subscribe("s", start="earliest", type="shared", queue=30) as consumer:
+        for target in (400, 3, 77, 460, 41, 0):
+            receive(consumer, 7)
+            topic.seek("s", target)
+            assert received(consumer, min(50, 520 - target)) == list(range(target, min(target + 50, 520)))
+
+
+def test_different_subscriptions_seek_at_once(topic: Topic) -> None:
+    """Scenario 22: each one ends where it asked to."""
+    names = [f"s{at}" for at in range(5)]
+    for name in names:
+        topic.create_subscription(name)
+    with ThreadPoolExecutor(5) as pool:
+        for _ in range(10):
+            assert list(pool.map(topic.seek, names, (3, 9, 15, 0, 19))) == [3, 9, 15, 0, 19]
+    for name, at in zip(names, (3, 9, 15, 0, 19), strict=True):
+        check_backlog(topic, name, range(at, 20))
+        assert drain(topic, name, 20 - at) == list(range(at, 20))
+
+
+def test_skip_and_clear(topic: Topic) -> None:
+    """Scenario 21: what is acknowledged already is not counted."""
+    with topic.subscribe("s", start="earliest", type="shared") as consumer:
+        receive(consumer, 20)
+        consumer.acknowledge([1, 2, 5])
+        consumer.flush()
+        topic.skip("s", 0)
+        topic.skip("s", 3)  # 0, 3 and 4
+        check_backlog(topic, "s", range(6, 20))
+        topic.skip("s", 1000)
+        check_backlog(topic, "s", [])
+        topic.publish(b"x")
+        topic.clear("s")
+        check_backlog(topic, "s", [])
+        for wrong in (-1, 1.5, True):
+            with pytest.raises(InvalidArgumentError):
+                topic.skip("s", wrong)  # type: ignore[arg-type]
+    with pytest.raises(NoSuchSubscriptionError):
+        topic.clear("t")
+
+
+def test_it_needs_no_consumer(topic: Topic) -> None:
+    topic.create_subscription("s", start=5)
+    topic.skip("s", 4)
+    check_backlog(topic, "s", range(9, 20))
+    fill(topic, 10)
+    topic.skip("s", 15)
+    check_backlog(topic, "s", range(24, 30))
+    topic.seek("s", 2)
+    check_backlog(topic, "s", range(2, 30))
+    assert drain(topic, "s", 28) == list(range(2, 30))
+    topic.clear("s")
+    check_backlog(topic, "s", [])
+
+
+# ---- beginnings and ends ---------------------------------------------------------------------------------------
+
+
+def test_one_that_is_not_durable(topic: Topic) -> None:
+    """Scenario 38: it ends with its last consumer, and keeps nothing."""
+    with topic.subscribe("s", start=4, durable=False, type="shared") as consumer:
+        with topic.subscribe("s", durable=False, type="shared"):
+            pass
+        assert topic.subscriptions() == ["s"]
+        assert received(consumer, 4) == [4, 5, 6, 7]
+        assert trim(topic) > 0 and topic.start == 20
+        check_backlog(topic, "s", [])
+        fill(topic, 2)
+        found = [message.offset for message in iter(lambda: consumer.receive(timeout=0.1), None)]
+        assert found[-2:] == [20, 21]
+    assert topic.subscriptions() == []
+    with topic.subscribe("s", start="latest", durable=False) as consumer:
+        assert nothing_comes(consumer)
+
+
+def test_one_that_is_not_durable_ends_while_another_consumer_comes(topic: Topic) -> None:
+    def come_and_go() -> None:
+        for _ in range(50):
+            with topic.subscribe("s", start=18, durable=False, type="shared") as consumer:
+                message = consumer.receive(timeout=0.001)
+                if message is not None:
+                    consumer.nack(message)
+
+    with ThreadPoolExecutor(4) as pool:
+        for one in [pool.submit(come_and_go) for _ in range(4)]:
+            one.result(PATIENCE_S)
+    assert topic.subscriptions() == []
+    with topic.subscribe("s", start=18, durable=False) as consumer:
+        assert received(consumer, 2) == [18, 19]
+
+
+def test_deleting_a_subscription(cluster: Cluster, topic: Topic) -> None:
+    consumer = topic.subscribe("s", start="earliest")
+    with pytest.raises(SubscriptionBusyError):
+        topic.delete_subscription("s")
+    receive(consumer, 20)
+    topic.delete_subscription("s", force=True)
+    with pytest.raises(NoSuchSubscriptionError):
+        consumer.receive(timeout=PATIENCE_S)
+    for call in (lambda: consumer.flush(), lambda: consumer.acknowledge(3), lambda: topic.delete_subscription("s")):
+        with pytest.raises(ReplogError):
+            call()
+    consumer.close()
+    topic.create_subscription("s", start=8)
+    check_backlog(topic, "s", range(8, 20))
+    topic.delete_subscription("s")
+    topic.close()
+    with cluster.topic(topic.name) as again:
+        assert again.subscriptions() == []
+
+
+def test_names_and_starts(topic: Topic) -> None:
+    for name in ("pyreplog.x", "", "a\nb"):
+        with pytest.raises(InvalidArgumentError):
+            topic.subscribe(name)
+    for start, error in ((21, OutOfRangeError), ("middle", InvalidArgumentError)):
+        with pytest.raises(error):
+            topic.subscribe("s", start=start)  # type: ignore[arg-type]
+    assert topic.subscriptions() == []
+    topic.create_subscription("s", start=3)
+    topic.create_subscription("s", start=9)
+    check_backlog(topic, "s", range(3, 20))
+
+
+def test_closing_a_consumer_twice_and_using_it_afterwards(topic: Topic) -> None:
+    consumer = topic.subscribe("s", start="earliest")
+    message = receive(consumer, 1)[0]
+    consumer.close()
+    consumer.close()
+    calls: list[Any] = [
+        consumer.receive, consumer.flush, lambda: consumer.nack(message), lambda: consumer.seek(0),
+        lambda: consumer.acknowledge([message]), lambda: consumer.acknowledge_cumulative(message), consumer.redeliver,
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(ClosedError):
+            call()
+
+
+def test_trimming_under_a_reader_moves_it(topic: Topic) -> None:
+    """Scenarios 34, 35 and 38: a place that is gone is where what is left begins."""
+    with topic.subscribe("s", start="earliest", durable=False, queue=1) as consumer:
+        assert received(consumer, 1) == [0]
+        trim(topic)
+        fill(topic, 4)
+        assert topic.start == 20
+        rest = offsets(iter(lambda: consumer.receive(timeout=0.1), None))
+        assert rest[-4:] == [20, 21, 22, 23] and rest == sorted(rest)
+        with pytest.raises(TrimmedError):
+            consumer.seek(7)
