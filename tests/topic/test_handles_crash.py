@@ -191,4 +191,4 @@ def test_a_crash_at_every_write_of_deleting(cluster: Cluster, after: bool) -> No
                 assert again.subscriptions() == [] and again.publisher.last_sequence("p") == -1
             again.delete()
         at += 1
-    assert at > 3
+    assert at > 2  # others of its writes are made in the background, at any time
