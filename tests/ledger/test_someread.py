@@ -23,7 +23,7 @@ def meddler(cluster: Cluster) -> Iterator[Meddler]:
 
 def moved(cluster: Cluster, meddler: Meddler) -> int:
     """A closed ledger that has left one of its bookies at entry 5; the others of its first ensemble do not answer."""
-    with cluster.create_ledger(3, 3, 2) as ledger:
+    with cluster.create_ledger(3, 3, 3) as ledger:  # all have stored the first five before one fails
         ledger.append_batch([b"%d" % entry for entry in range(5)])
         old = ledger.metadata.last_fragment.ensemble
         meddler.rule(meddler.fail, bookie=old[0])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from pyreplog.errors import NotConnectedError, OutcomeUnknownError, PeerError, TopicFencedError
+from pyreplog.errors import ClosedError, NotConnectedError, OutcomeUnknownError, PeerError, TopicFencedError
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.producer import Producer
 from pyreplog.topic.remote.client import connect
@@ -149,6 +150,32 @@ def test_nobody_is_asked_for_ever(here: Served, wire: Wire) -> None:
             consumer.receive(timeout=PATIENCE_S)
         with pytest.raises(PeerError):
             topic.stats()
+
+
+def test_who_asks_while_the_server_is_away_is_answered_when_it_is_back(here: Served) -> None:
+    topic = here.client().topic("news", **PLAIN)
+    topic.publish(b"one")
+    host, _, port = here.server.address.rpartition(":")
+    here.server.close()
+    with pytest.raises(PeerError):
+        topic.publish(b"two")  # so the client knows
+    here.cluster.topic("news").close()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(topic.stats)
+        with TopicServer(here.cluster, host=host, port=int(port)):
+            assert asked.result(PATIENCE_S).end_offset == 1
+
+
+def test_who_asks_while_the_server_is_away_is_told_of_the_end(here: Served) -> None:
+    client = here.client()
+    topic = client.topic("news", **PLAIN)
+    here.server.close()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(topic.stats)
+        until(lambda: bool(client._link._resting))
+        client.close()
+        with pytest.raises(ClosedError):
+            asked.result(PATIENCE_S)
 
 
 # ---- owners ----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import random
 import secrets
 import ssl
 import threading
@@ -24,6 +25,7 @@ from pyreplog.errors import (
     TopicOwnedError,
 )
 from pyreplog.ledger.driver import check_may_wait
+from pyreplog.net.backoff import BACKOFF_FIRST_S, BACKOFF_MOST_S, Backoff
 from pyreplog.net.client import Channel
 from pyreplog.net.handshake import Identity, Secret
 from pyreplog.net.limits import Limits
@@ -110,6 +112,8 @@ class Link:
         self._owners: dict[str, Address] = {}
         self._handles = itertools.count(1)
         self._closed = False
+        self.was_reached = False  # any server
+        self._resting: set[_Inquiry] = set()  # until they ask again
         self.reactor = Reactor()
         self.reactor.start()
 
@@ -184,6 +188,19 @@ class Link:
             with suppress(ReplogError):  # it was closed: nobody drives
                 self.reactor.call_soon(_look_again)
 
+    def rest(self, inquiry: _Inquiry, seconds: float) -> bool:
+        """Have it go on after a while; False: not any more."""
+        with self._lock:
+            self._resting.add(inquiry)
+        return self.wake_after(seconds, lambda: self._wake(inquiry)) is not None
+
+    def _wake(self, inquiry: _Inquiry) -> None:
+        with self._lock:
+            if inquiry not in self._resting:
+                return
+            self._resting.remove(inquiry)
+        inquiry.go_on(NotConnectedError("no server is known"))
+
     def wake_after(self, seconds: float, call: Callable[[], None]) -> Timer | None:
         try:
             return self.reactor.call_later(seconds, call)
@@ -194,20 +211,29 @@ class Link:
         with self._lock:
             self._closed = True
             channels, self._channels = list(self._channels.values()), {}
+            resting = list(self._resting)
         with ExitStack() as rest:
             rest.callback(self.reactor.close)
+            for inquiry in resting:
+                rest.callback(self._wake, inquiry)  # which finds the link closed
             for channel in channels:
                 rest.callback(channel.close)
 
 
 class _Inquiry:
-    """One request on its way to whoever owns a topic."""
+    """One request on its way to whoever owns a topic.
+
+    When no server can be reached all are asked again, up to the link's timeout; unless none ever was: the addresses
+    may be wrong.
+    """
 
     def __init__(self, link: Link, topic: str, request: Request, on_outcome: OnOutcome) -> None:
         self._link, self._topic, self._request, self._on_outcome = link, topic, request, on_outcome
         self._left = link.candidates(topic)
         self._has_followed = False
         self._address = self._left[0]
+        self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MOST_S, random.random)
+        self._until_us = link.reactor.clock.monotonic_us() + int(link.timeout * 1e6)
 
     def go_on(self, error: ReplogError) -> None:
         """Ask the next server; error: if there is none."""
@@ -217,10 +243,20 @@ class _Inquiry:
         self._address = self._left.popleft()
         self._link._send(self._address, self._request, self._came, self._link.timeout)
 
+    def _start_over(self) -> bool:
+        """After a while; False: no time is left for that."""
+        delay_s, clock = self._backoff.next_s(), self._link.reactor.clock
+        if not self._link.was_reached or clock.monotonic_us() + int(delay_s * 1e6) > self._until_us:
+            return False
+        self._left = self._link.candidates(self._topic)
+        return self._link.rest(self, delay_s)
+
     def _came(self, outcome: Outcome, owner: str) -> None:
         if isinstance(outcome, NotConnectedError):  # nothing was asked
-            self.go_on(outcome)
+            if self._left or not self._start_over():
+                self.go_on(outcome)
             return
+        self._link.was_reached = True
         if isinstance(outcome, TopicOwnedError) and owner and not self._has_followed:
             self._has_followed = True
             self._left = deque((parse_address(owner),))

@@ -10,6 +10,7 @@ import pyreplog
 from pyreplog.ha.rocketmq import proven, records
 
 FORMAT = (Path(pyreplog.__file__).parent / "_native" / "FORMAT.md").read_text().partition("## RocketMQ mode")[2]
+FORMAT = FORMAT.partition("\n## ")[0]  # other formats follow
 TABLE = re.compile(r"`struct` format[^`]*`([^`]+)`\):\n\n\|[^\n]*\n\|[-|]*\n((?:\|[^\n]*\n)+)")
 
 
