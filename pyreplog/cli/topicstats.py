@@ -11,7 +11,14 @@ from pyreplog.cli.topscreen import subscriptions
 from pyreplog.cli.topview import topic_row
 from pyreplog.errors import NoSuchSubscriptionError
 from pyreplog.topic.place import Total
-from pyreplog.topic.stats import ConsumerStats, CursorStats, InternalStats, LedgerStats, SubscriptionStats, TopicStats
+from pyreplog.topic.statistics.stats import (
+    ConsumerStats,
+    CursorStats,
+    InternalStats,
+    LedgerStats,
+    SubscriptionStats,
+    TopicStats,
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -21,10 +21,10 @@ from pyreplog.ledger.stored import load_ledger
 from pyreplog.spark.ledgerends import run
 from pyreplog.spark.ledgers import each
 from pyreplog.spark.origins import Survey
-from pyreplog.topic.cursor import Cursor
-from pyreplog.topic.cursorpages import Chains
-from pyreplog.topic.ledgermaker import PASSWORD
-from pyreplog.topic.subscriptionmetadata import SubscriptionMetadata, load_subscription
+from pyreplog.topic.cursors.cursor import Cursor
+from pyreplog.topic.cursors.pages import Chains
+from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, load_subscription
+from pyreplog.topic.managed.ledgermaker import PASSWORD
 
 logger = logging.getLogger(__name__)
 

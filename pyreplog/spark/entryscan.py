@@ -28,7 +28,7 @@ from pyreplog.spark.messagearrays import message_batch
 from pyreplog.spark.options import ALL, ReadOptions
 from pyreplog.spark.scan import select
 from pyreplog.spark.slices import Wanted, Whence
-from pyreplog.topic.compression import decompress
+from pyreplog.topic.publishing.compression import decompress
 
 logger = logging.getLogger(__name__)
 

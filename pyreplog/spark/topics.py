@@ -24,15 +24,15 @@ from pyreplog.spark.options import ReadOptions
 from pyreplog.spark.origins import Survey
 from pyreplog.spark.ranges import bounded, times_of
 from pyreplog.spark.slices import NO_PARTITION, Range, Wanted
-from pyreplog.topic.chain import Chain, ChainLedger
-from pyreplog.topic.chainreader import Search
-from pyreplog.topic.chainstore import find_chain
-from pyreplog.topic.compression import decompress
-from pyreplog.topic.ledgermaker import PASSWORD
-from pyreplog.topic.locating import FirstSearch, OffsetSearch
+from pyreplog.topic.managed.chain import Chain, ChainLedger
+from pyreplog.topic.managed.chainreader import Search
+from pyreplog.topic.managed.chainstore import find_chain
+from pyreplog.topic.managed.ledgermaker import PASSWORD
+from pyreplog.topic.managed.locating import FirstSearch, OffsetSearch
 from pyreplog.topic.names import TOPICS, check_name, unquote_name
+from pyreplog.topic.partitions.routing import partition_of
 from pyreplog.topic.place import EntryPlace, Total
-from pyreplog.topic.routing import partition_of
+from pyreplog.topic.publishing.compression import decompress
 
 NARROW_BYTES = 8 << 20
 """In larger ledgers, a bound is looked for; of smaller ones all is read, and not all of it given out."""

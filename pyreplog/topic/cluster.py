@@ -9,7 +9,7 @@ from typing import Any, overload
 from pyreplog.ledger import cluster as ledgers
 from pyreplog.ledger.driver import check_may_wait
 from pyreplog.metrics import Metric
-from pyreplog.topic.partitioned import PartitionedTopic
+from pyreplog.topic.partitions.partitioned import PartitionedTopic
 from pyreplog.topic.topic import Topic
 from pyreplog.topic.topics import Topics
 

@@ -14,10 +14,10 @@ from pyreplog.ack import Ack, settle_all
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, ReplogError, TopicFencedError, TrimmedError
 from pyreplog.ledger.driver import Surroundings, Timer
-from pyreplog.topic.cursor import Cursor
+from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.dispatch.dispatcher import Dispatcher
 from pyreplog.topic.dispatch.effects import Became, DeadLetter, Deliver, Dirty, Effect, Locate, Read, Wake
-from pyreplog.topic.managedledger import ManagedLedger
+from pyreplog.topic.managed.managedledger import ManagedLedger
 from pyreplog.topic.place import EntryPlace, Total
 from pyreplog.topic.turns import Events
 

@@ -14,17 +14,17 @@ from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.ledger.driver import Surroundings
 from pyreplog.topic.config import SubscriptionConfig
-from pyreplog.topic.cursor import Cursor
-from pyreplog.topic.cursorslot import CursorSlot
+from pyreplog.topic.cursors.cursor import Cursor
+from pyreplog.topic.cursors.slot import CursorSlot
+from pyreplog.topic.cursors.storedcursor import StoredCursor
 from pyreplog.topic.dispatch.dispatcher import Dispatcher
 from pyreplog.topic.dispatch.effects import Became, DeadLetter, Deliver, Effect
 from pyreplog.topic.dispatchdriver import Discard, DispatchDriver
-from pyreplog.topic.managedledger import ManagedLedger
+from pyreplog.topic.managed.managedledger import ManagedLedger
 from pyreplog.topic.place import EntryPlace, Total
 from pyreplog.topic.positions import Start, done_ack, position, then
 from pyreplog.topic.source import Delivery, Receiver
-from pyreplog.topic.storedcursor import StoredCursor
-from pyreplog.topic.subscriptioncounts import Counts
+from pyreplog.topic.statistics.subscriptioncounts import Counts
 
 logger = logging.getLogger(__name__)
 

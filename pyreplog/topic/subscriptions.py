@@ -17,20 +17,20 @@ from pyreplog.errors import (
     SubscriptionBusyError,
     TopicFencedError,
 )
-from pyreplog.topic.backlog import is_system
 from pyreplog.topic.config import SubscriptionConfig, SubscriptionType
-from pyreplog.topic.cursor import Cursor
-from pyreplog.topic.deadletters import publish_dead
-from pyreplog.topic.names import check_name
-from pyreplog.topic.positions import Start, check_start, position
-from pyreplog.topic.source import Receiver
-from pyreplog.topic.subscription import Subscription
-from pyreplog.topic.subscriptionmetadata import (
+from pyreplog.topic.cursors.cursor import Cursor
+from pyreplog.topic.cursors.subscriptionmetadata import (
     SubscriptionMetadata,
     create_subscription,
     delete_subscription,
     list_subscriptions,
 )
+from pyreplog.topic.deadletters import publish_dead
+from pyreplog.topic.names import check_name
+from pyreplog.topic.policies.backlog import is_system
+from pyreplog.topic.positions import Start, check_start, position
+from pyreplog.topic.source import Receiver
+from pyreplog.topic.subscription import Subscription
 
 if TYPE_CHECKING:
     from pyreplog.topic.topic import Topic

@@ -20,19 +20,19 @@ from pyreplog.handles import Handle
 from pyreplog.ledger.driver import check_may_wait
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.consumer import QUEUE, Consumer
-from pyreplog.topic.dedupcursor import DedupCursor
-from pyreplog.topic.gate import Gate
-from pyreplog.topic.managedledger import ManagedLedger
+from pyreplog.topic.managed.managedledger import ManagedLedger
 from pyreplog.topic.ownership import Claim
 from pyreplog.topic.place import Total
+from pyreplog.topic.policies.upkeep import Upkeep
 from pyreplog.topic.positions import Start, position
-from pyreplog.topic.producer import Producer
-from pyreplog.topic.publisher import Publisher
-from pyreplog.topic.report import topic_internals, topic_report
-from pyreplog.topic.stats import InternalStats, RateMeter, TopicStats
+from pyreplog.topic.publishing.dedupcursor import DedupCursor
+from pyreplog.topic.publishing.gate import Gate
+from pyreplog.topic.publishing.producer import Producer
+from pyreplog.topic.publishing.publisher import Publisher
+from pyreplog.topic.statistics.report import topic_internals, topic_report
+from pyreplog.topic.statistics.stats import InternalStats, RateMeter, TopicStats
 from pyreplog.topic.subscription import Subscription
 from pyreplog.topic.subscriptions import Subscriptions
-from pyreplog.topic.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from pyreplog.topic.topics import Topics

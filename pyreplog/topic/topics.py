@@ -17,14 +17,14 @@ from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.workers import Workers
 from pyreplog.metrics import Metric
 from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.cursorlog import CursorLog
-from pyreplog.topic.cursorlogconfig import CursorLogConfig
-from pyreplog.topic.managedledger import ManagedLedger
-from pyreplog.topic.metrics import topic_metrics
+from pyreplog.topic.cursors.log import CursorLog
+from pyreplog.topic.cursors.logconfig import CursorLogConfig
+from pyreplog.topic.managed.managedledger import ManagedLedger
 from pyreplog.topic.names import TOPICS, check_name, unquote_name
 from pyreplog.topic.owner import TopicOwner, owner_of
 from pyreplog.topic.ownership import LEASE_S, Ownership
-from pyreplog.topic.partitionedtopics import PartitionedTopics
+from pyreplog.topic.partitions.partitionedtopics import PartitionedTopics
+from pyreplog.topic.statistics.metrics import topic_metrics
 from pyreplog.topic.topic import Topic
 
 logger = logging.getLogger(__name__)

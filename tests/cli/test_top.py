@@ -24,7 +24,7 @@ from pyreplog.ledger.ledgermetadata import State
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.place import Total
-from pyreplog.topic.stats import ConsumerStats, SubscriptionStats, TopicStats
+from pyreplog.topic.statistics.stats import ConsumerStats, SubscriptionStats, TopicStats
 from tests.cli.support import COMMAND, Run
 
 NOW_US = 1_800_000_000_000_000

@@ -12,10 +12,10 @@ import pytest
 import pyreplog
 from pyreplog.errors import InvalidMetadataError
 from pyreplog.spark.planning import plan
-from pyreplog.topic.cursor import Cursor
+from pyreplog.topic.cursors.cursor import Cursor
+from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, create_subscription, load_subscription
 from pyreplog.topic.place import Total
 from pyreplog.topic.subscription import NOBODY
-from pyreplog.topic.subscriptionmetadata import SubscriptionMetadata, create_subscription, load_subscription
 from tests.spark.clusters import embedded
 from tests.spark.reading import column, options_of
 from tests.topic.owners import until

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pyreplog.topic.cursor import Cursor
+from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.place import EntryPlace, Total
 
 NOW = 1_000_000

@@ -10,10 +10,10 @@ from typing import Any
 from pyreplog.ack import Ack
 from pyreplog.errors import MetadataUnavailableError, NotEnoughBookiesError, OutcomeUnknownError, ReplogError
 from pyreplog.ledger.cluster import Cluster
-from pyreplog.topic.cursorlog import CursorLog, Recovered
-from pyreplog.topic.cursorlogconfig import CursorLogConfig
-from pyreplog.topic.cursorslot import CursorSlot
-from pyreplog.topic.subscriptionmetadata import SubscriptionMetadata, create_subscription
+from pyreplog.topic.cursors.log import CursorLog, Recovered
+from pyreplog.topic.cursors.logconfig import CursorLogConfig
+from pyreplog.topic.cursors.slot import CursorSlot
+from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, create_subscription
 
 PATIENCE_S = 30.0
 Call = Callable[[], Any]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pyreplog._native.messageencoder import encode_messages
 from pyreplog._native.messages import MessageBatch, decode_messages
-from pyreplog.topic.dedup import Verdict
+from pyreplog.topic.publishing.dedup import Verdict
 from tests.topic.entries import records_of
 
 Push = tuple[bytes, list[int]]

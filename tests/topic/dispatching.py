@@ -11,7 +11,7 @@ from pyreplog._native.entries import encode_entries, merge_entries
 from pyreplog._native.messageencoder import encode_messages
 from pyreplog._native.messages import MessageBatch, decode_messages
 from pyreplog.topic.config import SubscriptionConfig
-from pyreplog.topic.cursor import Cursor
+from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.dispatch.dispatcher import Dispatcher
 from pyreplog.topic.dispatch.effects import Became, DeadLetter, Deliver, Dirty, Effect, Locate, Read, Wake
 from pyreplog.topic.dispatch.status import DispatchStatus

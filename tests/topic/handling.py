@@ -15,9 +15,9 @@ from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.consumer import Consumer
-from pyreplog.topic.cursor import Backlog
-from pyreplog.topic.cursorlog import CursorLog
-from pyreplog.topic.cursorlogconfig import CursorLogConfig
+from pyreplog.topic.cursors.cursor import Backlog
+from pyreplog.topic.cursors.log import CursorLog
+from pyreplog.topic.cursors.logconfig import CursorLogConfig
 from pyreplog.topic.place import EntryPlace
 from pyreplog.topic.topic import Topic
 

@@ -13,7 +13,7 @@ from pyreplog.clock import SystemClock
 from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknownError, ReplogError
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.managedledger import ManagedLedger
+from pyreplog.topic.managed.managedledger import ManagedLedger
 from tests.topic.counting import Faults
 
 PATIENCE_S = 30.0

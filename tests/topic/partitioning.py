@@ -10,9 +10,9 @@ from typing import Any
 from pyreplog._native.messages import Message
 from pyreplog.clock import SystemClock
 from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.partitioned import PartitionedTopic
-from pyreplog.topic.partitionedconsumer import PartitionedConsumer
-from pyreplog.topic.routing import key_hash
+from pyreplog.topic.partitions.partitioned import PartitionedTopic
+from pyreplog.topic.partitions.partitionedconsumer import PartitionedConsumer
+from pyreplog.topic.partitions.routing import key_hash
 
 PATIENCE_S = 30.0
 PLAIN: dict[str, Any] = {"ensemble": 1, "durability": "appended"}

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from pyreplog._native.messages import Message, MessageBatch, decode_messages
 from pyreplog.ack import Ack
 from pyreplog.clock import ManualClock
-from pyreplog.topic.compression import decompress
 from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.dedup import Producers
-from pyreplog.topic.publisher import Publisher
+from pyreplog.topic.publishing.compression import decompress
+from pyreplog.topic.publishing.dedup import Producers
+from pyreplog.topic.publishing.publisher import Publisher
 from tests.topic.entries import records_of
 
 WAIT_S = 30.0

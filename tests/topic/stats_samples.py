@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyreplog.topic.place import Total
-from pyreplog.topic.stats import ConsumerStats, SubscriptionStats, TopicStats
+from pyreplog.topic.statistics.stats import ConsumerStats, SubscriptionStats, TopicStats
 
 S = 1_000_000
 NOW = 1_700_000_000 * S

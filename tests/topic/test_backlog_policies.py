@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.topic.backlog import CursorBacklog, Eviction, Quota, QuotaDecision, is_system
 from pyreplog.topic.config import QUOTA_POLICIES, TopicConfig
-from pyreplog.topic.expiry import Expiry, Usage, expired, unused
 from pyreplog.topic.place import ORIGIN, Total
-from pyreplog.topic.trend import Sample, trend
+from pyreplog.topic.policies.backlog import CursorBacklog, Eviction, Quota, QuotaDecision, is_system
+from pyreplog.topic.policies.expiry import Expiry, Usage, expired, unused
+from pyreplog.topic.policies.trend import Sample, trend
 
 S = 1_000_000
 NOW = 1_700_000_000 * S

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
-from pyreplog.topic.batcher import GATHERED_BYTES, MESSAGE_BYTES, Batcher, Group, Single
+from pyreplog.topic.publishing.batcher import GATHERED_BYTES, MESSAGE_BYTES, Batcher, Group, Single
 from tests.topic.entries import decoded
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pyreplog.errors import InvalidArgumentError, InvalidMetadataError, NoSuchTopicError, TopicFullError, WrongTypeError
 from pyreplog.metadata.keys import VALUE_MAX, check_key
-from pyreplog.topic.chain import RESERVE_BYTES, Chain, Counts
 from pyreplog.topic.config import TopicConfig
+from pyreplog.topic.managed.chain import RESERVE_BYTES, Chain, Counts
 from pyreplog.topic.names import topic_key, unquote_name
 from pyreplog.topic.place import ORIGIN, Total
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, OutOfRangeError
-from pyreplog.topic import cursor as cursor_module
-from pyreplog.topic.cursor import SAMPLE_US, SAMPLES_MAX, SNAPSHOT_AFTER_BYTES, Backlog, Cursor
-from pyreplog.topic.cursorrecord import PROPERTIES_MAX, CursorRecord, is_snapshot
+from pyreplog.topic.cursors import cursor as cursor_module
+from pyreplog.topic.cursors.cursor import SAMPLE_US, SAMPLES_MAX, SNAPSHOT_AFTER_BYTES, Backlog, Cursor
+from pyreplog.topic.cursors.record import PROPERTIES_MAX, CursorRecord, is_snapshot
 from pyreplog.topic.place import ORIGIN, Total
-from pyreplog.topic.trend import Sample
+from pyreplog.topic.policies.trend import Sample
 from tests.topic.acking import NOW, Topic, acknowledge, acknowledge_range, check, count, counted, cumulative, int64s
 
 SINGLES = Topic([1] * 20)

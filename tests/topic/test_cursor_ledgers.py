@@ -13,8 +13,8 @@ from pyreplog.errors import (
     NotEnoughBookiesError,
 )
 from pyreplog.ledger.cluster import Cluster
-from pyreplog.topic.cursorsweep import CURSOR_LEDGERS, Sweep
-from pyreplog.topic.subscriptionmetadata import delete_subscription, load_subscription
+from pyreplog.topic.cursors.subscriptionmetadata import delete_subscription, load_subscription
+from pyreplog.topic.cursors.sweep import CURSOR_LEDGERS, Sweep
 from tests.topic.counting import PATIENCE_S, attach, create, mark, open_log, restore, state_of
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.topic.cursor import Cursor
+from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.place import ORIGIN
 from tests.topic.acking import NOW, Topic, acknowledge, acknowledge_range, check, count, cumulative
 

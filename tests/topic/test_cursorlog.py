@@ -16,8 +16,8 @@ from pyreplog.errors import (
     TopicFencedError,
 )
 from pyreplog.ledger.cluster import Cluster
-from pyreplog.topic.cursorlogconfig import CursorLogConfig
-from pyreplog.topic.subscriptionmetadata import load_subscription
+from pyreplog.topic.cursors.logconfig import CursorLogConfig
+from pyreplog.topic.cursors.subscriptionmetadata import load_subscription
 from tests.ledger.standins import FailingStore
 from tests.topic.counting import PATIENCE_S, attach, create, mark, open_log, restore, state_of
 

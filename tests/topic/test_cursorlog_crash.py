@@ -10,8 +10,8 @@ import pytest
 
 from pyreplog.errors import ClosedError
 from pyreplog.ledger.cluster import Cluster
-from pyreplog.topic.cursorlog import CursorLog
-from pyreplog.topic.cursorslot import CursorSlot
+from pyreplog.topic.cursors.log import CursorLog
+from pyreplog.topic.cursors.slot import CursorSlot
 from tests.topic.counting import Counting, Faults, FaultyCluster, attach, create, mark, open_log, state_of
 
 NAMES = ("a", "b")

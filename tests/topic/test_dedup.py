@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pyreplog.errors import InvalidMetadataError
-from pyreplog.topic.dedup import FAILED_RANGES_MAX, Producers, Verdict
+from pyreplog.topic.publishing.dedup import FAILED_RANGES_MAX, Producers, Verdict
 from tests.topic.dedup_model import Model, entries_of
 
 NEW, DUPLICATE, IN_DOUBT = Verdict.NEW, Verdict.DUPLICATE, Verdict.IN_DOUBT

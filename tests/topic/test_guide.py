@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
-from pyreplog.topic.metrics import topic_metrics
+from pyreplog.topic.statistics.metrics import topic_metrics
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "topics.md"

@@ -9,9 +9,9 @@ import pytest
 
 from pyreplog.errors import MetadataUnavailableError, NoSuchSubscriptionError, OutcomeUnknownError, ReplogError
 from pyreplog.ledger import recovery, writer
-from pyreplog.topic import burial, jobs
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.consumer import Consumer
+from pyreplog.topic.managed import burial, jobs
 from pyreplog.topic.topic import Topic
 from tests.topic.counting import Faults
 from tests.topic.handling import SMALL, counted_backlog, open_cluster, receive, received, stored, told_backlog

@@ -14,8 +14,8 @@ from pyreplog.ack import Ack
 from pyreplog.bookie.protocol import Kind
 from pyreplog.errors import ClosedError, OutcomeUnknownError, WindowFullError
 from pyreplog.ledger.cluster import Cluster
-from pyreplog.topic.managedledger import ManagedLedger
-from pyreplog.topic.window import Window
+from pyreplog.topic.managed.managedledger import ManagedLedger
+from pyreplog.topic.publishing.window import Window
 from tests.ledger.standins import Meddler
 from tests.topic.owners import PATIENCE_S, config, publish, read_all, result
 

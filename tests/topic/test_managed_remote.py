@@ -13,7 +13,7 @@ from pyreplog.errors import TopicFencedError
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.stored import StoredLedgers
 from pyreplog.metadata.sqlite import SQLiteStore
-from pyreplog.topic.managedledger import ManagedLedger
+from pyreplog.topic.managed.managedledger import ManagedLedger
 from tests.topic.owners import config, publish, read_all, result, until
 
 NAMES = ("b0", "b1", "b2")

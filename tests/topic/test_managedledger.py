@@ -22,9 +22,9 @@ from pyreplog.errors import (
     TrimmedError,
 )
 from pyreplog.ledger.cluster import Cluster
-from pyreplog.topic import entryreader
-from pyreplog.topic.chainstore import find_chain
-from pyreplog.topic.managedledger import ManagedLedger
+from pyreplog.topic.managed import entryreader
+from pyreplog.topic.managed.chainstore import find_chain
+from pyreplog.topic.managed.managedledger import ManagedLedger
 from pyreplog.topic.place import EntryPlace, Total
 from tests.ledger.standins import FailingStore
 from tests.topic.owners import config, entry, publish, read_all, result, until

@@ -8,9 +8,9 @@ import pytest
 
 from pyreplog.ack import Ack, Outcome
 from pyreplog.errors import TopicFullError
-from pyreplog.topic.flight import Encoder, Flight, Share
-from pyreplog.topic.outbox import Outbox
-from pyreplog.topic.pipeline import STAGE_BYTES
+from pyreplog.topic.managed.pipeline import STAGE_BYTES
+from pyreplog.topic.publishing.flight import Encoder, Flight, Share
+from pyreplog.topic.publishing.outbox import Outbox
 
 
 class Plane:

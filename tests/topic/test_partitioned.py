@@ -21,11 +21,11 @@ from pyreplog.errors import (
     TopicOwnedError,
     WrongTypeError,
 )
-from pyreplog.topic import partitionedtopics
 from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.partitioned import PartitionedTopic
-from pyreplog.topic.partitionedmetadata import PartitionedMetadata, create_partitioned, partitioned_key
-from pyreplog.topic.partitionoffset import PartitionOffset, PartitionRange
+from pyreplog.topic.partitions import partitionedtopics
+from pyreplog.topic.partitions.partitioned import PartitionedTopic
+from pyreplog.topic.partitions.partitionedmetadata import PartitionedMetadata, create_partitioned, partitioned_key
+from pyreplog.topic.partitions.partitionoffset import PartitionOffset, PartitionRange
 from tests.topic.partitioning import PLAIN, key_of, other_process, receive, stored
 from tests.topic.test_routing import PULSAR
 

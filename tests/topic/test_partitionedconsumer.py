@@ -13,9 +13,9 @@ import pytest
 from pyreplog._native.messages import Message, MessageBatch
 from pyreplog.errors import ClosedError, InvalidArgumentError, ReplogError, WrongTypeError
 from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.partitionconsumer import partition_priority
-from pyreplog.topic.partitioned import PartitionedTopic
-from pyreplog.topic.partitionoffset import PartitionOffset
+from pyreplog.topic.partitions.partitionconsumer import partition_priority
+from pyreplog.topic.partitions.partitioned import PartitionedTopic
+from pyreplog.topic.partitions.partitionoffset import PartitionOffset
 from tests.topic.partitioning import PATIENCE_S, PLAIN, key_of, receive, until
 
 PARTITIONS = 4

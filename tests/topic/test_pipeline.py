@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyreplog.ack import Ack, settle_all
 from pyreplog.errors import EntryRefusedError, NotEnoughBookiesError
 from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.pipeline import GROUP_BYTES, REFUSALS_MAX, STAGE_BYTES, Pipeline, Submission, outcomes
+from pyreplog.topic.managed.pipeline import GROUP_BYTES, REFUSALS_MAX, STAGE_BYTES, Pipeline, Submission, outcomes
 from pyreplog.topic.place import ORIGIN, Total
 
 EVENTS = st.lists(

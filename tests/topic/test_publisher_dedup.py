@@ -13,9 +13,9 @@ import pytest
 
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, InvalidArgumentError, TopicFencedError, TopicFullError
-from pyreplog.topic.dedup import Producers
-from pyreplog.topic.intake import DUPLICATE
-from pyreplog.topic.producer import Producer
+from pyreplog.topic.publishing.dedup import Producers
+from pyreplog.topic.publishing.intake import DUPLICATE
+from pyreplog.topic.publishing.producer import Producer
 from tests.topic.publishing import WAIT_S, Bench
 
 FENCED = TopicFencedError("news", "somebody else owns it")

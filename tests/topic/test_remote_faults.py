@@ -12,7 +12,7 @@ import pytest
 
 from pyreplog.errors import ClosedError, NotConnectedError, OutcomeUnknownError, PeerError, TopicFencedError
 from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.producer import Producer
+from pyreplog.topic.publishing.producer import Producer
 from pyreplog.topic.remote.client import Client, connect
 from pyreplog.topic.remote.serving import TopicServer
 from tests.ledger.processes import Cast

@@ -33,7 +33,7 @@ from pyreplog.topic.remote.protocol import (
 )
 from pyreplog.topic.remote.sender import _offsets
 from pyreplog.topic.remote.statscodec import decode_stats, encode_stats
-from pyreplog.topic.stats import CursorStats, InternalStats, LedgerStats, SubscriptionStats, TopicStats
+from pyreplog.topic.statistics.stats import CursorStats, InternalStats, LedgerStats, SubscriptionStats, TopicStats
 from tests.topic.entries import records_of
 
 OFFSETS = np.array([0, 3, 4, 1 << 40], np.int64)
@@ -243,7 +243,7 @@ def test_offsets_of_what_is_stored() -> None:
 
 
 def test_statistics_come_as_they_went() -> None:
-    from pyreplog.topic.stats import ConsumerStats
+    from pyreplog.topic.statistics.stats import ConsumerStats
 
     sub = SubscriptionStats(
         name="s", at_us=5, mark=Total(1, 2, 3), drain_s=1.5, properties={"a": "b"},

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog.topic.place import Total
-from pyreplog.topic.retention import ClosedLedger, trimmable
+from pyreplog.topic.policies.retention import ClosedLedger, trimmable
 
 S = 1_000_000
 NOW = 1_700_000_000 * S

@@ -20,10 +20,10 @@ from pyreplog.errors import (
 )
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.ledgermetadata import State
-from pyreplog.topic import chain
-from pyreplog.topic.chainstore import ChainStore, find_chain
-from pyreplog.topic.managedledger import ManagedLedger
-from pyreplog.topic.strays import delete_strays
+from pyreplog.topic.managed import chain
+from pyreplog.topic.managed.chainstore import ChainStore, find_chain
+from pyreplog.topic.managed.managedledger import ManagedLedger
+from pyreplog.topic.managed.strays import delete_strays
 from tests.ledger.standins import FailingStore, Meddler, OnReply
 from tests.topic.counting import Faults
 from tests.topic.owners import config, entry, process, publish, read_all, result, until

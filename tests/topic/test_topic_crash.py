@@ -12,9 +12,9 @@ from pyreplog.ack import Ack
 from pyreplog.errors import MetadataUnavailableError, OutcomeUnknownError, ReplogError, TopicFencedError
 from pyreplog.ledger import recovery, writer
 from pyreplog.ledger.cluster import Cluster
-from pyreplog.topic import burial, jobs
-from pyreplog.topic.managedledger import ManagedLedger
-from pyreplog.topic.strays import delete_strays, stray_ledgers
+from pyreplog.topic.managed import burial, jobs
+from pyreplog.topic.managed.managedledger import ManagedLedger
+from pyreplog.topic.managed.strays import delete_strays, stray_ledgers
 from tests.topic.counting import Faults
 from tests.topic.owners import PATIENCE_S, config, process, publish, read_all, result, until
 

@@ -11,9 +11,9 @@ import pytest
 
 from pyreplog.ack import Ack
 from pyreplog.errors import ReplogError
-from pyreplog.topic import dedupcursor
 from pyreplog.topic import topics as topics_module
 from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.publishing import dedupcursor
 from pyreplog.topic.topic import Topic
 from tests.topic.handling import PATIENCE_S, SMALL, open_cluster, stored, trim
 from tests.topic.lives import kill, life, lose_lease

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog.topic.place import Total
-from pyreplog.topic.stats import CursorStats, InternalStats, LedgerStats, RateMeter, SubscriptionStats, TopicStats
+from pyreplog.topic.statistics.stats import (
+    CursorStats,
+    InternalStats,
+    LedgerStats,
+    RateMeter,
+    SubscriptionStats,
+    TopicStats,
+)
 from tests.topic.stats_samples import NOW, S, orders
 
 

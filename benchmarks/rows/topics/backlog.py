@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.sampling import interleave
-from pyreplog.topic.cursor import Cursor
+from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.place import ORIGIN, Total
 
 _EVERY = 100

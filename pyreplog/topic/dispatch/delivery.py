@@ -30,7 +30,7 @@ from pyreplog.topic.dispatch.roundrobin import RoundRobin
 from pyreplog.topic.dispatch.selector import Selector, Share
 
 if TYPE_CHECKING:
-    from pyreplog.topic.cursor import Cursor
+    from pyreplog.topic.cursors.cursor import Cursor
 
 TRACKED_MAX = 1 << 17
 """While so many ranges of offsets wait for their time, nothing is read ahead."""

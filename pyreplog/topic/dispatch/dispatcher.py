@@ -23,7 +23,7 @@ from pyreplog.topic.dispatch.status import ConsumerStatus, DispatchStatus
 from pyreplog.topic.place import EntryPlace, Total
 
 if TYPE_CHECKING:
-    from pyreplog.topic.cursor import Cursor
+    from pyreplog.topic.cursors.cursor import Cursor
 
 
 class Dispatcher:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pyreplog._native.entries import parse_entries
 from pyreplog._native.messages import MessageBatch, decode_messages
 from pyreplog.errors import InvalidMessageError, ReplogError
-from pyreplog.topic.compression import decompress
+from pyreplog.topic.publishing.compression import decompress
 from pyreplog.topic.remote.fields import FLAG, U32, Reader
 from pyreplog.topic.remote.protocol import OK
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pyreplog.ack import Ack
 from pyreplog.errors import ReplogError
-from pyreplog.topic.forwarded import Forwarded
+from pyreplog.topic.publishing.forwarded import Forwarded
 from pyreplog.topic.remote.faults import encode_fault
 from pyreplog.topic.remote.fields import OFFSET_OR_NONE, U32
 from pyreplog.topic.remote.protocol import OK, STALE

@@ -7,7 +7,7 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from pyreplog.topic.dedup import Producers, Sequences, Verdict
+from pyreplog.topic.publishing.dedup import Producers, Sequences, Verdict
 
 
 class Numbers(Producers):

@@ -21,8 +21,8 @@ from pyreplog.topic.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.consumer import QUEUE, Consumer
 from pyreplog.topic.names import check_name
 from pyreplog.topic.positions import Start, check_start
-from pyreplog.topic.producer import Producer
-from pyreplog.topic.publisher import Publisher
+from pyreplog.topic.publishing.producer import Producer
+from pyreplog.topic.publishing.publisher import Publisher
 from pyreplog.topic.remote.attachment import Attachment, Wanted
 from pyreplog.topic.remote.batches import decode_delivered
 from pyreplog.topic.remote.calls import encode_start
@@ -31,12 +31,12 @@ from pyreplog.topic.remote.numbers import Numbers
 from pyreplog.topic.remote.protocol import Answer, Call, Opened, Read
 from pyreplog.topic.remote.sender import Sender
 from pyreplog.topic.remote.statscodec import decode_stats
-from pyreplog.topic.stats import InternalStats, TopicStats
+from pyreplog.topic.statistics.stats import InternalStats, TopicStats
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    from pyreplog.topic.outgoing import Values
+    from pyreplog.topic.publishing.outgoing import Values
     from pyreplog.topic.remote.client import Client
 
 READ_BYTES = 4 << 20

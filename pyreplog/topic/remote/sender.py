@@ -12,8 +12,8 @@ import numpy as np
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, OutcomeUnknownError, PeerError, RecordTooLargeError, ReplogError
 from pyreplog.net.sockets import Address
-from pyreplog.topic.forwarded import RAW_BYTES_MAX, raw_bytes
 from pyreplog.topic.positions import done_ack
+from pyreplog.topic.publishing.forwarded import RAW_BYTES_MAX, raw_bytes
 from pyreplog.topic.remote.fields import ENTRIES_MAX, OFFSET_OR_NONE, U32, Reader
 from pyreplog.topic.remote.link import LIMITS, Link, Outcome, StaleError, is_passing, reads, settle
 from pyreplog.topic.remote.protocol import Leave, Open, Opened, Publish

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pyreplog.errors import InvalidMessageError
 from pyreplog.topic.place import Total
-from pyreplog.topic.stats import (
+from pyreplog.topic.statistics.stats import (
     ConsumerStats,
     CursorStats,
     InternalStats,

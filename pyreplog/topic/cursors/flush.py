@@ -1,0 +1,362 @@
+"""Flusher: brings what has changed in cursors to the ledger that they share, or into their metadata."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from pyreplog.ack import Ack, settle_all
+from pyreplog.errors import ClosedError, InvalidMetadataError, NoSuchSubscriptionError, ReplogError
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.driver import Timer
+from pyreplog.ledger.workers import Workers
+from pyreplog.topic.cursors.homes import Homes
+from pyreplog.topic.cursors.logconfig import CursorLogConfig
+from pyreplog.topic.cursors.moves import Move, Moves
+from pyreplog.topic.cursors.pages import Pages
+from pyreplog.topic.cursors.slot import CursorSlot, Home
+from pyreplog.topic.cursors.subscriptionmetadata import SNAPSHOT_BYTES_MAX
+
+logger = logging.getLogger(__name__)
+
+FLUSH_BYTES = 4 << 20
+"""Of records that one flush takes; what is left is the next one's."""
+
+BESIDE_BYTES = 4 << 10
+"""Snapshots up to this size are kept in the metadata too: what is gone back to when the ledger cannot be read."""
+
+
+LARGE_BYTES = 1 << 20
+"""A cursor whose record has so many may have more to say: its snapshot alone is older than what was persisted."""
+
+
+class _Taken(NamedTuple):
+    """sequence: of its last record. snapshot: if it is small. page: in which entry of the flush the first begins."""
+
+    slot: CursorSlot
+    sequence: int
+    snapshot: bytes
+    page: int
+
+
+class Flusher:
+    """One thread does all that follows from what any other says by `queue`, `wait_for`, `let_go` and `quiet`.
+
+    incarnation: of this process, see `Sweep`.
+    """
+
+    def __init__(self, cluster: Cluster, config: CursorLogConfig, incarnation: str) -> None:
+        self._around = cluster.surroundings
+        self._flush_s = config.flush_ms / 1000
+        self._dirty: deque[CursorSlot] = deque()
+        self._lock = threading.Lock()
+        self._is_awake = False  # a flush to come will look at `_dirty`
+        self._timer: Timer | None = None
+        self._under_way = self._urgent = self._wants_ledger = False
+        self._quiet: list[Ack[None]] = []  # they wait until there is nothing to do
+        self._thread = Workers(1, "pyreplog-cursors")
+        retry_s, retry_max_s = config.retry_ms / 1000, config.retry_max_ms / 1000
+        self._moves = Moves(self._around, self.post, self._moved, retry_s=retry_s, retry_max_s=retry_max_s)
+        self.homes = Homes(cluster, config, incarnation, self.post, self._look)
+        self.error: ReplogError | None = None
+        """Why nothing is taken any more."""
+        self.flushes = self.records = 0
+
+    def post(self, job: Callable[[], object]) -> None:
+        """Have it done by the thread."""
+        self._thread.submit(job)
+
+    # ---- what slots say -------------------------------------------------------------------------------------
+
+    def queue(self, slot: CursorSlot) -> None:
+        """It is to be flushed. Whoever goes to sleep looks at the queue once more afterwards."""
+        self._dirty.append(slot)
+        if not self._is_awake:
+            self._wake_in(self._flush_s)
+
+    def _wake_in(self, seconds: float) -> None:
+        with self._lock:
+            if self._is_awake:
+                return
+            self._is_awake = True
+        self._timer = self._around.wake_after(seconds, partial(self.post, self._due))
+
+    def wait_for(self, slot: CursorSlot, into_metadata: bool) -> Ack[None]:
+        """See `CursorSlot.flush`, `store_clean`."""
+        ack: Ack[None] = Ack()
+        if slot.error is None and not into_metadata and not slot.is_dirty and not slot.is_busy:
+            ack.complete()
+            return ack
+        self._around.expect(ack)
+        if self.error is not None:
+            ack.fail(self.error)
+        else:
+            self.post(partial(self._wait_for, slot, ack, into_metadata))
+        return ack
+
+    def _wait_for(self, slot: CursorSlot, ack: Ack[None], into_metadata: bool) -> None:
+        if slot.error is not None:
+            ack.fail(slot.error)
+            return
+        slot.waiting.append(ack)
+        if into_metadata and slot.is_busy:
+            slot.into_metadata = True
+        elif into_metadata and self._store(slot):
+            return
+        slot.dirty()
+        self._hurry()
+
+    def let_go(self, slot: CursorSlot, deleted: bool) -> None:
+        """See `CursorSlot.close`."""
+        topic, name = slot.key
+        error = ClosedError(f"subscription {name} of topic {topic} was closed")
+        self.post(partial(self._end, slot, error, named=not deleted))
+
+    def _end(self, slot: CursorSlot, error: ReplogError, *, named: bool) -> None:
+        if slot.error is not None:
+            return
+        slot.error = error
+        waiting, slot.served, slot.waiting = [*slot.served, *slot.waiting], [], []
+        self.homes.leave(slot, named=named)
+        settle_all([(ack, error) for ack in waiting])
+
+    # ---- flushing -------------------------------------------------------------------------------------------
+
+    def _due(self) -> None:
+        if not self._under_way:
+            self._begin()
+
+    def _hurry(self) -> None:
+        self._urgent = True
+        self._due()
+
+    def _begin(self) -> None:
+        self._under_way = self._is_awake = True
+        self._urgent = self._wants_ledger = False
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        if not self._dirty:
+            self._rest(self._flush_s)
+            return
+        self.homes.look()
+        home = self.homes.current
+        if home is not None:
+            self._flush(home)
+        elif self.homes.is_opening:
+            self._wants_ledger = True
+        else:
+            if self.homes.lacks_bookies:
+                self._fall_back()
+            self._rest(max(self.homes.wait_s, self._flush_s))
+
+    def _look(self) -> None:
+        """There may be a ledger now, or none can be had."""
+        if self._wants_ledger and not self.homes.is_opening:
+            self._begin()
+        self._look_quiet()
+
+    def _rest(self, seconds: float) -> None:
+        """Until somebody waits, or so long if something is dirty."""
+        self._under_way = False
+        if self._urgent:
+            self._begin()
+            return
+        self._is_awake = False
+        if self._dirty:
+            self._wake_in(seconds)
+        self._look_quiet()
+
+    def _flush(self, home: Home) -> None:
+        pages = Pages()
+        taken: list[_Taken] = []
+        for _ in range(len(self._dirty)):
+            if pages.size >= FLUSH_BYTES:
+                self._urgent = True
+                break
+            self._take(self._dirty.popleft(), home, pages, taken)
+        if not taken or home.handle is None:
+            self._rest(self._flush_s)
+            return
+        home.nbytes += pages.size
+        home.naming += 1  # for the time being
+        try:
+            ids = home.handle.submit_batch(pages.finish())
+        except Exception as error:
+            ids = Ack()
+            ids.fail(error)
+        ids.add_done_callback(lambda ids: self.post(partial(self._landed, home, taken, ids)))
+
+    def _take(self, slot: CursorSlot, home: Home, pages: Pages, taken: list[_Taken]) -> None:
+        """What it has to say, if anything."""
+        if not self._may_take(slot):
+            return
+        if slot.into_metadata:
+            slot.into_metadata = False
+            if self._store(slot) or slot.error is not None:
+                return
+        whole = slot.is_whole or slot.home is not home
+        records = self._ask(slot, whole)
+        if records:
+            at = [pages.add(slot.key, record, whole=whole and not i) for i, (_, record) in enumerate(records)]
+            snapshot = records[0][1] if len(records[0][1]) <= BESIDE_BYTES else b""
+            taken.append(_Taken(slot, records[-1][0], snapshot, at[0]))
+            self.records += len(records)
+        elif slot.error is None:
+            self._settle(slot, None)
+
+    def _may_take(self, slot: CursorSlot) -> bool:
+        if slot.error is not None or slot.is_busy:
+            slot.is_parked = slot.is_busy
+            return False
+        return True
+
+    def _ask(self, slot: CursorSlot, whole: bool) -> list[tuple[int, bytes]]:
+        """(sequence, record) of all that is to be stored; it is on its way from now on."""
+        slot.is_busy = True  # before it is clean: it never seems to be both idle and clean
+        slot.is_dirty = False
+        slot.served, slot.waiting = slot.waiting, []
+        slot.is_whole = slot.is_whole and not whole
+        records = []
+        try:
+            more = slot.source.snapshot_record() if whole else slot.source.take_changes()
+            while more is not None:
+                records.append(more)
+                more = slot.source.take_changes() if len(more[1]) >= LARGE_BYTES else None
+        except Exception as error:
+            logger.exception("the cursor of subscription %s of topic %s raised", slot.key[1], slot.key[0])
+            self._lose(slot, error)
+            return []
+        return records
+
+    def _landed(self, home: Home, taken: list[_Taken], ids: Ack[range]) -> None:
+        error = ids.exception()
+        if error is not None:
+            self.homes.failed(home, error)
+        else:
+            self.homes.worked()
+            self.flushes += 1
+        for one in taken:
+            slot = one.slot
+            if slot.error is not None:
+                slot.is_busy = False
+            elif error is not None:
+                self._again(slot)
+            elif slot.home is home:
+                self._settle(slot, one.sequence)
+            else:
+                self._move(Move(slot, one.sequence, home, ids.result().start + one.page, one.snapshot))
+        home.naming -= 1
+        self.homes.drop_if_free(home)
+        self._rest(self._flush_s)
+
+    def _again(self, slot: CursorSlot) -> None:
+        """What was taken of it may be lost."""
+        slot.is_whole = slot.is_dirty = True
+        slot.waiting, slot.served = [*slot.served, *slot.waiting], []
+        slot.is_busy = slot.is_parked = False
+        self._urgent = self._urgent or bool(slot.waiting)
+        self.queue(slot)
+
+    def _settle(self, slot: CursorSlot, sequence: int | None) -> None:
+        """What was taken of it is durable. None: it had nothing to say."""
+        if sequence is not None:
+            self._tell(slot, partial(slot.source.persisted, sequence))
+        served, slot.served = slot.served, []
+        slot.is_busy = False
+        if slot.is_parked:
+            slot.is_parked = False
+            self.queue(slot)
+            if slot.waiting:
+                self._hurry()
+        settle_all([(ack, None) for ack in served])
+
+    def _tell(self, slot: CursorSlot, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:
+            logger.exception("the cursor of subscription %s of topic %s raised", slot.key[1], slot.key[0])
+
+    def _lose(self, slot: CursorSlot, error: Exception) -> None:
+        """It is not ours any more."""
+        told = error if isinstance(error, ReplogError) else InvalidMetadataError(f"subscription {slot.key[1]}: {error}")
+        self._end(slot, told, named=not isinstance(error, NoSuchSubscriptionError))
+        slot.is_busy = False
+        self._tell(slot, partial(slot.source.lost, told))
+
+    # ---- metadata -------------------------------------------------------------------------------------------
+
+    def _fall_back(self) -> None:
+        """No ledger can be had: snapshots go into the metadata, as far as they are small enough."""
+        for _ in range(len(self._dirty)):
+            slot = self._dirty.popleft()
+            if self._may_take(slot) and not self._store(slot) and slot.error is None:
+                slot.is_dirty = True
+                self._dirty.append(slot)
+
+    def _store(self, slot: CursorSlot) -> bool:
+        """Have its snapshot stored in its metadata. False: it is too large, or its cursor raised."""
+        records = self._ask(slot, whole=True)
+        if not records:
+            return False
+        sequence, record = records[0]
+        if len(record) > SNAPSHOT_BYTES_MAX:
+            slot.is_whole = True
+            slot.waiting, slot.served, slot.is_busy = slot.served, [], False
+            return False
+        self._move(Move(slot, sequence, None, 0, record))
+        return True
+
+    def _move(self, move: Move) -> None:
+        if move.home is not None:
+            move.home.naming += 1
+        self._moves.add(move)
+
+    def _moved(self, move: Move, error: Exception | None) -> None:
+        slot, home = move.slot, move.home
+        if error is not None:
+            if slot.error is None:
+                self._lose(slot, error)
+        elif slot.error is None:
+            self.homes.leave(slot, named=False)
+            if home is not None:
+                self.homes.join(slot, home)
+            self._settle(slot, move.sequence)
+            if home is not None and home.is_retired:
+                slot.dirty()
+        elif home is not None:
+            home.is_abandoned = True
+        if home is not None:
+            home.naming -= 1
+            self.homes.drop_if_free(home)
+        self._look_quiet()
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def quiet(self) -> Ack[None]:
+        """Done when nothing is left to do; flushes at once."""
+        ack: Ack[None] = Ack()
+        self._around.expect(ack)
+        self.post(partial(self._wait_quiet, ack))
+        return ack
+
+    def _wait_quiet(self, ack: Ack[None]) -> None:
+        self._quiet.append(ack)
+        self._hurry()
+
+    def _look_quiet(self) -> None:
+        if self._quiet and not (self._dirty or self._under_way or self._moves.pending or self.homes.pending):
+            quiet, self._quiet = self._quiet, []
+            settle_all([(ack, None) for ack in quiet])
+
+    def end(self) -> None:
+        """Nothing is done any more; ends the thread, then the ledger. Not by that thread."""
+        self._thread.close()
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        self.homes.end()

@@ -1,0 +1,115 @@
+"""CursorHistory: what cursor ledgers say, read when subscriptions are opened; each ledger once for all of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+
+from pyreplog.errors import (
+    InvalidMessagesError,
+    InvalidMetadataError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    OutOfRangeError,
+    ReplogError,
+    UnauthorizedError,
+    UnreadableError,
+)
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.handle import Ledger
+from pyreplog.topic.cursors.pages import Chains, Key
+
+logger = logging.getLogger(__name__)
+
+_GONE = (NoSuchLedgerError, InvalidMetadataError, InvalidMessagesError, UnauthorizedError, OutOfRangeError)
+"""Trying again would not help."""
+
+_AWAY = (UnreadableError, NotEnoughBookiesError)
+
+
+class _Story:
+    """One ledger: its chains once it has been read. lock: held by who reads it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.chains: Chains | None = None
+        self.since = 0
+        self.read_at = 0.0
+
+
+class CursorHistory:
+    """Any thread; several ledgers at once. cache_bytes, cache_s: how much is kept, and how long."""
+
+    def __init__(self, cluster: Cluster, *, cache_bytes: int, cache_s: float) -> None:
+        self._cluster, self._cache_bytes, self._cache_s = cluster, cache_bytes, cache_s
+        self._lock = threading.Lock()
+        self._stories: OrderedDict[int, _Story] = OrderedDict()
+        self.rollbacks = 0
+        """How often a ledger could not be read, and older state had to do."""
+
+    def read(self, ledger: int, key: Key, since: int, *, force: bool = False) -> list[bytes]:
+        """Records of a cursor, from its last snapshot on; ends the ledger's writer. A ledger that is gone or damaged
+        gives what comes before the damage, maybe nothing.
+
+        force: so does one that cannot be read now. Errors: UnreadableError, NotEnoughBookiesError; those of the
+        metadata store.
+        """
+        with self._lock:
+            story = self._stories.setdefault(ledger, _Story())
+            self._stories.move_to_end(ledger)
+        with story.lock:
+            if story.chains is None or since < story.since:
+                story.chains, story.since = self._read_closed(ledger, since, force), since
+                story.read_at = time.monotonic()
+        with self._lock:
+            self._forget_old()
+        return story.chains.records(key, since)
+
+    def read_open(self, handle: Ledger, key: Key, since: int) -> list[bytes]:
+        """As read, of a ledger that this process writes, and goes on with."""
+        chains = Chains()
+        with self._cluster.open_ledger(handle.id, recover=False) as reader:
+            last = handle.last_add_confirmed
+            if since <= last:
+                for batch in reader.read_unconfirmed(since, last):
+                    for record in batch:
+                        chains.add(record.value, handle.id, record.entry)
+        return chains.records(key, since)
+
+    def _read_closed(self, ledger: int, since: int, force: bool) -> Chains:
+        chains = Chains()
+        try:
+            with self._cluster.open_ledger(ledger) as reader:
+                if since <= reader.last_add_confirmed:
+                    for batch in reader.read(since):
+                        for record in batch:
+                            chains.add(record.value, ledger, record.entry)
+        except _GONE as error:
+            self._roll_back(ledger, error)
+        except _AWAY as error:
+            if not force:
+                raise
+            self._roll_back(ledger, error)
+        return chains
+
+    def _roll_back(self, ledger: int, error: ReplogError) -> None:
+        self.rollbacks += 1
+        logger.error("cursor ledger %d: cursors go back to what was persisted before: %s", ledger, error)
+
+    def forget_old(self) -> bool:
+        """What was read long ago, and the oldest while it is too much; whether anything is left."""
+        with self._lock:
+            self._forget_old()
+            return bool(self._stories)
+
+    def _forget_old(self) -> None:
+        kept_since = time.monotonic() - self._cache_s
+        read = [(ledger, story) for ledger, story in self._stories.items() if story.chains is not None]
+        held = sum(story.chains.nbytes for _, story in read if story.chains is not None)
+        for ledger, story in read:
+            if story.read_at >= kept_since and held <= self._cache_bytes:
+                continue
+            held -= 0 if story.chains is None else story.chains.nbytes
+            del self._stories[ledger]

@@ -1,0 +1,399 @@
+"""Writes a topic: from ledger to ledger, in order, whatever becomes of them.
+
+All that happens is an event (see `turns`); what blocks is done by the cluster's workers, one job at a time. A ledger
+is replaced when it is full, old, or has failed: its end is found first (its writer closed it, or it is recovered), then
+one compare-and-set of the chain tells its counts and names the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from pyreplog.ack import Ack, settle_all
+from pyreplog.clock import Clock
+from pyreplog.errors import (
+    ClosedError,
+    EntryRefusedError,
+    InvalidMetadataError,
+    LedgerFencedError,
+    NoSuchTopicError,
+    OutcomeUnknownError,
+    ReplogError,
+    TopicFencedError,
+    TopicFullError,
+)
+from pyreplog.ledger.driver import Surroundings
+from pyreplog.ledger.handle import WINDOW_BYTES, WINDOW_ENTRIES, Ledger
+from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.topic.managed.chain import Chain, Counts
+from pyreplog.topic.managed.chainstore import ChainStore
+from pyreplog.topic.managed.jobs import Jobs
+from pyreplog.topic.managed.ledgerend import LedgerEnd
+from pyreplog.topic.managed.ledgermaker import LedgerMaker, counts_between, counts_of
+from pyreplog.topic.managed.pipeline import Pipeline, Submission, outcomes
+from pyreplog.topic.managed.spare import Spare, let_go
+from pyreplog.topic.place import Total
+from pyreplog.topic.publishing.window import Window
+from pyreplog.topic.turns import Events
+
+logger = logging.getLogger(__name__)
+
+
+class ChainWriter:
+    """Of one owner of a topic. Methods are events, or may be called by any thread where they say so. on_end: called
+    when a ledger has its end, with its metadata. on_change: when the chain or the confirmed end moved. on_fenced: once,
+    when somebody else owns the topic."""
+
+    def __init__(
+        self,
+        name: str,
+        store: ChainStore,
+        maker: LedgerMaker,
+        around: Surroundings,
+        clock: Clock,
+        *,
+        on_end: Callable[[LedgerMetadata], object],
+        on_change: Callable[[], object],
+        on_fenced: Callable[[TopicFencedError], object],
+    ) -> None:
+        self._name, self._store, self._maker, self._around, self._clock = name, store, maker, around, clock
+        self._on_end, self._on_change, self._on_fenced = on_end, on_change, on_fenced
+        self._events = Events()
+        self._pipeline, self._incoming = Pipeline(store.chain.end), deque[Submission]()
+        self._ledger: Ledger | None = None  # that takes entries, or is being ended
+        self._is_ending = False
+        self._counts: Counts | None = None  # of the ledger before, not in the chain yet
+        self._spare: Spare | None = None
+        self._jobs = Jobs(name, self._events, around)
+        self._rolls: list[Ack[None]] = []  # wait until no ledger is open
+        self._is_closing = self._is_landing = False
+        self.window = Window(WINDOW_BYTES, WINDOW_ENTRIES, self._held)
+        self.error: ReplogError | None = None
+        """Why nothing can be published any more."""
+        self.done: Ack[None] = Ack()
+        """The writer has ended."""
+        self.failures = 0
+        """Ledgers that failed."""
+
+    # ---- where it stands, for any thread --------------------------------------------------------------------
+
+    @property
+    def chain(self) -> Chain:
+        return self._store.chain
+
+    @property
+    def end(self) -> Total:
+        """Of the topic, as confirmed."""
+        return self._pipeline.end
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """The one that is open."""
+        return self._ledger
+
+    @property
+    def state(self) -> str:
+        """In a word."""
+        if self.error is not None:
+            return "fenced" if isinstance(self.error, TopicFencedError) else "closed"
+        if self._is_ending or self._counts is not None:
+            return "rolling"
+        return "open" if self._ledger is not None else "idle"
+
+    def _held(self) -> tuple[int, int]:
+        ledger = self._ledger
+        return (0, 0) if ledger is None else (ledger.pending_bytes, ledger.pending_entries)
+
+    # ---- requests, from any thread --------------------------------------------------------------------------
+
+    def submit(self, submission: Submission) -> None:
+        self.window.enter(*submission.held)
+        self._incoming.append(submission)
+        self._events.post(self._take)
+
+    def roll(self) -> Ack[None]:
+        """End the open ledger, once the metadata store answers; the next publish makes another one."""
+        ack: Ack[None] = Ack()
+        self._events.post(lambda: self._roll(ack))
+        return ack
+
+    def look(self, now_us: int) -> None:
+        """A ledger that is too old ends."""
+        if self._ledger is not None and not self._is_ending and self._pipeline.is_old(self.chain.config, now_us):
+            self.roll()
+
+    def begin_close(self) -> Ack[None]:
+        """Publish what is queued, end the ledger, and that is it."""
+        self._events.post(self._begin_close)
+        return self.done
+
+    def give_up(self, error: ReplogError) -> None:
+        """End now; what has no outcome fails with `error`."""
+        self._events.post(lambda: self._end(error))
+
+    def refresh(self, then: Callable[[], object]) -> None:
+        """The chain was changed."""
+        self._events.post(self._on_change)
+        self._events.post(then)
+
+    def fence(self, error: TopicFencedError) -> None:
+        """Somebody else owns the topic."""
+        self._events.post(lambda: self._fence(error))
+
+    # ---- publishing -----------------------------------------------------------------------------------------
+
+    def _take(self) -> None:
+        """All that have come: they go together."""
+        while self._incoming:
+            if self.error is not None:
+                self._settle([self._incoming.popleft()], self.error)
+            else:
+                self._pipeline.add(self._incoming.popleft())
+        if self._pipeline.is_due and self.error is None:  # else it is seen to when something lands
+            self._flow()
+
+    def _flow(self) -> None:
+        """Hand what is queued to the open ledger; and see what else there is to do."""
+        pipeline = self._pipeline
+        while pipeline.is_due and self._ledger is not None and not self._is_ending:
+            if self._is_full() and not self._jobs.is_resting:
+                break
+            self._send(self._ledger, pipeline.take(max(self.chain.config.roll_entries - pipeline.entries, 1)))
+        self._step()
+
+    def _send(self, ledger: Ledger, submissions: list[Submission]) -> None:
+        entries = [value for one in submissions for value in one.entries]
+        counts = [count for one in submissions for count in one.counts]
+        try:
+            ack = ledger.push_batch(entries, messages=counts)
+        except Exception as error:
+            if ledger.error is not None:
+                self._pipeline.put_back(submissions)
+                self._failed(ledger.error)
+            elif len(submissions) > 1:  # one of them cannot be encoded
+                self._send_each(ledger, submissions)
+            else:
+                self._settle(submissions, error)
+            return
+        self._pipeline.flew(submissions, ack)
+        ack.add_done_callback(self._came)
+
+    def _send_each(self, ledger: Ledger, submissions: list[Submission]) -> None:
+        for at, one in enumerate(submissions):
+            if self._is_ending or self._ledger is not ledger:
+                self._pipeline.put_back(submissions[at:])
+                return
+            self._send(ledger, [one])
+
+    def _is_full(self) -> bool:
+        return self._pipeline.is_full(self.chain.config, self._clock.now_us())
+
+    # ---- outcomes -------------------------------------------------------------------------------------------
+
+    def _came(self, _: Ack[Any]) -> None:
+        if not self._is_landing:
+            self._is_landing = True
+            self._events.post(self._land)
+
+    def _land(self) -> None:
+        self._is_landing = False
+        landed, error = self._pipeline.land()
+        if landed:
+            self._on_change()  # first: whoever is told that a message is there can read it
+            self._settle(landed)
+        if error is not None and not self._is_ending:
+            self._failed(error)
+        self._flow()
+
+    def _settle(self, submissions: list[Submission], error: BaseException | None = None) -> None:
+        for one in submissions:
+            self.window.leave(*one.held)
+        settle_all(outcomes(submissions, error))
+        self.window.give_room()
+
+    def _failed(self, error: BaseException) -> None:
+        """The ledger takes nothing any more: find out what it kept."""
+        ledger = self._ledger
+        if ledger is None or self.error is not None:
+            return
+        if isinstance(error, LedgerFencedError):
+            self._lose(error)
+            return
+        self.failures += 1
+        logger.warning("topic %s: its ledger failed, another one is begun: %s", self._name, error)
+        self._end_ledger(ledger, close=False)
+
+    # ---- the end of a ledger --------------------------------------------------------------------------------
+
+    def _end_ledger(self, ledger: Ledger, *, close: bool = True) -> None:
+        self._is_ending = True
+        end = LedgerEnd(
+            ledger, self._maker, self._around, self._events, self._jobs, known=self._know_end, fenced=self._lose
+        )
+        end.begin(close=close)
+
+    def _lose(self, error: BaseException) -> None:
+        self._fence(TopicFencedError(self._name, f"somebody else recovers its last ledger: {error}"))
+
+    def _know_end(self, metadata: LedgerMetadata | None) -> None:
+        ledger = self._ledger
+        if ledger is None or self.error is not None:
+            return
+        now_us = self._clock.now_us()
+        if metadata is None:  # the chain keeps the offsets
+            start, end = self.chain.end, self._pipeline.end
+            self._replace(ledger, counts_between(ledger.id, start, end, now_us))
+        else:
+            self._on_end(metadata)
+            self._replace(ledger, counts_of(metadata, now_us))
+
+    def _replace(self, ledger: Ledger, counts: Counts) -> None:
+        failed = ledger.ended.exception()
+        self._ledger, self._is_ending, self._counts = None, False, counts
+        let_go(ledger)
+        kept = self._pipeline.end_ledger(counts.entries)
+        self._on_change()
+        self._settle(kept)
+        if isinstance(failed, EntryRefusedError):
+            self._settle(self._pipeline.refuse_first(), failed)
+        self._flow()
+
+    # ---- the next ledger ------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """What is to be done by a worker, if anything is."""
+        if self.error is not None or self._jobs.is_busy or self._is_ending:
+            return
+        ledger, idle = self._ledger, not (self._pipeline.is_queued or self._pipeline.is_flying)
+        if ledger is not None:
+            if self._is_closing and idle:
+                self._end_ledger(ledger)
+            elif self._pipeline.is_queued and self._is_full() and not self._jobs.is_resting:
+                if self._spare is None:
+                    self._work(self._maker.make, self._made)
+                else:
+                    self._end_ledger(ledger)
+            elif self._rolls and not self._jobs.is_resting:
+                self._work(self._store.check, self._checked)
+        elif self._jobs.is_resting:
+            return
+        elif self._pipeline.is_queued and self._spare is None:
+            self._work(self._maker.make, self._made)
+        elif self._counts is not None or self._pipeline.is_queued:
+            self._store_chain()
+        else:
+            self._come_to_rest()
+
+    def _made(self, ledger: Ledger) -> None:
+        self._spare = Spare(ledger, self._maker, self._around)
+        self._jobs.succeeded()
+
+    def _store_chain(self) -> None:
+        counts, spare = self._counts, self._spare if self._pipeline.is_queued else None
+        now_us = self._clock.now_us()
+        if spare is not None:
+            spare.is_offered = True
+
+        def change(chain: Chain) -> Chain:
+            chain = chain if counts is None else chain.closed(counts)
+            return chain if spare is None else chain.added(spare.ledger.id, now_us)
+
+        self._work(lambda: self._store.update(change), lambda _: self._stored(spare))
+
+    def _stored(self, spare: Spare | None) -> None:
+        self._counts = None
+        self._jobs.succeeded()
+        if spare is not None:
+            self._spare, self._ledger = None, spare.ledger
+            spare.ledger.on_progress = self.window.give_room
+            self._pipeline.begin_ledger(spare.ledger.metadata.created_us)
+        self._on_change()
+        self._rolled()
+
+    def _come_to_rest(self) -> None:
+        """No ledger is open, and none is needed."""
+        self._rolled()
+        self._discard_spare()
+        if self._is_closing:
+            self._end(ClosedError(f"topic {self._name} was closed"))
+
+    def _roll(self, ack: Ack[None]) -> None:
+        """Only while the store answers: without it a ledger is better than none."""
+        if self.error is not None:
+            ack.fail(self.error)
+            return
+        self._rolls.append(ack)
+        self._step()
+
+    def _rolled(self, error: BaseException | None = None) -> None:
+        rolls, self._rolls = self._rolls, []
+        settle_all([(ack, error) for ack in rolls])
+
+    def _checked(self, _: Chain) -> None:
+        if self._ledger is not None and not self._is_ending:
+            self._end_ledger(self._ledger)
+
+    # ---- jobs -----------------------------------------------------------------------------------------------
+
+    def _work(self, job: Callable[[], Any], then: Callable[[Any], object]) -> None:
+        self._jobs.work(job, lambda result: self._worked(then, result), self._worked_in_vain)
+
+    def _worked(self, then: Callable[[Any], object], result: Any) -> None:
+        if self.error is not None:  # it ended meanwhile
+            if isinstance(result, Ledger):
+                Spare(result, self._maker, self._around).discard(certain=True)
+            return
+        then(result)
+        self._flow()
+
+    def _worked_in_vain(self, error: Exception) -> None:
+        if self.error is not None:
+            return
+        if isinstance(error, TopicFencedError):
+            self._fence(error)
+        elif isinstance(error, ClosedError | InvalidMetadataError | NoSuchTopicError):
+            self._end(error)
+        elif isinstance(error, TopicFullError) and self._ledger is None:
+            self._fail_queue(error)
+        else:
+            self._jobs.rest(error, self._flow)
+            self._flow()  # a full ledger takes more, rather than none
+
+    def _fail_queue(self, error: ReplogError) -> None:
+        self._settle(self._pipeline.drop_queued(), error)
+        self._discard_spare()
+        self._step()
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def _begin_close(self) -> None:
+        self._is_closing = True
+        self._step()
+
+    def _fence(self, error: TopicFencedError) -> None:
+        if self.error is None:
+            self._end(error)
+            self._on_fenced(error)
+
+    def _end(self, error: ReplogError) -> None:
+        if self.error is not None:
+            return
+        self.error = error
+        self._jobs.end()
+        if self._ledger is not None:
+            let_go(self._ledger)
+            self._ledger = None
+        self._discard_spare()
+        self._settle(left := self._pipeline.drop(), error)
+        self.window.end()
+        self._rolled(error)
+        lost = bool(left) and isinstance(error, OutcomeUnknownError)
+        settle_all([(self.done, error if lost else None)])
+
+    def _discard_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.discard(certain=isinstance(self.error, TopicFencedError))
+            self._spare = None

@@ -1,0 +1,75 @@
+"""Making, recovering and discarding the ledgers of a topic: calls that block, for threads that may."""
+
+from __future__ import annotations
+
+import logging
+
+from pyreplog.ack import Ack
+from pyreplog.errors import NoSuchLedgerError
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.handle import Ledger
+from pyreplog.ledger.ledgermetadata import LedgerMetadata, ledger_key
+from pyreplog.ledger.reader import LedgerReader
+from pyreplog.ledger.stored import load_ledger
+from pyreplog.topic.managed.chain import Counts
+from pyreplog.topic.managed.chainstore import ChainStore
+from pyreplog.topic.place import Total
+
+logger = logging.getLogger(__name__)
+
+PASSWORD = b""
+TOPIC, TOKEN, EPOCH = "topic", "topic-token", "topic-epoch"
+"""What ledgers of topics say of themselves, so that those which no chain came to name can be found: see `strays`."""
+
+
+class LedgerMaker:
+    """For one topic."""
+
+    def __init__(self, cluster: Cluster, store: ChainStore) -> None:
+        self._cluster, self._store = cluster, store
+
+    def make(self) -> Ledger:
+        """A ledger that no chain names yet. Errors: TopicFullError; those of `create_ledger`."""
+        chain = self._store.chain
+        chain.check_room()
+        config = chain.config
+        return self._cluster.create_ledger(
+            config.ensemble, config.copies, config.acks, durability=config.durability, password=PASSWORD,
+            metadata={TOPIC: chain.topic, TOKEN: chain.token, EPOCH: str(chain.epoch)},
+        )  # fmt: skip
+
+    def discard(self, ledger: int) -> None:
+        """Delete one that was made, unless a chain names it. Errors: those of the store."""
+        if not self._store.has(ledger):
+            self.delete(ledger)
+
+    def delete(self, ledger: int) -> None:
+        """Delete one that the chain does not need. One that is gone is fine. Errors: those of the store."""
+        try:
+            self._cluster.delete_ledger(ledger)
+        except NoSuchLedgerError:
+            logger.debug("ledger %d is gone already", ledger)
+
+    def begin_recovery(self, ledger: int) -> Ack[LedgerMetadata]:
+        """Find the end of a ledger, and fence its writer. Errors: NoSuchLedgerError; those of the store; the Ack's are
+        those of `open_ledger`."""
+        metadata, version = load_ledger(self._cluster.metadata, ledger)
+        return self._cluster.begin_recovery(metadata, version, ledger_key(PASSWORD))
+
+    def reader(self, metadata: LedgerMetadata) -> LedgerReader:
+        """To be closed by the caller."""
+        return LedgerReader(metadata, ledger_key(PASSWORD), self._cluster.surroundings)
+
+    def open_reader(self, ledger: int) -> LedgerReader:
+        """Of a closed ledger. Errors: NoSuchLedgerError; those of the store."""
+        return self.reader(self._cluster.ledger_metadata(ledger))
+
+
+def counts_of(metadata: LedgerMetadata, now_us: int) -> Counts:
+    """What a closed ledger holds."""
+    return Counts(metadata.ledger, metadata.last_entry + 1, metadata.messages, metadata.length, now_us)
+
+
+def counts_between(ledger: int, start: Total, end: Total, now_us: int) -> Counts:
+    """What a ledger holds that lies between these points of a topic."""
+    return Counts(ledger, end.entries - start.entries, end.offset - start.offset, end.size - start.size, now_us)

@@ -1,0 +1,400 @@
+"""ManagedLedger: the messages of a topic, in a chain of ledgers that one owner at a time appends to."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from asyncio import _get_running_loop
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self, TypeVar
+
+from pyreplog._native.messages import MessageBatch
+from pyreplog.ack import Ack, as_timeout
+from pyreplog.clock import Clock, SystemClock
+from pyreplog.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    NoSuchTopicError,
+    OutcomeUnknownError,
+    TopicFencedError,
+    WindowFullError,
+)
+from pyreplog.handles import Handle, warn_of_leak
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.driver import check_may_wait, in_callback
+from pyreplog.ledger.handle import CLOSE_S, GIVE_UP_S
+from pyreplog.ledger.readahead import STRETCH_BYTES_MAX
+from pyreplog.net.sockets import weakly
+from pyreplog.topic.config import TopicConfig
+from pyreplog.topic.managed.burial import Burial
+from pyreplog.topic.managed.chain import Chain
+from pyreplog.topic.managed.chainreader import ChainReader, View
+from pyreplog.topic.managed.chainstore import ChainStore, Change
+from pyreplog.topic.managed.chainwriter import ChainWriter
+from pyreplog.topic.managed.entryreader import EntryReader
+from pyreplog.topic.managed.ledgermaker import LedgerMaker
+from pyreplog.topic.managed.managedstats import ManagedLedgerStats
+from pyreplog.topic.managed.pipeline import Submission
+from pyreplog.topic.managed.takeover import remove, take_over
+from pyreplog.topic.place import EntryPlace, Total
+from pyreplog.topic.policies.retention import ClosedLedger, trimmable
+
+T = TypeVar("T")
+
+
+class ManagedLedger(Handle):
+    """Messages by their offsets: dense, from 0, whatever ledgers they lie in. It has one owner at a time; the next one
+    fences it for good.
+
+    Any thread may call anything; asyncio code awaits what `submit` and the reads give. on_grow: called when the
+    confirmed end moved; on_fenced: called once with the TopicFencedError. Both with no lock held, from any thread; what
+    they call must not wait.
+    """
+
+    def __init__(self, cluster: Cluster, store: ChainStore, maker: LedgerMaker, clock: Clock) -> None:
+        """For `open`: the chain is taken, and all its ledgers are closed."""
+        self.name = store.chain.topic
+        self._store, self._maker, self._around = store, maker, cluster.surroundings
+        self.on_grow: list[Callable[[], object]] = []
+        self.on_fenced: list[Callable[[TopicFencedError], object]] = []
+        self._burial = Burial(self.name, store, maker, self._around)
+        self._entries = EntryReader(maker, self._around, lambda: self._writer.ledger)
+        self._writer = ChainWriter(
+            self.name, store, maker, self._around, clock,
+            on_end=self._entries.ended, on_change=self._changed, on_fenced=self._fenced,
+        )  # fmt: skip
+        self._view = View(store.chain, self._writer.end)
+        self._reader = ChainReader(self.name, self._entries, lambda: self._view)
+        self._close_s: float | None = CLOSE_S
+        self._lifeline: Ack[None] = Ack()  # fails when the cluster is closed
+        self._around.expect(self._lifeline)
+        self._lifeline.add_done_callback(weakly(self._cut_off))
+        super().__init__(f"topic {self.name}")
+        self._burial.begin()
+
+    @classmethod
+    def open(
+        cls,
+        cluster: Cluster,
+        name: str,
+        *,
+        config: TopicConfig | None = None,
+        create: bool = True,
+        owner: str = "",
+        clock: Clock | None = None,
+    ) -> Self:
+        """Take the topic over from whoever had it: from now on that one can publish nothing any more. Blocks.
+
+        config: of a topic that is made here; one that exists keeps its own. owner: in a word, for people. No ledger is
+        made before something is published.
+        Errors: NoSuchTopicError; TopicFencedError, somebody took it over in this moment; WrongTypeError and
+        InvalidArgumentError, the name; InvalidMetadataError; those of `open_ledger`, the last
+        ledger cannot be recovered now; those of the metadata store.
+        """
+        check_may_wait()
+        clock = clock or SystemClock()
+        return cls(cluster, *take_over(cluster, name, config, owner, clock, create=create), clock)
+
+    # ---- where it stands ------------------------------------------------------------------------------------
+
+    @property
+    def chain(self) -> Chain:
+        """As it is stored."""
+        return self._view.chain
+
+    @property
+    def config(self) -> TopicConfig:
+        return self._store.chain.config
+
+    @property
+    def epoch(self) -> int:
+        """Raised by every owner."""
+        return self._store.chain.epoch
+
+    @property
+    def start(self) -> Total:
+        """Before the first message that is kept."""
+        return self._view.chain.start
+
+    @property
+    def end(self) -> Total:
+        """Behind the last confirmed entry."""
+        return self._view.end
+
+    @property
+    def fenced(self) -> bool:
+        """Whether somebody else owns the topic, as far as this owner has heard."""
+        return isinstance(self._writer.error, TopicFencedError)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Of what was submitted and has no outcome, or whose ledger has not all its copies."""
+        ledger = self._writer.ledger
+        return max(self._writer.window.bytes, 0 if ledger is None else ledger.pending_bytes)
+
+    def stats(self) -> ManagedLedgerStats:
+        chain, end = self._store.chain, self._view.end
+        ledger = self._writer.ledger
+        return ManagedLedgerStats(
+            name=self.name, epoch=chain.epoch, owner=chain.owner, state=self._writer.state, start=chain.start, end=end,
+            ledgers=len(chain.ledgers), doomed=len(chain.doomed),
+            last_add_pushed=-1 if ledger is None else ledger.last_add_pushed,
+            last_add_confirmed=-1 if ledger is None else ledger.last_add_confirmed,
+            pending_bytes=self.pending_bytes, pending_entries=self._writer.window.entries,
+            readers=len(self._entries), failures=self._writer.failures,
+        )  # fmt: skip
+
+    def _check(self) -> None:
+        self._check_open()
+        if self._writer.error is not None:
+            raise self._writer.error
+
+    # ---- publishing -----------------------------------------------------------------------------------------
+
+    def submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> Ack[range]:
+        """Append entries; the Ack gives the offsets of their messages once all are confirmed. Calls settle in order.
+
+        entries: as `encode_messages` makes them. counts: messages in each, 1 or more. Waits for room as Ledger does:
+        not in a coroutine or callback, where it goes on up to twice the window, and raises WindowFullError beyond.
+        Errors, raised here: InvalidArgumentError, ClosedError, WindowFullError, TopicFencedError. Of the Ack:
+        TopicFencedError and OutcomeUnknownError (closed before there was an outcome), the entries may be there or not;
+        RecordTooLargeError, TopicFullError, they are not. Failing ledgers and bookies are no errors: it takes longer.
+        """
+        self._check()
+        if not entries or len(entries) != len(counts) or min(counts) < 1:
+            raise InvalidArgumentError(
+                f"expected entries with 1 or more messages each, found {len(entries)} with counts {list(counts)[:10]}"
+            )
+        self._make_room()
+        submission = Submission.of(entries, counts)
+        self._writer.submit(submission)
+        return submission.ack
+
+    @property
+    def has_room(self) -> bool:
+        return self._writer.window.has_room()
+
+    def room(self) -> Ack[None]:
+        """An Ack that is done as soon as there is room in the window, or the topic takes nothing any more."""
+        self._check_open()
+        return self._writer.window.room()
+
+    def _make_room(self) -> None:
+        window = self._writer.window
+        while not window.has_room():
+            if not in_callback() and _get_running_loop() is None:
+                self._around.wait(window.room())
+            elif window.has_room(2):
+                return
+            else:
+                raise WindowFullError(f"topic {self.name}: twice its window is on its way: await room() before")
+            self._check()
+
+    # ---- reading --------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, *, bytes_max: int = STRETCH_BYTES_MAX, end: int | None = None) -> Ack[MessageBatch]:
+        """Entries from the one that holds `offset` on, verified: at least one, about `bytes_max` bytes, of one ledger,
+        none that begins at `end` or at the confirmed end. Nothing is there: an empty batch.
+
+        The first entry may begin before `offset`, the last one reach over `end`. Who goes on at the batch's `end`
+        needs no search. Errors of the Ack: TrimmedError, OutOfRangeError (below 0); UnreadableError and those of the
+        metadata store: try again; InvalidMessagesError, MissingExtraError. Raised here: ClosedError, TopicFencedError.
+        """
+        self._check()
+        return self._reader.read(offset, bytes_max, end)
+
+    def locate(self, offset: int) -> Ack[EntryPlace]:
+        """The entry that holds a message. Errors as read; OutOfRangeError, at the confirmed end or beyond."""
+        self._check()
+        return self._reader.locate(offset)
+
+    def offset_at_time(self, time_us: int) -> Ack[int]:
+        """Offset of the first message of the first entry that was appended at `time_us` (since 1970) or later; the
+        confirmed end if there is none. Errors as read."""
+        self._check()
+        return self._reader.offset_at_time(time_us)
+
+    def offset_at_size(self, size: int) -> Ack[int]:
+        """Offset of the first message of the first entry that `size` bytes of the topic (see `Total`), or more, lie
+        before; the confirmed end if there is none. Errors as read."""
+        self._check()
+        return self._reader.offset_at_size(size)
+
+    # ---- housekeeping ---------------------------------------------------------------------------------------
+
+    def look(self, now_us: int) -> None:
+        """To be called now and then: ends a ledger that is too old."""
+        self._writer.look(now_us)
+
+    def roll(self) -> Ack[None]:
+        """End the open ledger; the next publish makes another one. Waits while the metadata store is away."""
+        self._check()
+        return self._writer.roll()
+
+    def trim(self, below: int, now_us: int) -> Ack[int]:
+        """Drop the closed ledgers whose messages all have offsets under `below` and that retention does not keep.
+
+        The Ack gives how many; they are deleted in the background. Errors of the Ack: TopicFencedError, and those of
+        the metadata store.
+        """
+        chain, end = self._view
+        closed = [ClosedLedger(item.end, item.closed_us, item.size) for item in chain.ledgers if item.is_closed]
+        count = trimmable(
+            closed, Total(below, 0, 0), kept_bytes=end.size - chain.start.size,
+            retention_bytes=chain.config.retention_bytes, retention_ms=chain.config.retention_ms, now_us=now_us,
+        )  # fmt: skip
+        if count:
+            return self._trim(closed[count - 1].end.offset)
+        self._check()
+        nothing = Ack(0)
+        nothing.complete()
+        return nothing
+
+    def clear(self) -> Ack[int]:
+        """Drop all that was published before, whatever retention says; gives how many ledgers."""
+        done: Ack[int] = Ack()
+
+        def rolled(roll: Ack[None]) -> None:
+            error = roll.exception()
+            if error is not None:
+                done.fail(error)
+            else:
+                _pass_on(self._trim(self._view.chain.end.offset), done)
+
+        self.roll().add_done_callback(rolled)
+        return done
+
+    def _trim(self, offset: int) -> Ack[int]:
+        self._check()
+        dropped = 0
+
+        def change(chain: Chain) -> Chain:
+            nonlocal dropped
+            after = chain.trimmed(offset)
+            dropped = max(dropped, len(chain.ledgers) - len(after.ledgers))  # made again, it may find nothing to do
+            return after
+
+        return self._change(change, lambda: dropped)
+
+    def set_config(self, config: TopicConfig) -> Ack[None]:
+        """Replace the settings; those of ledgers hold from the next one on. Errors of the Ack: as trim."""
+        return self._change(lambda chain: dataclasses.replace(chain, config=config), lambda: None)
+
+    def set_properties(self, properties: Mapping[str, str]) -> Ack[None]:
+        """Replace the properties that are kept with the topic. Errors of the Ack: as trim."""
+        kept = dict(properties)
+        return self._change(lambda chain: dataclasses.replace(chain, properties=kept), lambda: None)
+
+    def verify(self) -> None:
+        """Ask the metadata store whether this is the owner still. Blocks. Errors: as those of the Ack of trim."""
+        self._check()
+        try:
+            self._store.check()
+        except TopicFencedError as error:
+            self._writer.fence(error)
+            raise
+
+    def _change(self, change: Change, result: Callable[[], T]) -> Ack[T]:
+        self._check()
+        done: Ack[T] = Ack()
+        self._around.expect(done)
+
+        def work() -> None:
+            try:
+                self._store.update(change)
+            except Exception as error:
+                if isinstance(error, TopicFencedError):
+                    self._writer.fence(error)
+                done.fail(error)
+            else:
+                self._burial.begin()
+                self._writer.refresh(lambda: done.complete(result()))
+
+        self._around.work(work)
+        return done
+
+    # ---- events ---------------------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        before, self._view = self._view.end, View(self._store.chain, self._writer.end)
+        if self._view.end != before:
+            for call in list(self.on_grow):
+                call()
+        self._burial.begin()
+
+    def _fenced(self, error: TopicFencedError) -> None:
+        for call in list(self.on_fenced):
+            call(error)
+
+    def _cut_off(self, lifeline: Ack[None]) -> None:
+        self._writer.give_up(ClosedError(f"the {self._what} was closed with its cluster"))
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def close(self, timeout: float | None = CLOSE_S) -> None:
+        """Publish what was submitted, end the open ledger, and let go. Closing twice is fine.
+
+        After `timeout` seconds (None: never) what has no outcome fails with OutcomeUnknownError, which is raised here
+        too. In a callback it does not wait for the end. The topic stays as it is for the next owner.
+        """
+        self._close_s = as_timeout(timeout)
+        super().close()
+
+    def _let_go(self) -> None:
+        timeout, done = self._close_s, self._writer.begin_close()
+        if in_callback():
+            done.add_done_callback(lambda _: self._release())
+            if timeout is not None:
+                self._around.wake_after(timeout, self._give_up)
+            return
+        try:
+            self._around.wait(done, timeout)
+        except OutcomeUnknownError:
+            if not done.done():
+                self._give_up()
+            self._around.wait(done, GIVE_UP_S)
+        finally:
+            self._release()
+
+    def _give_up(self) -> None:
+        self._writer.give_up(OutcomeUnknownError(f"{self._what} was closed after {self._close_s} s without an outcome"))
+
+    def _release(self) -> None:
+        self._lifeline.complete(None)
+        self._burial.end()
+        self._entries.close()
+
+    def delete(self) -> None:
+        """Delete the topic with all that it has, and close this. Blocks. What is pending fails.
+
+        Errors: TopicFencedError; those of the metadata store: whoever opens the topic next finishes it.
+        """
+        self._check()
+        check_may_wait()
+        try:
+            self._store.update(Chain.condemned)
+        except TopicFencedError as error:
+            self._writer.fence(error)
+            raise
+        self._writer.give_up(NoSuchTopicError(self.name, "it was deleted"))
+        self.close()
+        remove(self._store, self._maker)
+
+    def __del__(self) -> None:
+        """May run anywhere: nothing is waited for."""
+        if getattr(self, "_error", self) is None and os.getpid() == self._pid:
+            self._error = ClosedError(f"the {self._what} was forgotten")
+            warn_of_leak(self._what, self, self._opened_at)
+            self._writer.give_up(OutcomeUnknownError(f"the {self._what} was forgotten"))
+            self._release()
+
+
+def _pass_on(source: Ack[T], target: Ack[T]) -> None:
+    def came(_: Ack[T]) -> None:
+        error = source.exception()
+        if error is not None:
+            target.fail(error)
+        else:
+            target.complete(source.result())
+
+    source.add_done_callback(came)

@@ -1,0 +1,59 @@
+"""Becoming the owner of a topic: first nobody else can change its chain, then its last ledger gets an end.
+
+Whoever fails in between leaves what the next one completes.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from pyreplog.clock import Clock
+from pyreplog.errors import NoSuchLedgerError
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.topic.config import TopicConfig
+from pyreplog.topic.managed.chain import Counts
+from pyreplog.topic.managed.chainstore import ChainStore
+from pyreplog.topic.managed.ledgermaker import LedgerMaker, counts_of
+
+logger = logging.getLogger(__name__)
+
+
+class Ownership(NamedTuple):
+    """Of a topic whose ledgers all have their ends."""
+
+    store: ChainStore
+    maker: LedgerMaker
+
+
+def take_over(
+    cluster: Cluster, name: str, config: TopicConfig | None, owner: str, clock: Clock, *, create: bool
+) -> Ownership:
+    """See `ManagedLedger.open`. Blocks."""
+    while True:
+        store = ChainStore(cluster.metadata, name, owner)
+        maker = LedgerMaker(cluster, store)
+        if not store.take(config, clock.now_us(), create=create).deleted:
+            _finish_last(cluster, store, maker, clock)
+            return Ownership(store, maker)
+        remove(store, maker)
+
+
+def _finish_last(cluster: Cluster, store: ChainStore, maker: LedgerMaker, clock: Clock) -> None:
+    """The owner before left its last ledger open: find its end."""
+    last = store.chain.open_ledger
+    if last is None:
+        return
+    try:
+        counts = counts_of(cluster.surroundings.wait(maker.begin_recovery(last.ledger)), clock.now_us())
+    except NoSuchLedgerError:
+        logger.error("topic %s: its last ledger, %d, is not there any more", store.chain.topic, last.ledger)
+        counts = Counts(last.ledger, 0, 0, 0, clock.now_us())
+    store.update(lambda chain: chain.closed(counts))
+
+
+def remove(store: ChainStore, maker: LedgerMaker) -> None:
+    """What is left of a topic that was condemned. Errors: TopicFencedError; those of the metadata store."""
+    for ledger in store.chain.doomed:
+        maker.delete(ledger)
+    store.remove()

@@ -1,0 +1,148 @@
+"""Publishes to a partitioned topic: by key, or to partitions in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
+
+from pyreplog.ack import Ack
+from pyreplog.errors import ReplogError
+from pyreplog.ledger.driver import Surroundings, check_may_wait
+from pyreplog.topic.partitions.partitionoffset import PartitionOffset, PartitionRange
+from pyreplog.topic.partitions.routing import Router
+from pyreplog.topic.partitions.splitting import Portion, split_batch
+from pyreplog.topic.positions import then
+from pyreplog.topic.publishing.outgoing import Outgoing
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+    from numpy.typing import ArrayLike
+
+    from pyreplog.topic.publishing.outgoing import Keys, Properties, Times, Values
+    from pyreplog.topic.topic import Topic
+
+T = TypeVar("T")
+
+
+class Fields(TypedDict, total=False):
+    """Of one message, see `Publisher.publish`."""
+
+    properties: Mapping[str, str | bytes] | None
+    event_time: int | None
+    deliver_at: int | None
+    sequence: int | None
+
+
+class Columns(TypedDict, total=False):
+    """Of several, see `Publisher.publish_batch`."""
+
+    properties: Properties | None
+    event_times: Times | None
+    deliver_at: Times | None
+    sequences: ArrayLike | None
+
+
+class PartitionedPublisher:
+    """What a partitioned topic is published with; threads and asyncio as of `Publisher`.
+
+    Messages of one key go to one partition, in order, the same that Pulsar's clients with murmur3 choose; a message
+    without a key goes to the next partition, and those of a batch together. Each partition numbers a producer's
+    messages by itself; sequences that are given need only ascend.
+
+    serving: the topic of a partition; it raises why there is none here.
+    """
+
+    def __init__(self, router: Router, serving: Callable[[int], Topic], around: Surroundings) -> None:
+        self.router = router
+        self._serving, self._around = serving, around
+
+    def publish(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        producer: str | None = None,
+        **fields: Unpack[Fields],
+    ) -> PartitionOffset:
+        """As `Publisher.publish`. TopicOwnedError: another process has the message's partition."""
+        check_may_wait()
+        return self._around.wait(self.submit(value, key, producer=producer, **fields))
+
+    def submit(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        producer: str | None = None,
+        **fields: Unpack[Fields],
+    ) -> Ack[PartitionOffset]:
+        """As `Publisher.submit`. Errors: as publish."""
+        partition = self.router.route(key)
+        coming = self._serving(partition).submit(value, key, producer=producer, **fields)
+        done: Ack[PartitionOffset] = Ack()
+        then(coming, done, lambda offset: done.complete(PartitionOffset(partition, offset)))
+        return done
+
+    def publish_batch(
+        self, values: Values, keys: Keys | None = None, *, producer: str | None = None, **columns: Unpack[Columns]
+    ) -> list[PartitionRange]:
+        """As `Publisher.publish_batch`; returns the offsets in each partition that got some, ascending."""
+        check_may_wait()
+        return self._around.wait(self.submit_batch(values, keys, producer=producer, **columns))
+
+    def submit_batch(
+        self, values: Values, keys: Keys | None = None, *, producer: str | None = None, **columns: Unpack[Columns]
+    ) -> Ack[list[PartitionRange]]:
+        """As `Publisher.submit_batch`; the Ack gives what publish_batch returns. Errors: as publish; those of a
+        partition when others have taken their part are the Ack's."""
+        times = (columns.get("event_times"), columns.get("deliver_at"))
+        batch = Outgoing.of(values, keys, columns.get("properties"), *times)
+        portions = split_batch(self.router, batch, columns.get("sequences"))
+        topics = [self._serving(portion.partition) for portion in portions]
+        coming: list[Ack[range]] = []
+        for topic, portion in zip(topics, portions, strict=True):
+            try:
+                coming.append(_submit(topic, portion, producer))
+            except ReplogError as error:
+                if not coming:
+                    raise
+                coming.append(Ack())
+                coming[-1].fail(error)
+                break
+        done: Ack[list[PartitionRange]] = Ack()
+        parts = [portion.partition for portion in portions]
+        then(gathered(coming), done, lambda found: done.complete(list(map(PartitionRange, parts, found))))
+        return done
+
+    def last_sequences(self, producer: str) -> list[int]:
+        """Of each partition: as `Publisher.last_sequence`."""
+        return [self._serving(part).publisher.last_sequence(producer) for part in range(self.router.partitions)]
+
+
+def _submit(topic: Topic, portion: Portion, producer: str | None) -> Ack[range]:
+    batch = portion.batch
+    return topic.submit_batch(
+        batch.values, batch.keys, properties=batch.properties, event_times=batch.event_times,
+        deliver_at=batch.deliver_at, sequences=portion.sequences, producer=producer,
+    )  # fmt: skip
+
+
+def gathered(acks: Sequence[Ack[T]]) -> Ack[list[T]]:
+    """The results of all, once all have an outcome; the error of the first that has one."""
+    done: Ack[list[T]] = Ack()
+
+    def came(_: Ack[T] | None) -> None:
+        if not all(ack.done() for ack in acks):
+            return
+        errors = (error for ack in acks if (error := ack.exception()) is not None)
+        error = next(errors, None)
+        if error is not None:
+            done.fail(error)
+        else:
+            done.complete([ack.result() for ack in acks])
+
+    for ack in acks:
+        ack.add_done_callback(came)
+    if not acks:
+        came(None)
+    return done

@@ -1,0 +1,56 @@
+"""What stands between publishers and a topic's ledgers: shut while a backlog quota is used up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from pyreplog.ack import Ack, settle_all
+from pyreplog.errors import BacklogFullError
+from pyreplog.topic.policies.backlog import Publishing
+from pyreplog.topic.positions import done_ack
+from pyreplog.topic.publishing.outbox import Sink
+
+
+class Gate:
+    """A Sink in front of another. Any thread. Held: publishers wait for room; refused: they get BacklogFullError. What
+    had entered before goes on."""
+
+    def __init__(self, topic: str, sink: Sink) -> None:
+        self.state: Publishing = "open"
+        self.reason = ""
+        self._topic, self._sink = topic, sink
+        self._lock = threading.Lock()
+        self._waiting: list[Ack[None]] = []
+        self._is_over = False
+
+    def set(self, state: Publishing, reason: str) -> None:
+        with self._lock:
+            self.state, self.reason = state, reason
+            waiting: list[Ack[None]] = []
+            if state != "held":
+                waiting, self._waiting = self._waiting, []
+        settle_all([(ack, None) for ack in waiting])
+
+    def check(self) -> None:
+        """Errors: BacklogFullError, nothing is taken now."""
+        if self.state == "refused":
+            raise BacklogFullError(self._topic, self.reason)
+
+    def submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> Ack[range]:
+        self.check()
+        return self._sink.submit(entries, counts)
+
+    def room(self) -> Ack[None]:
+        if self.state == "held":
+            with self._lock:
+                if self.state == "held":
+                    ack: Ack[None] = Ack()
+                    self._waiting.append(ack)
+                    return ack
+        return done_ack() if self._is_over else self._sink.room()
+
+    def end(self) -> None:
+        """Nothing is taken any more, as the publisher says to who tries: nobody has to wait."""
+        self._is_over = True
+        self.set("open", "")

@@ -1,0 +1,334 @@
+"""The order of what is published to one topic: what waits for company, what is in doubt, what goes to the ledgers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from pyreplog.ack import Ack, Outcome, settle_all
+from pyreplog.clock import Clock
+from pyreplog.errors import SequenceError
+from pyreplog.topic.publishing.batcher import Batcher, Single
+from pyreplog.topic.publishing.dedup import Producers, Verdict
+from pyreplog.topic.publishing.flight import Encoder, Flight, Gathered, Whole, stored_of
+from pyreplog.topic.publishing.forwarded import Forwarded
+from pyreplog.topic.publishing.outbox import Outbox, Sink
+from pyreplog.topic.publishing.sequences import check_sequence
+from pyreplog.topic.publishing.window import Window
+from pyreplog.uninterrupted import uninterrupted
+
+DUPLICATE = -1
+"""Instead of an offset: the message was published before."""
+
+T = TypeVar("T")
+
+
+class Around(Protocol):
+    """Waits, and timers: see `ledger.driver.Surroundings`."""
+
+    def wait(self, ack: Ack[T], timeout: float | None = None) -> T: ...
+    def wake_after(self, seconds: float, call: Callable[[], None]) -> object: ...
+
+
+@dataclass
+class Counts:
+    """What has become of messages. entries, bytes: as stored. errors: messages that failed."""
+
+    messages: int = 0
+    entries: int = 0
+    bytes: int = 0
+    errors: int = 0
+    duplicates: int = 0
+
+
+class Entrant(NamedTuple):
+    """What a producer wants published; b"": nobody in particular."""
+
+    producer: bytes
+    what: Single | Whole | Forwarded
+
+
+@dataclass
+class _Work:
+    """What follows from steps that were taken with the lock held."""
+
+    flights: list[Flight] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+
+class Intake:
+    """Takes messages, settles their order, and has them sent; any thread, none waits.
+
+    window: of what has no outcome yet, in messages as its entries. producers: those of the topic up to offset `end`.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        around: Around,
+        clock: Clock,
+        encoder: Encoder,
+        *,
+        linger_us: int,
+        window: Window,
+        producers: Producers | None,
+        end: int,
+    ) -> None:
+        self.counts = Counts()
+        self.window = window
+        self._around, self._clock, self._encoder, self._producers = around, clock, encoder, producers
+        self._batcher = Batcher(linger_us=linger_us, messages_max=encoder.messages_max, bytes_max=encoder.bytes_max)
+        self._outbox = Outbox(sink, self._landed, self._soon)
+        self._lock = threading.Lock()  # of the batcher, the producers and what follows
+        self._end = end  # what is stored before is known to the producers
+        self._error: BaseException | None = None
+        self._flushing: list[Ack[None]] = []
+        self._is_timed = False  # a timer is set to send what lingers
+
+    def last_sequence(self, producer: bytes) -> int:
+        """The highest number of a producer that is stored; -1: none is known."""
+        with self._lock:
+            return -1 if self._producers is None else self._producers.last_sequence(producer)
+
+    def last_given(self, producer: bytes) -> int:
+        """As last_sequence, with those on their way."""
+        with self._lock:
+            return -1 if self._producers is None else self._producers.next_sequence(producer) - 1
+
+    def snapshot(self) -> tuple[int, bytes] | None:
+        """Of the producers, see `Producers.snapshot`, and the offset it reaches to; None: none are known."""
+        with self._lock:
+            return None if self._producers is None else (self._end, self._producers.snapshot())
+
+    @property
+    def has_new_failures(self) -> bool:
+        """See `Producers`."""
+        return self._producers is not None and self._producers.has_new_failures
+
+    def purge(self, before_us: int) -> int:
+        """See `Producers`."""
+        with self._lock:
+            return 0 if self._producers is None else self._producers.purge(before_us)
+
+    # ---- order ----------------------------------------------------------------------------------------------
+
+    def enter(self, entrant: Entrant, *, is_awaited: bool = False) -> None:
+        """Its Ack says what becomes of it; is_awaited: it is waited for now. Errors: that of `stop`."""
+        with uninterrupted:
+            work = _Work()
+            with self._lock:
+                if self._error is not None:
+                    raise self._error
+                self._admit(entrant, work)
+                self.window.enter(entrant.what.size, entrant.what.messages_given)
+            if work.flights or work.outcomes:
+                self._carry_out(work, is_awaited=is_awaited)
+
+    def _admit(self, entrant: Entrant, work: _Work) -> None:
+        """Give it its place among all others, unless it is a duplicate or in doubt."""
+        if isinstance(entrant.what, Single):
+            self._admit_single(entrant, entrant.what, work)
+        elif isinstance(entrant.what, Whole):
+            self._admit_whole(entrant, entrant.what, work)
+        else:
+            self._admit_forwarded(entrant, entrant.what, work)
+
+    def _admit_single(self, entrant: Entrant, single: Single, work: _Work) -> None:
+        name, producers = entrant.producer, self._producers
+        if producers is not None and name:
+            if single.sequence < 0:
+                single = single._replace(sequence=check_sequence(producers.next_sequence(name)))
+            verdict = producers.judge(name, single.sequence)
+            if verdict is Verdict.IN_DOUBT:
+                producers.wait(name, entrant)
+                return
+            if verdict is Verdict.DUPLICATE:
+                single.ack.expect(DUPLICATE)
+                self._drop(entrant, 1, work)
+                return
+            producers.push(name, (single.sequence,))
+        if self._batcher.add(name, single, self._clock.monotonic_us()):
+            self._take(work)
+        elif self._batcher.due_us is not None and not self._is_timed:
+            self._wake_at(self._batcher.due_us)
+
+    def _admit_whole(self, entrant: Entrant, whole: Whole, work: _Work) -> None:
+        name, producers = entrant.producer, self._producers
+        if producers is not None and name:
+            if whole.sequences is None:
+                first = producers.next_sequence(name)
+                check_sequence(first + whole.messages - 1)
+                whole.sequences = range(first, first + whole.messages)
+            new = producers.sift(name, whole.sequences)
+            if new is None:
+                producers.wait(name, entrant)
+                return
+            duplicates = len(new) - int(new.sum())
+            if duplicates == len(new):
+                whole.ack.expect(range(0))
+                self._drop(entrant, duplicates, work)
+                return
+            if duplicates:
+                self.counts.duplicates += duplicates
+                whole.keep(new)
+            for _, numbers in whole.shares():
+                producers.push(name, numbers)
+        self._send(whole, work)
+
+    def _admit_forwarded(self, entrant: Entrant, forwarded: Forwarded, work: _Work) -> None:
+        producers = self._producers
+        if producers is not None:
+            masks = []
+            for part in forwarded.numbered:
+                assert part.sequences is not None
+                new = producers.sift(part.producer, part.sequences)
+                if new is None:
+                    producers.wait(part.producer, entrant)
+                    return
+                masks.append(new)
+            try:
+                forwarded.keep(masks)
+            except SequenceError as error:
+                self.window.leave(forwarded.size, forwarded.messages_given)
+                work.outcomes.append((forwarded.ack, error))
+                return
+            if not forwarded.messages:
+                forwarded.ack.expect(range(0))
+                self._drop(entrant, forwarded.messages_given, work)
+                return
+            self.counts.duplicates += forwarded.messages_given - forwarded.messages
+            for name, numbers in forwarded.shares():
+                producers.push(name, numbers)
+        self._send(forwarded, work)
+
+    def _send(self, flight: Whole | Forwarded, work: _Work) -> None:
+        self._take(work)  # what was published before comes before
+        self._outbox.enter(flight)
+        work.flights.append(flight)
+
+    def _drop(self, entrant: Entrant, duplicates: int, work: _Work) -> None:
+        self.counts.duplicates += duplicates
+        self.window.leave(entrant.what.size, entrant.what.messages_given)
+        work.outcomes.append((entrant.what.ack, None))
+
+    def _take(self, work: _Work) -> None:
+        groups = self._batcher.take()
+        if groups:
+            flight = Gathered(groups)
+            self._outbox.enter(flight)
+            work.flights.append(flight)
+
+    def _soon(self, call: Callable[[], None]) -> bool:
+        return self._around.wake_after(0.0, call) is not None
+
+    def _carry_out(self, work: _Work, *, is_awaited: bool = True) -> None:
+        """Without the lock: encode what has its place now, send it, tell those who wait."""
+        for flight in work.flights:
+            try:
+                flight.encode(self._encoder)
+            except Exception as error:
+                flight.failure = error
+            self._outbox.ready(flight, is_awaited=is_awaited)
+        if work.outcomes:
+            settle_all(work.outcomes)
+        self.window.give_room()
+        self._tell_flushed()
+
+    # ---- outcomes -------------------------------------------------------------------------------------------
+
+    def _landed(self, flight: Flight, offsets: range, error: BaseException | None, *, is_known: bool) -> None:
+        """What waited for it goes next; its callers are told."""
+        with uninterrupted:
+            work = _Work()
+            is_known = is_known or (self._producers is not None and not self._producers.is_last_word)
+            is_over = self._producers is not None and not is_known  # only what is stored can tell what is new
+            with self._lock:
+                work.outcomes += flight.outcomes(offsets, error)
+                self._count(flight, offsets, error)
+                self.window.leave(flight.size, flight.messages_given)
+                again = self._note(flight, error) if is_known else []
+                if flight.is_gathered and self._batcher.landed() and not is_over:
+                    self._take(work)
+                for entrant in again:
+                    self._admit(entrant, work)
+            if error is not None and is_over:
+                self.stop(error)
+            self._carry_out(work)
+
+    def _note(self, flight: Flight, error: BaseException | None) -> list[Any]:
+        """Returns what was in doubt for it."""
+        if self._producers is None:
+            return []
+        again: list[Any] = []
+        for name, numbers in flight.shares():
+            if error is None:
+                again += self._producers.persisted(name, numbers, self._clock.now_us())
+            else:
+                again += self._producers.failed(name, numbers)
+        return again
+
+    def _count(self, flight: Flight, offsets: range, error: BaseException | None) -> None:
+        if error is not None:
+            self.counts.errors += flight.messages
+            return
+        stored = stored_of(offsets)
+        self._end = stored.stop
+        self.counts.messages += len(stored)
+        self.counts.duplicates += len(offsets) - len(stored)
+        self.counts.entries += len(flight.entries)
+        self.counts.bytes += sum(map(len, flight.entries))
+
+    # ---- time and the end -----------------------------------------------------------------------------
+
+    def _wake_at(self, due_us: int) -> None:
+        self._is_timed = True
+        self._around.wake_after(max(due_us - self._clock.monotonic_us(), 0) / 1e6, self._lingered)
+
+    def _lingered(self) -> None:
+        with uninterrupted:
+            work = _Work()
+            with self._lock:
+                self._is_timed = False
+                due = self._batcher.due_us
+                if due is not None and due <= self._clock.monotonic_us():
+                    self._take(work)
+                elif due is not None:  # what was there when the timer was set has gone
+                    self._wake_at(due)
+            self._carry_out(work)
+
+    def flush(self) -> Ack[None]:
+        """Send what lingers; the Ack is done once nothing that was submitted is without an outcome."""
+        ack: Ack[None] = Ack()
+        with uninterrupted:
+            work = _Work()
+            with self._lock:
+                self._take(work)
+                self._flushing.append(ack)
+            self._carry_out(work)
+            self._outbox.push()
+        return ack
+
+    def _tell_flushed(self) -> None:
+        if self._flushing and not self.window.entries:
+            with self._lock:
+                flushed, self._flushing = self._flushing, []
+            settle_all([(ack, None) for ack in flushed])
+
+    def stop(self, error: BaseException) -> None:
+        """Nothing is taken any more: calls raise `error`, and what was not sent yet fails with it."""
+        with uninterrupted:
+            work = _Work()
+            with self._lock:
+                self._error = self._error or error
+                waiting: Iterable[Entrant] = [] if self._producers is None else self._producers.drop_waiting()
+                left = Gathered(self._batcher.take())
+                work.outcomes += left.outcomes(range(0), error)
+                self.window.leave(left.size, left.messages)
+                for one in waiting:
+                    work.outcomes.append((one.what.ack, error))
+                    self.window.leave(one.what.size, one.what.messages_given)
+            self.window.end()
+            self._carry_out(work)
+            self._outbox.push()

@@ -1,0 +1,155 @@
+"""Producer: publishes to a topic under a name, and numbers what it publishes."""
+
+from __future__ import annotations
+
+from asyncio import _get_running_loop
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from pyreplog.ack import Ack
+from pyreplog.errors import ClosedError, ReplogError
+from pyreplog.ledger.driver import in_callback
+from pyreplog.topic.names import check_name
+from pyreplog.topic.publishing.publisher import Publisher
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+    from numpy.typing import ArrayLike
+
+    from pyreplog.topic.publishing.outgoing import Keys, Properties, Times, Values
+
+
+class Producer:
+    """A named producer. Where the topic deduplicates, its messages have numbers that ascend: those it gives, or else
+    the next ones. They go on where they were when the topic is opened again, by whomever.
+
+    Any thread may call anything; asyncio code awaits what `submit`, `submit_batch` and `flush` give. Who publishes from
+    a source that has numbers of its own gives these, and begins behind `last_sequence`: what was published before is
+    dropped. Producers of the same name share their numbers.
+    """
+
+    def __init__(self, publisher: Publisher, name: str) -> None:
+        """name: 1 to 200 bytes of UTF-8 without control characters. Errors: WrongTypeError, InvalidArgumentError."""
+        self.name = check_name(name)
+        self._publisher = publisher
+        self._error: ReplogError | None = None
+
+    @property
+    def last_sequence(self) -> int:
+        """Its highest number that is stored; -1: none, or the topic does not deduplicate."""
+        return self._publisher.last_sequence(self.name)
+
+    def publish(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: int | None = None,
+        deliver_at: int | None = None,
+        sequence: int | None = None,
+    ) -> int:
+        """As `Publisher.publish`."""
+        return self._open.publish(
+            value,
+            key,
+            properties=properties,
+            event_time=event_time,
+            deliver_at=deliver_at,
+            sequence=sequence,
+            producer=self.name,
+        )
+
+    def submit(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: int | None = None,
+        deliver_at: int | None = None,
+        sequence: int | None = None,
+    ) -> Ack[int]:
+        """As `Publisher.submit`."""
+        return self._open.submit(
+            value,
+            key,
+            properties=properties,
+            event_time=event_time,
+            deliver_at=deliver_at,
+            sequence=sequence,
+            producer=self.name,
+        )
+
+    def publish_batch(
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: Times | None = None,
+        sequences: ArrayLike | None = None,
+    ) -> range:
+        """As `Publisher.publish_batch`."""
+        return self._open.publish_batch(
+            values,
+            keys,
+            properties=properties,
+            event_times=event_times,
+            deliver_at=deliver_at,
+            sequences=sequences,
+            producer=self.name,
+        )
+
+    def submit_batch(
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: Times | None = None,
+        sequences: ArrayLike | None = None,
+    ) -> Ack[range]:
+        """As `Publisher.submit_batch`."""
+        return self._open.submit_batch(
+            values,
+            keys,
+            properties=properties,
+            event_times=event_times,
+            deliver_at=deliver_at,
+            sequences=sequences,
+            producer=self.name,
+        )
+
+    def flush(self) -> Ack[None]:
+        """As `Publisher.flush`."""
+        return self._publisher.flush()
+
+    def close(self) -> None:
+        """Take nothing any more, and wait until what was submitted has an outcome; not in a coroutine or a callback.
+        Closing twice is fine."""
+        if self._error is None:
+            self._error = ClosedError(f"the producer {self.name!r} was closed")
+            flushed = self._publisher.flush()
+            if not in_callback() and _get_running_loop() is None:
+                self._publisher.wait(flushed)
+
+    @property
+    def _open(self) -> Publisher:
+        if self._error is not None:
+            raise self._error
+        return self._publisher
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Producer {self.name!r} of topic {self._publisher.topic!r}>"

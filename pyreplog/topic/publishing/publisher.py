@@ -1,0 +1,267 @@
+"""Publishes to one topic: gathers single messages, cuts batches into entries, drops what was published before."""
+
+from __future__ import annotations
+
+from asyncio import _get_running_loop
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeVar
+
+from pyreplog._native.messageencoder import Messages
+from pyreplog.ack import Ack
+from pyreplog.clock import Clock
+from pyreplog.errors import WindowFullError
+from pyreplog.ledger.driver import check_may_wait, in_callback
+from pyreplog.topic.config import TopicConfig
+from pyreplog.topic.names import check_name
+from pyreplog.topic.publishing.batcher import Single
+from pyreplog.topic.publishing.dedup import Producers
+from pyreplog.topic.publishing.flight import Encoder, Whole
+from pyreplog.topic.publishing.forwarded import Forwarded
+from pyreplog.topic.publishing.intake import Around, Counts, Entrant, Intake
+from pyreplog.topic.publishing.outbox import Sink
+from pyreplog.topic.publishing.sequences import check_sequence, check_sequences
+from pyreplog.topic.publishing.window import Window
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+    from numpy.typing import ArrayLike
+
+    from pyreplog.topic.publishing.outgoing import Keys, Properties, Times, Values
+
+WINDOW_BYTES = 16 << 20
+WINDOW_MESSAGES = 1 << 20
+
+T = TypeVar("T")
+
+
+class Publisher:
+    """What a topic is published with. Any thread may call anything; asyncio code awaits what `submit`, `submit_batch`
+    and `room` give.
+
+    producers: of a topic that deduplicates; end: the offset up to which they know it, its end when it is opened.
+    entry_bytes_max: what an entry may have, with its record. Calls wait while
+    `window_bytes`, about, or WINDOW_MESSAGES have no outcome, or the sink has no room. In a coroutine, or a callback of
+    an Ack, they never wait: await `room()` before. There they go on up to twice the window, and raise WindowFullError
+    beyond.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        sink: Sink,
+        around: Around,
+        clock: Clock,
+        config: TopicConfig,
+        *,
+        entry_bytes_max: int,
+        producers: Producers | None = None,
+        end: int = 0,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        """MissingExtraError: what the topic's compression needs is not installed."""
+        self.topic = topic
+        self._sink, self._around = sink, around
+        self._encoder = Encoder.of(config, entry_bytes_max)
+        self._window = Window(window_bytes, WINDOW_MESSAGES, lambda: (0, 0))
+        self._intake = Intake(
+            sink,
+            around,
+            clock,
+            self._encoder,
+            linger_us=config.linger_ms * 1000,
+            window=self._window,
+            producers=producers,
+            end=end,
+        )
+
+    # ---- publishing -----------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: int | None = None,
+        deliver_at: int | None = None,
+        sequence: int | None = None,
+        producer: str | None = None,
+    ) -> int:
+        """Publish one message; returns its offset once it is confirmed.
+
+        event_time, deliver_at: microseconds since the epoch; deliver_at: shared subscriptions get it then. producer:
+        who publishes; sequence: its number for the message. Where the topic deduplicates, a producer's numbers ascend:
+        a message whose number was published before is dropped, and DUPLICATE (-1) returned; None is the next number.
+        Errors: BacklogFullError, TopicFullError, EntryRefusedError, RecordTooLargeError, WrongTypeError and
+        InvalidArgumentError, nothing was published; TopicFencedError, OutcomeUnknownError and others of the topic, the
+        outcome is unknown: a topic that deduplicates takes nothing then until it is opened again. ClosedError.
+        """
+        check_may_wait()
+        single = Single.of(value, key, properties, event_time, deliver_at, check_sequence(sequence))
+        return self._around.wait(self._enter(_name(producer), single, is_awaited=True))
+
+    def submit(
+        self,
+        value: ReadableBuffer,
+        key: ReadableBuffer | None = None,
+        *,
+        properties: Mapping[str, str | bytes] | None = None,
+        event_time: int | None = None,
+        deliver_at: int | None = None,
+        sequence: int | None = None,
+        producer: str | None = None,
+    ) -> Ack[int]:
+        """As publish, without waiting: the Ack gives the offset. Errors of the arguments, and WindowFullError, are
+        raised here; the others are the Ack's."""
+        single = Single.of(value, key, properties, event_time, deliver_at, check_sequence(sequence))
+        return self._enter(_name(producer), single)
+
+    def _enter(self, producer: bytes, single: Single, *, is_awaited: bool = False) -> Ack[int]:
+        self._encoder.check_size(single.size)
+        self._make_room()
+        self._intake.enter(Entrant(producer, single), is_awaited=is_awaited)
+        return single.ack
+
+    def publish_batch(
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: Times | None = None,
+        sequences: ArrayLike | None = None,
+        producer: str | None = None,
+    ) -> range:
+        """Publish several; returns their offsets, which are consecutive, once all are confirmed.
+
+        values, keys: bytes-like objects, or columns: (offsets, data), numpy or Arrow arrays; they must not change
+        before this returns. The others: as publish, one per value. Those that were published before are dropped: the
+        offsets are those of the others. Errors: as publish, a part may be stored when the outcome is unknown;
+        SequenceError, `sequences` do not ascend.
+        """
+        check_may_wait()
+        name = _name(producer)
+        batch = Messages(
+            values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, producer=name
+        )
+        return self._around.wait(self._enter_batch(name, batch, sequences, is_awaited=True))
+
+    def submit_batch(
+        self,
+        values: Values,
+        keys: Keys | None = None,
+        *,
+        properties: Properties | None = None,
+        event_times: Times | None = None,
+        deliver_at: Times | None = None,
+        sequences: ArrayLike | None = None,
+        producer: str | None = None,
+    ) -> Ack[range]:
+        """As publish_batch, without waiting: the Ack gives the offsets. They follow those of what the same producer
+        submitted before. Errors: as publish; all that are known now are raised here."""
+        name = _name(producer)
+        batch = Messages(
+            values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, producer=name
+        )
+        return self._enter_batch(name, batch, sequences)
+
+    def _enter_batch(
+        self, producer: bytes, batch: Messages, sequences: ArrayLike | None, *, is_awaited: bool = False
+    ) -> Ack[range]:
+        numbers = None if sequences is None else check_sequences(self.topic, sequences, batch.count)
+        ack: Ack[range] = Ack()
+        if not batch.count:
+            ack.complete(range(0))
+            return ack
+        self._make_room()
+        whole = Whole(producer, batch, numbers, ack)
+        self._intake.enter(Entrant(producer, whole), is_awaited=is_awaited)
+        if whole.failure is not None:
+            raise whole.failure
+        return ack
+
+    def forward(self, forwarded: Forwarded) -> Ack[range]:
+        """Publish what another process has encoded, in the order of the calls; it does not wait: see `room`. Errors: as
+        submit_batch."""
+        self._intake.enter(Entrant(b"", forwarded))
+        return forwarded.ack
+
+    def last_given(self, producer: str) -> int:
+        """As last_sequence, with those that are on their way."""
+        return self._intake.last_given(_name(producer))
+
+    def last_sequence(self, producer: str) -> int:
+        """The highest number of a producer that is stored; -1: none, or the topic does not deduplicate."""
+        return self._intake.last_sequence(_name(producer))
+
+    # ---- room and the end ------------------------------------------------------------------------------------
+
+    def room(self) -> Ack[None]:
+        """An Ack that is done as soon as there is room, or nothing is taken any more."""
+        return self._sink.room() if self._window.has_room() else self._window.room()
+
+    def _make_room(self) -> None:
+        """Wait until there is some, if this caller can."""
+        while not (self._window.has_room() and self._sink.room().done()):
+            if not in_callback() and _get_running_loop() is None:
+                self._around.wait(self.room())
+            elif self._window.has_room(windows=2):
+                return
+            else:
+                raise WindowFullError(f"topic {self.topic}: twice its window is on its way: await room() before")
+
+    @property
+    def pending_messages(self) -> int:
+        """Published, without an outcome yet."""
+        return self._window.entries
+
+    @property
+    def pending_bytes(self) -> int:
+        """Of these, about."""
+        return self._window.bytes
+
+    @property
+    def counts(self) -> Counts:
+        """What has become of messages so far."""
+        return self._intake.counts
+
+    def flush(self) -> Ack[None]:
+        """Send what lingers; the Ack is done once nothing that was submitted is without an outcome."""
+        return self._intake.flush()
+
+    def wait(self, ack: Ack[T]) -> T:
+        """The result of an Ack, waited for. Errors: InvalidArgumentError, in a callback; those of the Ack."""
+        check_may_wait()
+        return self._around.wait(ack)
+
+    def snapshot(self) -> tuple[int, bytes] | None:
+        """An offset, and the producers as of what is stored before it: for `Producers.restore`, and `replay` from that
+        offset on. None: the topic does not deduplicate."""
+        return self._intake.snapshot()
+
+    @property
+    def has_new_failures(self) -> bool:
+        """A snapshot should be stored soon: see `Producers`."""
+        return self._intake.has_new_failures
+
+    def purge(self, before_us: int) -> int:
+        """Forget producers that published nothing since; returns how many."""
+        return self._intake.purge(before_us)
+
+    def stop(self, error: BaseException) -> None:
+        """Nothing is taken any more: calls raise `error`, and what was not sent yet fails with it."""
+        self._intake.stop(error)
+
+
+def _name(producer: str | None) -> bytes:
+    if producer is None:
+        return b""
+    return _encoded(producer) if type(producer) is str else check_name(producer).encode()
+
+
+@lru_cache(maxsize=1024)
+def _encoded(producer: str) -> bytes:
+    """A name is checked once, not for every message."""
+    return check_name(producer).encode()
