@@ -1,0 +1,70 @@
+"""Report: what every report is made of. Both engines, `local` and `onspark`, run the same three steps.
+
+`reads` says what is read; `partial` makes a small table of what one task has read, with Arrow and numpy and no object
+per record; `merge` makes the answer of all those. What lies across the border of two tasks is found at the merge:
+partials carry what they begin and end with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import pyarrow as pa
+
+from pyreplog.reports.facts import Facts
+from pyreplog.spark.options import ReadOptions
+
+TIME = pa.timestamp("us", "UTC")
+
+
+class Figure(NamedTuple):
+    """A column of a report: name; Arrow type; what it says, in one line."""
+
+    name: str
+    type: pa.DataType
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Read:
+    """One read of a report. options: over those that the user gave, by the names that Spark takes. tag: columns that
+    its partials get, each of one text."""
+
+    options: Mapping[str, str] = field(default_factory=dict)
+    tag: Mapping[str, str] = field(default_factory=dict)
+
+
+class Report:
+    """One report. name: snake_case, as functions and commands call it. title, definition: for people; exact. figures:
+    its columns. needs: columns of the source that `partial` is given. parts: the schema of partials, without the tag.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    definition: ClassVar[str]
+    figures: ClassVar[tuple[Figure, ...]]
+    needs: ClassVar[tuple[str, ...]]
+    parts: ClassVar[pa.Schema]
+
+    def reads(self, options: ReadOptions, facts: Facts) -> list[Read]:
+        """What is read; none: the facts say it all."""
+        return [Read()]
+
+    def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
+        """Of all that one task reads, of schema `parts`; memory does not grow with the number of records."""
+        raise NotImplementedError
+
+    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+        """The report, of schema `schema()`, in an order that does not depend on that of the tasks."""
+        raise NotImplementedError
+
+    @classmethod
+    def schema(cls) -> pa.Schema:
+        """Of the report."""
+        return pa.schema([(figure.name, figure.type) for figure in cls.figures])
+
+    def table(self, columns: Mapping[str, Any]) -> pa.Table:
+        """A report of these columns."""
+        return pa.table({name: columns[name] for name in self.schema().names}, schema=self.schema())
