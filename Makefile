@@ -16,7 +16,7 @@ $(BIN)/python:
 
 $(VENV)/built: $(BIN)/python pyproject.toml setup.py $(NATIVE)
 	$(BIN)/pip install --quiet "Cython>=3.2,<4" "setuptools>=77"
-	@echo "Building the native modules (about half a minute)"
+	@echo "Building the native modules (one to two minutes)"
 	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-build-isolation --editable ".[cli]"
 	touch $@
 

@@ -7,6 +7,7 @@ import os
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 NATIVE = "pyreplog/_native"
 HEADERS = [f"{NATIVE}/{name}.h" for name in ("layout", "crc32c", "crc32c_streams", "crc32c_clmul", "pwrite")]
@@ -19,7 +20,8 @@ COMPILE = [
     "-Wextra",
     "-Wno-unused-parameter",
 ]
-LINK = []
+LINK: list[str] = []
+CHECKSUMMING: set[str] = set()
 if os.environ.get("PYREPLOG_SANITIZE"):
     SANITIZERS = [
         "-fsanitize=address,undefined",
@@ -30,11 +32,28 @@ if os.environ.get("PYREPLOG_SANITIZE"):
     LINK = SANITIZERS
 
 
-def extension(name: str, *sources: str) -> Extension:
+class Build(build_ext):
+    """Compiles what many modules share once, and the modules side by side."""
+
+    def build_extensions(self) -> None:
+        self.parallel = self.parallel or os.cpu_count()
+        shared = self.compiler.compile(
+            [f"{NATIVE}/crc32c.c"], output_dir=self.build_temp, include_dirs=[NATIVE], depends=HEADERS,
+            extra_postargs=COMPILE,
+        )  # fmt: skip
+        for module in self.extensions:
+            module.extra_objects = shared if module.name in CHECKSUMMING else []
+        super().build_extensions()
+
+
+def extension(name: str, *, checksums: bool = False) -> Extension:
+    """checksums: it links the CRC-32C kernels."""
+    if checksums:
+        CHECKSUMMING.add(f"pyreplog._native.{name}")
     return Extension(
         f"pyreplog._native.{name}",
-        [f"{NATIVE}/{name}.pyx", *(f"{NATIVE}/{source}" for source in sources)],
-        depends=HEADERS,
+        [f"{NATIVE}/{name}.pyx"],
+        depends=[*HEADERS, *([f"{NATIVE}/crc32c.c"] if checksums else [])],
         include_dirs=[NATIVE],
         extra_compile_args=COMPILE,
         extra_link_args=LINK,
@@ -42,21 +61,22 @@ def extension(name: str, *sources: str) -> Extension:
 
 
 setup(
+    cmdclass={"build_ext": Build},
     ext_modules=cythonize(
         [
-            extension("checksum", "crc32c.c"),
-            extension("status", "crc32c.c"),
+            extension("checksum", checksums=True),
+            extension("status", checksums=True),
             extension("attributes"),
-            extension("record", "crc32c.c"),
-            extension("batch", "crc32c.c"),
+            extension("record", checksums=True),
+            extension("batch", checksums=True),
             extension("mapfile"),
-            extension("sparse", "crc32c.c"),
-            extension("segment", "crc32c.c"),
+            extension("sparse", checksums=True),
+            extension("segment", checksums=True),
             extension("tail"),
-            extension("reader", "crc32c.c"),
-            extension("place", "crc32c.c"),
+            extension("reader", checksums=True),
+            extension("place", checksums=True),
             extension("parts"),
-            extension("appender", "crc32c.c"),
+            extension("appender", checksums=True),
             extension("pump"),
             extension("blocks"),
             extension("disk"),
@@ -67,26 +87,26 @@ setup(
             extension("answers"),
             extension("stripe"),
             extension("extents"),
-            extension("index", "crc32c.c"),
-            extension("sealed", "crc32c.c"),
-            extension("entries", "crc32c.c"),
-            extension("peek", "crc32c.c"),
-            extension("plainadd", "crc32c.c"),
-            extension("intake", "crc32c.c"),
-            extension("landing", "crc32c.c"),
-            extension("lending", "crc32c.c"),
+            extension("index", checksums=True),
+            extension("sealed", checksums=True),
+            extension("entries", checksums=True),
+            extension("peek", checksums=True),
+            extension("plainadd", checksums=True),
+            extension("intake", checksums=True),
+            extension("landing", checksums=True),
+            extension("lending", checksums=True),
             extension("rows"),
             extension("rangeset"),
             extension("ackstate"),
             extension("ackset"),
-            extension("arrowcolumns", "crc32c.c"),
-            extension("messageentry", "crc32c.c"),
-            extension("message", "crc32c.c"),
-            extension("messagecolumns", "crc32c.c"),
-            extension("messages", "crc32c.c"),
-            extension("handout", "crc32c.c"),
-            extension("arrowmessages", "crc32c.c"),
-            extension("messageencoder", "crc32c.c"),
+            extension("arrowcolumns", checksums=True),
+            extension("messageentry", checksums=True),
+            extension("message", checksums=True),
+            extension("messagecolumns", checksums=True),
+            extension("messages", checksums=True),
+            extension("handout", checksums=True),
+            extension("arrowmessages", checksums=True),
+            extension("messageencoder", checksums=True),
             extension("spread"),
         ],
         compiler_directives={
@@ -100,5 +120,5 @@ setup(
             "autotestdict": False,
         },
         build_dir="build/cython",
-    )
+    ),
 )
