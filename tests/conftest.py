@@ -5,7 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -28,3 +31,16 @@ def uncollected() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
+
+
+@pytest.fixture
+def ram_path(tmp_path: Path) -> Iterator[Path]:
+    """Like tmp_path, in memory where there is such a file system: for disks that are simulated, whose cuts cost nothing
+    but the waiting for the real one."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    made = Path(tempfile.mkdtemp(dir=memory))
+    yield made
+    shutil.rmtree(made)

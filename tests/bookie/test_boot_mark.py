@@ -33,8 +33,8 @@ def store() -> Iterator[MemoryStore]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "bookie"
+def path(ram_path: Path) -> Path:
+    return ram_path / "bookie"
 
 
 def opened(path: Path, store: MemoryStore, facts: Facts, config: BookieConfig = APPENDED) -> LocalBookie:
@@ -166,11 +166,11 @@ def live(root: Path, target: Path, metadata: Path, seed: str, said: Path) -> Non
 
 
 def test_whenever_the_power_goes_nothing_acknowledged_is_denied(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    ram_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = 0
     for run in range(12):
-        folder = tmp_path / str(run)
+        folder = ram_path / str(run)
         (home := folder / "0").mkdir(parents=True)
         (said := folder / "said").touch()
         for number in range(1, 3):

@@ -76,16 +76,16 @@ def check(path: Path, durability: str, left: int) -> None:
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
-def test_power_cut_at_every_step(durability: str, tmp_path: Path, seed: int) -> None:
-    make(tmp_path / "made" / "log", durability)
+def test_power_cut_at_every_step(durability: str, ram_path: Path, seed: int) -> None:
+    make(ram_path / "made" / "log", durability)
     cuts = seed % 3 - 2
     was_cut = True
     while was_cut:
         cuts += 3  # the others: another run
-        home, target = tmp_path / "home", tmp_path / "cut"
-        shutil.copytree(tmp_path / "made", home)
+        home, target = ram_path / "home", ram_path / "cut"
+        shutil.copytree(ram_path / "made", home)
         run = f"{seed} {cuts}"
-        was_cut = in_process(lambda: collect(home, target, run, cuts, durability), tmp_path / "report")  # noqa: B023
+        was_cut = in_process(lambda: collect(home, target, run, cuts, durability), ram_path / "report")  # noqa: B023
         check((target if was_cut else home) / "log", durability, left=3)
         for path in (home, target):
             shutil.rmtree(path, ignore_errors=True)

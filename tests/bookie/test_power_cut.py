@@ -62,17 +62,17 @@ def check(path: Path, said: list[list[str]], durability: str) -> None:
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
-def test_answers_hold(durability: str, tmp_path: Path, seed: int) -> None:
+def test_answers_hold(durability: str, ram_path: Path, seed: int) -> None:
     for run in range(4):
-        home = tmp_path / f"{run}-0"
+        home = ram_path / f"{run}-0"
         home.mkdir()
-        said = tmp_path / f"{run}.said"
+        said = ram_path / f"{run}.said"
         said.touch()
         for number in range(LIVES):
-            target = tmp_path / f"{run}-{number + 1}"
+            target = ram_path / f"{run}-{number + 1}"
             drawn = f"{seed} {durability} {run} {number}"
-            assert in_process(lambda: live(home, target, drawn, said, durability), tmp_path / "report")  # noqa: B023
-            shutil.copytree(target, tmp_path / "look")
-            check(tmp_path / "look" / "log", [line.split() for line in said.read_text().splitlines()], durability)
-            shutil.rmtree(tmp_path / "look")
+            assert in_process(lambda: live(home, target, drawn, said, durability), ram_path / "report")  # noqa: B023
+            shutil.copytree(target, ram_path / "look")
+            check(ram_path / "look" / "log", [line.split() for line in said.read_text().splitlines()], durability)
+            shutil.rmtree(ram_path / "look")
             home = target

@@ -130,19 +130,19 @@ OPERATIONS: dict[str, tuple[Script | None, float, Script, bool]] = {
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_crash_at_every_step(operation: str, durability: str, tmp_path: Path, seed: int) -> None:
+def test_crash_at_every_step(operation: str, durability: str, ram_path: Path, seed: int) -> None:
     before, share, script, closes = OPERATIONS[operation]
     settings = {"durability": durability, "segment_bytes": SEGMENT_BYTES, "spare_segments": 1}
-    history, home = History(), tmp_path / "start"
+    history, home = History(), ram_path / "start"
     home.mkdir()
     if before is not None:
-        ready = tmp_path / "ready"
+        ready = ram_path / "ready"
         pass_through(Scripted(seed=f"{seed}", settings=settings, share=share, script=before), home, ready, history)
         home = ready
     for tick in itertools.count(1):
         life = Scripted(seed=f"{seed} {tick}", settings=settings, cut_at=tick, script=script, closes=closes)
         try:
-            if not _survives(life, home, tmp_path / "run", copy.deepcopy(history), again=tick % 6 == seed % 6):
+            if not _survives(life, home, ram_path / "run", copy.deepcopy(history), again=tick % 6 == seed % 6):
                 break
         except AssertionError as error:
             raise AssertionError(f"cut at tick {tick}: {error}") from None
@@ -152,17 +152,17 @@ def test_crash_at_every_step(operation: str, durability: str, tmp_path: Path, se
 @pytest.mark.parametrize(
     "operation", ["truncate within the last segment", "truncate to the first segment", "trim and recycle"]
 )
-def test_a_reader_is_right_whenever_its_writer_is_killed(operation: str, tmp_path: Path, seed: int) -> None:
+def test_a_reader_is_right_whenever_its_writer_is_killed(operation: str, ram_path: Path, seed: int) -> None:
     before, _, script, _ = OPERATIONS[operation]
     settings = {"segment_bytes": SEGMENT_BYTES, "spare_segments": 1}
     history = History()
-    (tmp_path / "start").mkdir()
+    (ram_path / "start").mkdir()
     ready = Scripted(seed=f"{seed}", settings=settings, share=1.0, script=before or nothing)
-    pass_through(ready, tmp_path / "start", tmp_path / "ready", history)
+    pass_through(ready, ram_path / "start", ram_path / "ready", history)
     for tick in itertools.count(1):
-        folder, known = tmp_path / "run", copy.deepcopy(history)
+        folder, known = ram_path / "run", copy.deepcopy(history)
         folder.mkdir()
-        shutil.copytree(tmp_path / "ready", folder / "0")
+        shutil.copytree(ram_path / "ready", folder / "0")
         life = Scripted(seed=f"{seed} {tick}", settings=settings, cut_at=tick, killed=True, script=script)
         killed = pass_through(life, folder / "0", folder / "1", known)
         with pyreplog.open(folder / "1" / "log", "r") as reader:
@@ -174,13 +174,13 @@ def test_a_reader_is_right_whenever_its_writer_is_killed(operation: str, tmp_pat
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_sync_fails_once(operation: str, durability: str, tmp_path: Path, seed: int) -> None:
+def test_every_sync_fails_once(operation: str, durability: str, ram_path: Path, seed: int) -> None:
     """The pages of a sync that failed count as clean. The log is opened again on the same machine, goes on, reports its
     syncs, and then loses power: nothing reported may rest on those pages."""
     before, _, script, closes = OPERATIONS[operation]
     settings = {"durability": durability, "segment_bytes": SEGMENT_BYTES, "spare_segments": 1}
     for number in range(1, 12):
-        history, folder = History(), tmp_path / str(number)
+        history, folder = History(), ram_path / str(number)
         (folder / "0").mkdir(parents=True)
         ready = Scripted(seed=f"{seed}", settings=settings, share=1.0, script=before or nothing)
         troubled = Scripted(

@@ -16,10 +16,10 @@ from .runner import repeat_command
 RUNS = 24
 
 
-def test_ledgers_survive_power_cuts(tmp_path: Path, seed: int) -> None:
+def test_ledgers_survive_power_cuts(ram_path: Path, seed: int) -> None:
     for number in range(RUNS):
         try:
-            ledgers.run(seed + number, tmp_path / "run")
+            ledgers.run(seed + number, ram_path / "run")
         except AssertionError as error:
             raise AssertionError(f"{repeat_command('ledgers', seed + number)}\n{error}") from None
 
@@ -28,14 +28,14 @@ def test_ledgers_survive_power_cuts(tmp_path: Path, seed: int) -> None:
     ("script", "durability"),
     [(ledgers.hollow, "appended"), (ledgers.LedgerWork.hollow, "synced"), (ledgers.hollow_and_trim, "appended")],
 )
-def test_crash_at_every_step_of_hollowing(script: Script, durability: str, tmp_path: Path, seed: int) -> None:
+def test_crash_at_every_step_of_hollowing(script: Script, durability: str, ram_path: Path, seed: int) -> None:
     history = LedgerHistory()
-    (tmp_path / "start").mkdir()
+    (ram_path / "start").mkdir()
     ready = LedgerLife(seed=f"{seed}", durability=durability, script=ledgers.fill, share=1.0)
-    pass_through(ready, tmp_path / "start", tmp_path / "ready", history)
+    pass_through(ready, ram_path / "start", ram_path / "ready", history)
     for tick in itertools.count(1):
-        folder, known = tmp_path / "run", copy.deepcopy(history)
-        shutil.copytree(tmp_path / "ready", folder / "0")
+        folder, known = ram_path / "run", copy.deepcopy(history)
+        shutil.copytree(ram_path / "ready", folder / "0")
         life = LedgerLife(seed=f"{seed} {tick}", durability=durability, script=script, cut_in_script=tick)
         after = LedgerLife(seed=f"{seed} after", durability=durability, script=ledgers.LedgerWork.append, closes=True)
         try:
@@ -51,9 +51,9 @@ def test_crash_at_every_step_of_hollowing(script: Script, durability: str, tmp_p
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
-def test_every_sync_of_hollowing_fails_once(durability: str, tmp_path: Path, seed: int) -> None:
+def test_every_sync_of_hollowing_fails_once(durability: str, ram_path: Path, seed: int) -> None:
     for number in range(1, 8):
-        history, folder = LedgerHistory(), tmp_path / str(number)
+        history, folder = LedgerHistory(), ram_path / str(number)
         (folder / "0").mkdir(parents=True)
         lives = (
             LedgerLife(seed=f"{seed}", durability=durability, script=ledgers.fill, share=1.0),

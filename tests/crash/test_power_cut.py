@@ -13,9 +13,9 @@ RUNS = 32
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_log_survives_power_cuts(part: int, tmp_path: Path, seed: int) -> None:
+def test_log_survives_power_cuts(part: int, ram_path: Path, seed: int) -> None:
     for number in range(part, RUNS, 4):
         try:
-            lives.run(seed + number, tmp_path / "run")
+            lives.run(seed + number, ram_path / "run")
         except AssertionError as error:
             raise AssertionError(f"{repeat_command('power-cut', seed + number)}\n{error}") from None

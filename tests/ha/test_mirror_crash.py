@@ -122,11 +122,11 @@ SCRIPTS: dict[str, tuple[Script, int, int]] = {  # and how many entries the repl
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 @pytest.mark.parametrize("operation", SCRIPTS)
-def test_a_replica_loses_power(operation: str, durability: str, tmp_path: Path, seed: int) -> None:
+def test_a_replica_loses_power(operation: str, durability: str, ram_path: Path, seed: int) -> None:
     script, before, floor = SCRIPTS[operation]
-    with open_master(tmp_path / "master", durability=durability) as master:
+    with open_master(ram_path / "master", durability=durability) as master:
         master.append_batch(values(max(before, 0)))
-        home = tmp_path / "start"
+        home = ram_path / "start"
         home.mkdir()
         if before >= 0:
             with make_mirror(home / "log", master, durability=durability) as mirror:
@@ -135,10 +135,10 @@ def test_a_replica_loses_power(operation: str, durability: str, tmp_path: Path, 
         recorded = Recorded.of(master)
         stride = 2 if durability == "appended" else 3  # each run takes others of the steps
         for tick in itertools.count(1 + seed % stride, stride):
-            cut = _live(tick, script, durability, home, tmp_path, recorded)
-            _judge(tmp_path / "left" / "log", tmp_path / "reports", master, durability, floor, tick)
-            assert cut or is_replica(tmp_path / "left" / "log") == (script is not promote)
-            shutil.rmtree(tmp_path / "left")
+            cut = _live(tick, script, durability, home, ram_path, recorded)
+            _judge(ram_path / "left" / "log", ram_path / "reports", master, durability, floor, tick)
+            assert cut or is_replica(ram_path / "left" / "log") == (script is not promote)
+            shutil.rmtree(ram_path / "left")
             if not cut:
                 break
         assert tick > 10
