@@ -17,7 +17,7 @@ $(BIN)/python:
 $(VENV)/built: $(BIN)/python pyproject.toml setup.py $(NATIVE)
 	$(BIN)/pip install --quiet "Cython>=3.2,<4" "setuptools>=77"
 	@echo "Building the native modules (one to two minutes)"
-	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-build-isolation --editable ".[cli]"
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-build-isolation --editable ".[cli,report]"
 	touch $@
 
 $(VENV)/test: $(VENV)/built
@@ -30,7 +30,7 @@ demo: $(VENV)/built
 	$(BIN)/python examples/flights/demo.py
 
 test: $(VENV)/test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 lint: $(VENV)/test
 	$(BIN)/ruff check .

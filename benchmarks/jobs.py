@@ -219,6 +219,13 @@ def ha_node(path: str, name: str, master: str | None, settings: dict[str, Any], 
     serve(path, name, master, settings, busy_poll_us)
 
 
+def minutes_in_spark(folder: str) -> None:
+    """A Spark, until told to stop: benchmarks.rows.reports."""
+    from benchmarks.rows.reports import serve
+
+    serve(folder)
+
+
 def _bell(path: str) -> Bell:
     from benchmarks.limits import bare
 
@@ -241,7 +248,7 @@ _JOBS = {
     job.__name__: job
     for job in (
         follow, hear, hear_stamps, crash, grow, load_peer, bookie, bare_bookie, pour, echo, abandon, load_ledger,
-        ha_node,
+        ha_node, minutes_in_spark,
     )
 }  # fmt: skip
 

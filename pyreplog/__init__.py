@@ -72,7 +72,13 @@ if TYPE_CHECKING:
     from pyreplog.ledger.reader import LedgerReader
     from pyreplog.topic.cluster import Cluster
     from pyreplog.topic.consumer import Consumer
+    from pyreplog.topic.partitions.partitioned import PartitionedTopic
+    from pyreplog.topic.partitions.partitionedconsumer import PartitionedConsumer
+    from pyreplog.topic.partitions.partitionedproducer import PartitionedProducer
+    from pyreplog.topic.partitions.partitionoffset import PartitionOffset, PartitionRange
+    from pyreplog.topic.publishing.producer import Producer
     from pyreplog.topic.remote.client import Client, connect
+    from pyreplog.topic.remote.remotepartitioned import RemotePartitionedTopic
     from pyreplog.topic.remote.remotetopic import RemoteTopic
     from pyreplog.topic.remote.serving import TopicServer
     from pyreplog.topic.topic import Topic
@@ -83,6 +89,13 @@ _LATER = {
     "Consumer": "topic.consumer",
     "Ledger": "ledger.handle",
     "LedgerReader": "ledger.reader",
+    "PartitionOffset": "topic.partitions.partitionoffset",
+    "PartitionRange": "topic.partitions.partitionoffset",
+    "PartitionedConsumer": "topic.partitions.partitionedconsumer",
+    "PartitionedProducer": "topic.partitions.partitionedproducer",
+    "PartitionedTopic": "topic.partitions.partitioned",
+    "Producer": "topic.publishing.producer",
+    "RemotePartitionedTopic": "topic.remote.remotepartitioned",
     "RemoteTopic": "topic.remote.remotetopic",
     "Topic": "topic.topic",
     "TopicServer": "topic.remote.serving",
@@ -130,12 +143,19 @@ __all__ = [
     "NotEnoughBookiesError",
     "OutOfRangeError",
     "OutcomeUnknownError",
+    "PartitionOffset",
+    "PartitionRange",
+    "PartitionedConsumer",
+    "PartitionedProducer",
+    "PartitionedTopic",
     "PeerError",
     "PoisonedError",
+    "Producer",
     "ReadOnlyError",
     "Record",
     "RecordBatch",
     "RecordTooLargeError",
+    "RemotePartitionedTopic",
     "RemoteTopic",
     "ReplicaError",
     "ReplogError",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-SEED = int(os.environ.get("PYREPLOG_SEED", secrets.randbelow(1 << 32)))
+SEED = int(os.environ.setdefault("PYREPLOG_SEED", str(secrets.randbelow(1 << 32))))  # processes that help inherit it
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -34,6 +34,7 @@ from benchmarks.rows.memory import memory
 from benchmarks.rows.peers import groups, peers
 from benchmarks.rows.read import read
 from benchmarks.rows.recovery import recovery
+from benchmarks.rows.reports import minutes
 from benchmarks.rows.scan import scan
 from benchmarks.rows.synced import callers, one
 from benchmarks.rows.tail import tail
@@ -80,6 +81,7 @@ ROWS: dict[str, Row] = {
     "topics-backlog": topic_backlog,
     "topics-memory": topic_memory,
     "topics-peers": topic_peers,
+    "reports": minutes,
 }
 
 

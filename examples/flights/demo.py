@@ -4,8 +4,9 @@ Ingests them with the real `pyreplog ingest`, kills that half way with SIGKILL, 
 the CSV file, and makes a small table from a scan; a second process follows the log all the while. Then the log goes
 into a ledger over four bookie processes, one of which is killed, and then the writer. Then a master appends it to a log
 of its own, with a replica that takes over when the master is killed, and an applier that counts departures in SQLite
-over all of that. In the end a service publishes the flights to a topic with two subscriptions, one of which lags, and
-is killed, too. Exits with 1 when anything is not as it must be.
+over all of that. Then a service publishes the flights to a topic with two subscriptions, one of which lags, and is
+killed, too. In the end a page of reports tells of that topic, one of whose bookies has lost its directory. Exits
+with 1 when anything is not as it must be.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from carriers import carriers, print_table
 from ledgers import replicate
+from reporting import report
 from standby import take_over
 from topics import work_off
 from verification import Mismatch, crc_of_rows, verify
@@ -70,6 +72,8 @@ def main() -> int:
             say(news)
         for news in work_off(directory / "log", directory):
             say(news)
+        for news in report(directory, rows_of(table)):
+            say(news)
     except Mismatch as mismatch:
         say(f"FAILED: {mismatch}")
         return 1
@@ -93,10 +97,16 @@ def unpack(directory: Path) -> Path:
     return path
 
 
+def rows_of(table: Path) -> int:
+    """Under its header."""
+    with table.open("rb") as lines:
+        return sum(1 for _ in lines) - 1
+
+
 def ingest_and_kill(log: Path, table: Path) -> bool:
     """Fill the log in two goes, the first of them killed; False when the first was too quick to be killed."""
     pyreplog.open(log).close()
-    rows = sum(1 for _ in table.open("rb")) - 1
+    rows = rows_of(table)
     with Follower(log, rows, rows // 2) as follower:
         say(f"Ingesting {rows:,} rows; a second process follows the log.")
         with start_ingest(log, table) as ingest:

@@ -248,6 +248,15 @@ def size_column(RecordBatch batch not None):
     return data
 
 
+def crc_column(RecordBatch batch not None):
+    """The CRC-32C that each record carries, as int64."""
+    cdef Block data = make_block(batch.count * sizeof(int64_t))
+    cdef Py_ssize_t i
+    for i in range(batch.count):
+        (<int64_t *>data.data)[i] = (<const RecordHead *>(batch.map + batch.offsets[i])).crc
+    return data
+
+
 # ---- properties: a list for each record ------------------------------------------------------------------------
 
 cdef void put_property(Properties *out, const uint8_t *name, int64_t name_length, const uint8_t *value,

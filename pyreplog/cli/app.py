@@ -1,4 +1,4 @@
-"""The `pyreplog` command: a parser, and one module per command.
+"""The `pyreplog` command: a parser, and one module per command, imported when it is used: some need much else.
 
 A command module has NAME, HELP, add_arguments(parser) and run(arguments) -> exit code.
 """
@@ -10,60 +10,47 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from pyreplog import __version__
-from pyreplog.cli import (
-    backup,
-    bench,
-    bookie,
-    cat,
-    cluster,
-    dump,
-    fsck,
-    ha,
-    ingest,
-    ledger,
-    restore,
-    serve,
-    stat,
-    subscription,
-    tail,
-    top,
-    topic,
-)
 from pyreplog.errors import ReplogError
 
 COMMANDS = (
-    ingest,
-    cat,
-    tail,
-    stat,
-    fsck,
-    bench,
-    dump,
-    backup,
-    restore,
-    ledger,
-    cluster,
-    bookie,
-    ha,
-    topic,
-    subscription,
-    serve,
-    top,
+    "ingest",
+    "cat",
+    "tail",
+    "stat",
+    "fsck",
+    "bench",
+    "dump",
+    "backup",
+    "restore",
+    "ledger",
+    "cluster",
+    "bookie",
+    "ha",
+    "topic",
+    "subscription",
+    "serve",
+    "top",
+    "report",
+    "export",
 )
+"""In the order in which they are listed; each is a module of this package."""
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
+    """For these commands; their modules are imported."""
     made = argparse.ArgumentParser(
         prog="pyreplog", description="A commit log in a directory: fill, read, check, explain."
     )
     made.add_argument("--version", action="version", version=f"pyreplog {__version__}")
     commands = made.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
+    for name in names:
+        command = import_module(f"pyreplog.cli.{name}")
         one = commands.add_parser(command.NAME, help=command.HELP, description=command.HELP)
         one.add_argument("--json", action="store_true", help="print JSON on standard output")
         command.add_arguments(one)
@@ -71,10 +58,18 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def _needed(argv: Sequence[str]) -> Sequence[str]:
+    """The commands that these arguments can mean: what is no command gets help that lists them all."""
+    if argv[:1] == ["--version"]:
+        return ()
+    return argv[:1] if argv and argv[0] in COMMANDS else COMMANDS
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code. What goes wrong is one line on standard error."""
     logging.basicConfig(format="pyreplog: %(message)s", level=logging.WARNING)
-    arguments = parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    arguments = parser(_needed(given)).parse_args(given)
     try:
         code = int(arguments.run(arguments))
         sys.stdout.flush()

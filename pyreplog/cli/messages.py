@@ -31,8 +31,9 @@ class MessagePrinter:
 
 
 def _described(message: Message) -> dict[str, Any]:
+    where = {} if message.partition < 0 else {"partition": message.partition}
     return {
-        "offset": message.offset, "publish_time": message.publish_time, "event_time": message.event_time,
+        **where, "offset": message.offset, "publish_time": message.publish_time, "event_time": message.event_time,
         "deliver_at": message.deliver_at, "key": None if message.key is None else json_bytes(message.key),
         "value": json_bytes(message.value),
         "properties": {name: json_bytes(value) for name, value in message.properties.items()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from pyreplog.cli import starts, targets, topicpublish, topicstats
 from pyreplog.cli.output import print_json
@@ -46,7 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _create(arguments: argparse.Namespace) -> int:
-    start, properties = starts.parse(arguments.start), topicpublish.properties(arguments)
+    start: Any = starts.parse(arguments.start)  # of a topic with partitions: no offset, which it says itself
+    properties = topicpublish.properties(arguments)
     with targets.topic(arguments) as topic:
         topic.create_subscription(arguments.subscription, start=start, type=arguments.type, properties=properties)
     return 0

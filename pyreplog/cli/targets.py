@@ -14,7 +14,11 @@ from pyreplog.errors import InvalidArgumentError, TopicOwnedError
 from pyreplog.ledger.embedded import METADATA
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.ownership import LEASE_S
+from pyreplog.topic.partitions.partitioned import PartitionedTopic
+from pyreplog.topic.partitions.partitionedhandle import PartitionedHandle
+from pyreplog.topic.partitions.routing import partition_name
 from pyreplog.topic.remote.client import Client, connect
+from pyreplog.topic.remote.remotepartitioned import RemotePartitionedTopic
 from pyreplog.topic.remote.remotetopic import RemoteTopic
 from pyreplog.topic.topic import Topic
 
@@ -23,7 +27,8 @@ SCHEME = "pyreplog://"
 
 _URL = re.compile(r"[a-z]+:")
 
-AnyTopic = Topic | RemoteTopic
+OneTopic = Topic | RemoteTopic
+AnyTopic = OneTopic | PartitionedTopic | RemotePartitionedTopic
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------
@@ -110,8 +115,8 @@ def wait_s(arguments: argparse.Namespace) -> float:
 
 @contextmanager
 def topic(arguments: argparse.Namespace) -> Iterator[AnyTopic]:
-    """The topic that the arguments name, at the server that owns it if there is one; it is let go behind the block.
-    NoSuchTopicError: there is none."""
+    """The topic that the arguments name, at the server that owns it if there is one; it is let go behind the block. A
+    PartitionedHandle, if it has partitions. NoSuchTopicError: there is none."""
     with opened(arguments) as place, ExitStack() as elsewhere:
         if isinstance(place, Client):
             yield place.topic(arguments.topic, create=False)
@@ -119,17 +124,44 @@ def topic(arguments: argparse.Namespace) -> Iterator[AnyTopic]:
             yield _at_owner(arguments, place, elsewhere)
 
 
+@contextmanager
+def one(arguments: argparse.Namespace) -> Iterator[OneTopic]:
+    """As `topic`. InvalidArgumentError: it has partitions, each of which is a topic."""
+    with topic(arguments) as found:
+        if isinstance(found, PartitionedHandle):
+            first, last = (partition_name(found.name, at) for at in (0, found.partitions - 1))
+            raise InvalidArgumentError(f"topic {found.name} has partitions: say which one, {first} to {last}")
+        yield found
+
+
 def names(place: Cluster | Client) -> list[str]:
-    """Of all topics."""
-    return place.topics() if isinstance(place, Client) else place.topics.names()
+    """Of all topics; of those that have partitions, and of their partitions."""
+    if isinstance(place, Client):
+        return sorted([*place.topics(), *place.partitioned_topics()])
+    return sorted([*place.topics.names(), *place.topics.partitioned.names()])
 
 
 def _at_owner(arguments: argparse.Namespace, place: Cluster, elsewhere: ExitStack) -> AnyTopic:
     try:
-        return place.topic(arguments.topic, create=False, wait=wait_s(arguments))
-    except TopicOwnedError:
-        owner = place.topics.owner(arguments.topic)
-        if owner is None or not owner.address:
-            raise
+        found = place.topic(arguments.topic, create=False, wait=wait_s(arguments))
+        if not isinstance(found, PartitionedTopic) or len(found.served) == found.partitions:
+            return found
+        owned = _first_of_others(found)
+        found.close()
+    except TopicOwnedError as error:
+        owned = error
+    owner = place.topics.owner(owned.topic)
+    if owner is None or not owner.address:
+        raise owned
     there = elsewhere.enter_context(client(arguments, SCHEME + owner.address))
     return there.topic(arguments.topic, create=False)
+
+
+def _first_of_others(topic: PartitionedTopic) -> TopicOwnedError:
+    """Of the partitions that other processes own: their servers give the others an owner, too."""
+    for partition in range(topic.partitions):
+        try:
+            topic.partition(partition)
+        except TopicOwnedError as error:
+            return error
+    return TopicOwnedError(topic.name, "others had some of its partitions a moment ago: try again")

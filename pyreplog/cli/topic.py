@@ -35,6 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _add_create(parser: argparse.ArgumentParser) -> None:
     targets.add_topic_arguments(parser)
     targets.add_making(parser)
+    parser.add_argument(
+        "--partitions", metavar="N", type=int, help="of several topics that are used as one; more, where there is one"
+    )
     settings.add_arguments(parser)
 
 
@@ -72,11 +75,11 @@ def _add_delete(parser: argparse.ArgumentParser) -> None:
 def _create(arguments: argparse.Namespace) -> int:
     wanted = _settings(arguments)
     with targets.opened(arguments) as place:
-        if arguments.topic in targets.names(place):
+        if arguments.topic in targets.names(place) and arguments.partitions is None:
             raise TopicExistsError(arguments.topic, "there is such a topic already")
-        place.topic(arguments.topic, create=True, **wanted)
+        place.topic(arguments.topic, partitions=arguments.partitions, create=True, **wanted)
     if arguments.json:
-        print_json({"topic": arguments.topic})
+        print_json({"topic": arguments.topic, "partitions": arguments.partitions})
     return 0
 
 
@@ -93,7 +96,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _set(arguments: argparse.Namespace) -> int:
     wanted = _settings(arguments)
-    with targets.topic(arguments) as topic:
+    with targets.one(arguments) as topic:
         if wanted:
             topic.configure(**wanted)
         found = vars(topic.config)
@@ -113,7 +116,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _seek(arguments: argparse.Namespace) -> int:
     start = starts.parse(arguments.start)
-    with targets.topic(arguments) as topic:
+    with targets.one(arguments) as topic:
         offset = topic.seek(arguments.subscription, start)
     if arguments.json:
         print_json({"offset": offset})
@@ -123,19 +126,19 @@ def _seek(arguments: argparse.Namespace) -> int:
 
 
 def _skip(arguments: argparse.Namespace) -> int:
-    with targets.topic(arguments) as topic:
+    with targets.one(arguments) as topic:
         topic.skip(arguments.subscription, arguments.messages)
     return 0
 
 
 def _clear(arguments: argparse.Namespace) -> int:
-    with targets.topic(arguments) as topic:
+    with targets.one(arguments) as topic:
         topic.clear(arguments.subscription)
     return 0
 
 
 def _trim(arguments: argparse.Namespace) -> int:
-    with targets.topic(arguments) as topic:
+    with targets.one(arguments) as topic:
         dropped = topic.trim()
     if arguments.json:
         print_json({"ledgers": dropped})
@@ -153,7 +156,7 @@ def _delete(arguments: argparse.Namespace) -> int:
 
 _ACTIONS = (
     ("create", "make a topic", _add_create, _create),
-    ("list", "the names of all topics", targets.add_arguments, _list),
+    ("list", "the names of all topics, and of partitions", targets.add_arguments, _list),
     ("publish", "publish arguments, or lines", topicpublish.add_arguments, topicpublish.run),
     ("consume", "print messages, and acknowledge them", topicconsume.add_arguments, topicconsume.run),
     ("stats", "backlogs, rates and consumers", targets.add_topic_arguments, topicstats.run),

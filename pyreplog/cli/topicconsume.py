@@ -13,7 +13,12 @@ from pyreplog.cli.messages import MessagePrinter
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.topic.config import SUBSCRIPTION_TYPES
 from pyreplog.topic.consumer import QUEUE, Consumer
+from pyreplog.topic.partitions.partitionedconsumer import PartitionedConsumer
+from pyreplog.topic.partitions.partitionedhandle import PartitionedHandle
 
+AnyConsumer = Consumer | PartitionedConsumer
+
+_NO_PARTITION = -1
 _AT_ONCE = 1000
 _TIMEOUT_S = 1.0
 
@@ -43,9 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidArgumentError(f"--count: expected 1 or more, found {arguments.count}")
     printer = MessagePrinter(as_json=arguments.json or arguments.format == "json", keys=arguments.keys)
     with targets.topic(arguments) as topic:
-        end = None if arguments.follow else topic.end
+        ends = None if arguments.follow else _ends(topic)
         with _subscribe(topic, arguments) as consumer:
-            for messages in _messages(consumer, arguments, end):
+            for messages in _messages(consumer, arguments, ends):
                 printer.print(messages)
                 if not arguments.no_ack:
                     consumer.acknowledge(messages)
@@ -53,9 +58,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _subscribe(topic: Any, arguments: argparse.Namespace) -> Consumer:
+def _ends(topic: targets.AnyTopic) -> dict[int, int]:
+    """By partition, of those that have messages: where it ends now; what has no partition is in one."""
+    if not isinstance(topic, PartitionedHandle):
+        return {_NO_PARTITION: topic.end} if len(topic) else {}
+    parts: list[targets.OneTopic] = [topic.partition(partition) for partition in range(topic.partitions)]
+    return {at: one.end for at, one in enumerate(parts) if len(one)}
+
+
+def _subscribe(topic: Any, arguments: argparse.Namespace) -> AnyConsumer:
     """Without a name the subscription is one that ends with this command, beside those of others."""
-    consumer: Consumer = topic.subscribe(
+    consumer: AnyConsumer = topic.subscribe(
         arguments.subscription or f"consume-{secrets.token_hex(4)}",
         start=starts.parse(arguments.start),
         durable=arguments.subscription is not None,
@@ -65,8 +78,11 @@ def _subscribe(topic: Any, arguments: argparse.Namespace) -> Consumer:
     return consumer
 
 
-def _messages(consumer: Consumer, arguments: argparse.Namespace, end: int | None) -> Iterator[list[Message]]:
-    """Those that come, until there were enough, none came for too long, or the last one below `end` was there."""
+def _messages(
+    consumer: AnyConsumer, arguments: argparse.Namespace, ends: dict[int, int] | None
+) -> Iterator[list[Message]]:
+    """Those that come, until there were enough, none came for too long, or the last ones before all `ends` were
+    there."""
     timeout = _TIMEOUT_S if arguments.timeout is None and not arguments.follow else arguments.timeout
     left = arguments.count
     while left is None or left > 0:
@@ -75,5 +91,14 @@ def _messages(consumer: Consumer, arguments: argparse.Namespace, end: int | None
             return
         yield messages
         left = None if left is None else left - len(messages)
-        if end is not None and messages[-1].offset >= end - 1:
-            return
+        if ends is not None:
+            _reach(ends, messages)
+            if not ends:
+                return
+
+
+def _reach(ends: dict[int, int], messages: list[Message]) -> None:
+    """Forget the ends that are reached by the last messages."""
+    for partition, last in {message.partition: message.offset for message in messages}.items():
+        if last >= ends.get(partition, 0) - 1:
+            ends.pop(partition, None)

@@ -17,6 +17,7 @@ from pyreplog.cli.progress import progress
 from pyreplog.cli.rowreader import RowReader
 from pyreplog.cli.source import Source
 from pyreplog.errors import InvalidArgumentError
+from pyreplog.topic.partitions.partitionoffset import PartitionRange
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,15 +69,16 @@ def properties(arguments: argparse.Namespace) -> dict[str, str]:
 
 class Publishing:
     """Batches on their way. to: a topic or a producer. first, last: offsets of the first and the last message so far,
-    None: there is none."""
+    None: there is none, or each of `partitions` has its own."""
 
     def __init__(self, to: Any, arguments: argparse.Namespace) -> None:
         self._to = to
         self._key = None if arguments.key is None else os.fsencode(arguments.key)
         self._separator = None if arguments.key_separator is None else os.fsencode(arguments.key_separator)
         self._properties = properties(arguments)
-        self._pending: deque[Ack[range]] = deque()
+        self._pending: deque[Ack[range] | Ack[list[PartitionRange]]] = deque()
         self.messages = self.bytes = 0
+        self.partitions: set[int] = set()
         self.first: int | None = None
         self.last: int | None = None
         if self._separator == b"":
@@ -104,11 +106,16 @@ class Publishing:
         return keys, [value if found else line for line, found, value in parts]
 
     def _settle(self) -> None:
-        offsets = self._pending.popleft().result()
-        if offsets:
-            self.messages += len(offsets)
-            self.first = offsets[0] if self.first is None else self.first
-            self.last = offsets[-1]
+        stored: Any = self._pending.popleft().result()
+        if not stored:
+            return
+        if isinstance(stored[0], PartitionRange):
+            self.messages += sum(len(part.offsets) for part in stored)
+            self.partitions |= {part.partition for part in stored}
+        else:
+            self.messages += len(stored)
+            self.first = stored[0] if self.first is None else self.first
+            self.last = stored[-1]
 
 
 def _lines(arguments: argparse.Namespace, publishing: Publishing) -> Iterator[list[bytes]]:
@@ -123,11 +130,13 @@ def _lines(arguments: argparse.Namespace, publishing: Publishing) -> Iterator[li
 def _report(publishing: Publishing, arguments: argparse.Namespace, seconds: float) -> None:
     done = publishing
     if arguments.json:
+        where = {"partitions": sorted(done.partitions)} if done.partitions else {}
         print_json({
-            "topic": arguments.topic, "messages": done.messages, "first": done.first, "last": done.last,
+            "topic": arguments.topic, "messages": done.messages, "first": done.first, "last": done.last, **where,
             "bytes": done.bytes, "seconds": round(seconds, 6),
         })  # fmt: skip
         return
-    where = "" if done.first is None else f", offsets {done.first:,} to {done.last:,}"
+    place = "" if done.first is None else f", offsets {done.first:,} to {done.last:,}"
+    place += f", to {counted(len(done.partitions), 'partition')}" if done.partitions else ""
     rate = f"{amount(done.bytes)} in {duration(seconds)}, {done.bytes / seconds / 1e6:.1f} MB/s"
-    print(f"{arguments.topic}: {counted(done.messages, 'message')}{where}; {rate}")
+    print(f"{arguments.topic}: {counted(done.messages, 'message')}{place}; {rate}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 
 from pyreplog.cli import targets
 from pyreplog.cli.output import amount, counted, duration, moment, print_fields, print_json
@@ -10,6 +11,7 @@ from pyreplog.cli.tables import Table, print_tables
 from pyreplog.cli.topscreen import subscriptions
 from pyreplog.cli.topview import topic_row
 from pyreplog.errors import NoSuchSubscriptionError
+from pyreplog.topic.partitions.partitionedstats import PartitionedStats
 from pyreplog.topic.place import Total
 from pyreplog.topic.statistics.stats import (
     ConsumerStats,
@@ -23,17 +25,19 @@ from pyreplog.topic.statistics.stats import (
 
 def run(arguments: argparse.Namespace) -> int:
     with targets.topic(arguments) as topic:
-        stats = topic.stats()
+        found = topic.stats()
     if arguments.json:
-        print_json(stats.to_dict())
+        print_json(found.to_dict())
         return 0
-    print_fields(_topic(stats))
-    print_tables([subscriptions(topic_row(stats).subscriptions), _consumers(stats.subscriptions)])
+    stats = found.total if isinstance(found, PartitionedStats) else found
+    print_fields(_partitioned(found) if isinstance(found, PartitionedStats) else _topic(stats))
+    parts = [_partitions(found.parts)] if isinstance(found, PartitionedStats) else []
+    print_tables([*parts, subscriptions(topic_row(stats).subscriptions), _consumers(stats.subscriptions)])
     return 0
 
 
 def run_internal(arguments: argparse.Namespace) -> int:
-    with targets.topic(arguments) as topic:
+    with targets.one(arguments) as topic:
         stats = topic.internal_stats()
     if arguments.json:
         print_json(stats.to_dict())
@@ -45,7 +49,8 @@ def run_internal(arguments: argparse.Namespace) -> int:
 
 def run_subscription(arguments: argparse.Namespace) -> int:
     with targets.topic(arguments) as topic:
-        stats = topic.stats()
+        of_topic = topic.stats()
+    stats = of_topic.total if isinstance(of_topic, PartitionedStats) else of_topic
     found = {subscription.name: subscription for subscription in stats.subscriptions}.get(arguments.subscription)
     if found is None:
         raise NoSuchSubscriptionError(arguments.topic, f"there is no subscription {arguments.subscription}")
@@ -74,12 +79,36 @@ def _topic(stats: TopicStats) -> list[tuple[str, object]]:
         ("quota", " or ".join(quotas) or "none"),
         ("backlog", amount(stats.backlog_bytes)),
     ]
+    if stats.waits_for:
+        fields.append(("waits for", stats.waits_for))
     if stats.oldest is not None:
         fields.append(("oldest", f"{duration(stats.oldest[1])}, of {stats.oldest[0]}"))
     if stats.deduplicates:
         duplicates = f"{counted(stats.duplicates, 'duplicate')} dropped"
         fields.append(("producers", f"{counted(stats.producers, 'name')} known, {duplicates}"))
     return [*fields, *stats.properties.items()]
+
+
+def _partitioned(stats: PartitionedStats) -> list[tuple[str, object]]:
+    """Of all together: they have neither one owner nor one offset."""
+    owners = {part.owner or "this process" for part in stats.parts.values()}
+    kept = stats.total.end.offset - stats.total.start.offset
+    fields = dict(_topic(stats.total))
+    fields["owner"] = ", ".join(sorted(owners))
+    where = f"in {counted(stats.partitions, 'partition')}, {amount(stats.total.storage_bytes)}"
+    fields["kept"] = f"{counted(kept, 'message')} {where}"
+    return list(fields.items())
+
+
+def _partitions(parts: Mapping[int, TopicStats]) -> Table:
+    rows = [
+        (str(at), part.owner or "this process", f"{part.start.offset:,}", f"{part.end.offset:,}",
+         amount(part.storage_bytes), f"{part.rate_published:,.1f}", amount(part.backlog_bytes),
+         part.publishing if part.publishing != "open" else "")
+        for at, part in sorted(parts.items())
+    ]  # fmt: skip
+    header = ("partition", "owner", "from offset", "end", "kept", "in/s", "backlog", "state")
+    return Table(header, rows, frozenset(place for place, row in enumerate(rows) if row[-1]))
 
 
 def _range(start: Total, end: Total) -> str:

@@ -100,6 +100,7 @@ from pyreplog.errors.net import (
     WrongClusterError,
     WrongServiceError,
 )
+from pyreplog.errors.spark import CheckpointError
 from pyreplog.errors.topic import (
     BacklogFullError,
     InvalidMessagesError,
@@ -120,6 +121,7 @@ __all__ = [
     "AuthenticationError",
     "BacklogFullError",
     "ChangeUnderWayError",
+    "CheckpointError",
     "ClosedError",
     "CommandRefusedError",
     "ConfigError",

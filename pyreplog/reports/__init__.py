@@ -2,7 +2,111 @@
 
 | modules | what they are |
 |---|---|
-| `report`, `facts` | what every report is made of; what is known without reading a record |
+| `report`, `facts` | what every report is made of; what is known without reading a log through |
+| `gathering`, `cursors`, `moments` | where facts come from: metadata, cursor ledgers, and single entries |
+| `catalogue` | all reports, by name |
+| `given`, `partials` | what a report is asked of; what one task does for it |
 | `local`, `onspark` | the two engines that run them |
-| `rates` | what was appended per minute |
+| `streams` | which log or topic records are of |
+| `rates`, `sizes` | what was appended per minute; how large it is |
+| `keys`, `partitions` | what most of it has in common; how evenly it is spread |
+| `subscribing` | what reports on subscriptions have in common |
+| `backlog`, `ages`, `drain` | how far subscriptions are behind; since when; whether they catch up |
+| `retention` | what could be removed, and subscriptions that nobody reads |
+| `duplicates`, `gaps`, `order` | what is there twice, missing, or older than what is before it |
+| `copies`, `holes`, `underreplicated` | what copies of ledgers there are, and should be |
+| `slots`, `stripes`, `intervals` | copies that there should be, entries that there are, ranges: in few rows |
+| `audit`, `torntails` | records whose CRC is wrong; what crashes left behind the ends of logs |
+| `divergence` | copies that differ |
+| `replicationlag`, `samenames` | how far a copy is behind; what entries are called on both sides |
+| `suite`, `outcome` | several reports on one source; what came of each |
+| `page`, `pagenames`, `pagecells` | a page of them, as HTML |
+| `pagesummary`, `pagefindings`, `pagecopies`, `pagesentences` | what it begins with |
+| `pageplots`, `pagedrawings`, `pagesvg` | its drawings |
+| `export`, `files` | records as Parquet files; files that are there as a whole or not at all |
+
+`run` runs any of them. Importing this package loads neither pyspark nor pyarrow.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from pyreplog.errors import ConfigError
+from pyreplog.reports.catalogue import REPORTS, report_of, require_pyarrow
+from pyreplog.reports.facts import Facts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pyreplog.reports.local import Progress
+    from pyreplog.reports.report import Report
+
+__all__ = ["REPORTS", "Facts", "run"]
+
+_Given = str | Path | Mapping[str, object]
+
+
+@overload
+def run(
+    report: str | Report,
+    given: _Given,
+    engine: Literal["local"] = "local",
+    *,
+    facts: Facts | None = None,
+    workers: int = 2,
+    progress: Callable[[Progress], None] | None = None,
+    **parameters: Any,
+) -> pa.Table: ...
+
+
+@overload
+def run(
+    report: str | Report,
+    given: _Given,
+    engine: Literal["spark"],
+    *,
+    facts: Facts | None = None,
+    spark: SparkSession | None = None,
+    **parameters: Any,
+) -> DataFrame: ...
+
+
+def run(
+    report: str | Report,
+    given: _Given,
+    engine: Literal["local", "spark"] = "local",
+    *,
+    facts: Facts | None = None,
+    spark: SparkSession | None = None,
+    workers: int = 2,
+    progress: Callable[[Progress], None] | None = None,
+    **parameters: Any,
+) -> pa.Table | DataFrame:
+    """A report, as an Arrow table; by Spark, as a DataFrame. docs/spark.md says what each one tells.
+
+    report: its name, with its parameters; or one that was made. given: a path, or options as the Spark source takes
+    them. facts: what is known now, when not given (`facts.gather`). workers, progress: of the local engine: threads;
+    told after each task. spark: the session; the active one, or a new one, when not given.
+
+    Errors: ConfigError: no such report, parameter, option or engine; MissingExtraError: pyarrow is not installed, or
+    pyspark, which only `engine="spark"` needs; those of planning and reading.
+    """
+    if engine not in ("local", "spark"):
+        raise ConfigError(f"engine: expected local or spark, found {engine!r}")
+    require_pyarrow()
+    from pyreplog.reports import local
+    from pyreplog.reports.given import facts_for, options_of
+
+    made = report_of(report, **parameters) if isinstance(report, str) else report
+    options = options_of(given)
+    facts = facts or facts_for(made, options)
+    if engine == "local":
+        return local.run(made, options, facts, workers=workers, progress=progress)
+    from pyreplog.reports.onspark import run as run_in_spark
+    from pyreplog.reports.onspark import session
+
+    return run_in_spark(spark or session(), made, options, facts)

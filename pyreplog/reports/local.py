@@ -1,47 +1,89 @@
-"""Reports without Spark: planned and read in this process."""
+"""Reports without Spark: planned in this process, read in threads of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from pyreplog.reports.facts import Facts
+from pyreplog.reports.given import reads_of
+from pyreplog.reports.partials import partial_of, read_options, tagged
 from pyreplog.reports.report import Read, Report
-from pyreplog.spark import schema
 from pyreplog.spark.options import ReadOptions
 from pyreplog.spark.planning import Part, plan
-from pyreplog.spark.reading import read
 
 
-def run(report: Report, options: Mapping[str, str], facts: Facts, *, workers: int = 2) -> pa.Table:
-    """A report of what these options (those of the Spark source) mean. Errors: those of planning and reading."""
+class Progress(NamedTuple):
+    """How far a report is: tasks done, of how many; bytes of log that those had, of how many, about."""
+
+    done: int
+    tasks: int
+    done_bytes: int
+    bytes: int
+
+
+class Job(NamedTuple):
+    """What one task reads of a report."""
+
+    read: Read
+    task: tuple[Part, ...]
+    options: ReadOptions
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.task)
+
+
+def run(
+    report: Report,
+    given: Mapping[str, str],
+    facts: Facts,
+    *,
+    workers: int = 2,
+    progress: Callable[[Progress], None] | None = None,
+) -> pa.Table:
+    """A report of what these options (those of the Spark source) mean. progress: told in this thread after each task.
+
+    Errors: ConfigError; those of planning and reading.
+    """
+    report = report.at(facts)
     with ThreadPoolExecutor(workers) as pool:
-        partials = [
-            table
-            for one in report.reads(ReadOptions.of(options), facts)
-            for table in _partials(report, one, options, pool, workers)
-        ]
-    return report.merge(pa.concat_tables(partials), facts)
+
+        def partials(report: Report) -> pa.Table:
+            jobs = [
+                job for one, options in reads_of(report, given, facts) for job in _jobs(report, one, options, workers)
+            ]
+            found = [*_done(pool, report, jobs, progress)]
+            return pa.concat_tables(found) if found else report.parts.empty_table()
+
+        found = partials(report)
+        second = report.second(found)
+        return report.merge(found, facts) if second is None else second.merge(partials(second), facts)
 
 
-def _partials(
-    report: Report, one: Read, given: Mapping[str, str], pool: ThreadPoolExecutor, workers: int
-) -> list[pa.Table]:
-    options = replace(ReadOptions.of({**given, **one.options}), columns=report.needs)
+def _jobs(report: Report, one: Read, given: Mapping[str, str], workers: int) -> list[Job]:
+    options = read_options(report, ReadOptions.of(given))
     options = replace(options, min_partitions=max(options.min_partitions, workers))
-    columns = schema.default_columns(options)
-
-    def partial(task: tuple[Part, ...]) -> pa.Table:
-        return report.partial(read(task, columns, options))
-
-    found = [*pool.map(partial, plan(options))] or [report.parts.empty_table()]
-    return [tagged(table, one) for table in found]
+    return [Job(one, task, options) for task in plan(options)] or [Job(one, (), options)]
 
 
-def tagged(partial: pa.Table, one: Read) -> pa.Table:
-    for name, text in one.tag.items():
-        partial = partial.append_column(name, pa.repeat(pa.scalar(text), len(partial)))
-    return partial
+def _done(
+    pool: ThreadPoolExecutor, report: Report, jobs: list[Job], progress: Callable[[Progress], None] | None
+) -> Iterator[pa.Table]:
+    """What each job found, in the order in which they end."""
+    running = {pool.submit(partial_of, report, job.task, job.options): job for job in jobs}
+    sizes, done, size = sum(job.size for job in jobs), 0, 0
+    try:
+        for future in as_completed(running):
+            job = running[future]
+            yield tagged(future.result(), job.read.tag)
+            done, size = done + 1, size + job.size
+            if progress is not None:
+                progress(Progress(done, len(jobs), size, sizes))
+    finally:
+        for future in running:
+            future.cancel()

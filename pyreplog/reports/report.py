@@ -7,6 +7,7 @@ partials carry what they begin and end with.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -39,6 +40,9 @@ class Read:
 class Report:
     """One report. name: snake_case, as functions and commands call it. title, definition: for people; exact. figures:
     its columns. needs: columns of the source that `partial` is given. parts: the schema of partials, without the tag.
+
+    A report with parameters is a frozen dataclass, each field with a default and such that JSON can hold it: so it
+    travels to executors.
     """
 
     name: ClassVar[str]
@@ -47,18 +51,36 @@ class Report:
     figures: ClassVar[tuple[Figure, ...]]
     needs: ClassVar[tuple[str, ...]]
     parts: ClassVar[pa.Schema]
+    needs_facts: ClassVar[bool] = True
 
     def reads(self, options: ReadOptions, facts: Facts) -> list[Read]:
         """What is read; none: the facts say it all."""
         return [Read()]
 
+    def at(self, facts: Facts) -> Report:
+        """The report as its tasks run it: where `partial` depends on facts, they are put into its fields."""
+        return self
+
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        return self.needs
+
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
         """Of all that one task reads, of schema `parts`; memory does not grow with the number of records."""
         raise NotImplementedError
 
+    def second(self, partials: pa.Table) -> Report | None:
+        """A report to be run in place of this one, on the same: where partials tell what must be looked at closely."""
+        return None
+
     def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
         """The report, of schema `schema()`, in an order that does not depend on that of the tasks."""
         raise NotImplementedError
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Its fields, by name."""
+        return dataclasses.asdict(self) if dataclasses.is_dataclass(self) else {}
 
     @classmethod
     def schema(cls) -> pa.Schema:

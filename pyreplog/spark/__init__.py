@@ -10,6 +10,12 @@
 | origins, storedmetadata, storedlog, storedbookies | a cluster in a directory, read beside its process; or over TCP |
 | entryscan, copyreading, messagearrays | reading entries, from whichever copies there are, and the messages in them |
 | reading, source | what tasks do; what Spark calls |
+| writeoptions, writecolumns | what a write is asked for, and the columns it takes |
+| writing, writtenrows, rowpublisher | into topics: what Spark calls, rows as columns of producers, each stored once |
+| streamoptions, streamoffsets | what a stream is asked for; how far it has come, as its checkpoint says |
+| tracks, streamlogs, streamtopics | the logs and topics that a stream follows, as they are found |
+| streamlimits, streamplan, streaming | what its next batch is; what Spark calls of it |
+| acknowledging | moving a subscription to where a stream has come |
 
 Spark finds the source by itself, through the top-level package `pyspark_pyreplog`. Importing this one loads neither
 pyspark nor pyarrow.
@@ -24,9 +30,10 @@ from pyreplog.errors import MissingExtraError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pyreplog.spark.acknowledging import acknowledge
     from pyreplog.spark.source import PyreplogDataSource
 
-__all__ = ["PyreplogDataSource", "register"]
+__all__ = ["PyreplogDataSource", "acknowledge", "register"]
 
 
 def register(spark: SparkSession) -> None:
@@ -47,6 +54,10 @@ def _source() -> type[PyreplogDataSource]:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "acknowledge":
+        from pyreplog.spark.acknowledging import acknowledge
+
+        return acknowledge
     if name != "PyreplogDataSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _source()

@@ -21,7 +21,7 @@ TYPES: dict[str, pa.DataType] = {
     "timestamp": TIME, "timestampType": pa.int32(), "headers": pa.list_(HEADER), "size": pa.int32(),
     "ledgerId": pa.int64(), "entryId": pa.int64(), "segment": pa.string(), "position": pa.int64(),
     "producerName": pa.string(), "sequenceId": pa.int64(), "publishTime": TIME, "eventTime": TIME,
-    "crcOk": pa.bool_(), "bookie": pa.string(),
+    "crcOk": pa.bool_(), "bookie": pa.string(), "crc": pa.int64(), "storedSize": pa.int32(),
 }  # fmt: skip
 
 
@@ -85,4 +85,6 @@ _MAKERS: dict[str, Maker] = {
     ),
     "crcOk": lambda batch, _: constant(True, pa.bool_(), len(batch)),
     "bookie": lambda batch, whence: constant(whence.bookie, pa.string(), len(batch)),
+    "crc": lambda batch, _: as_numbers(pa.int64(), len(batch), arrowcolumns.crc_column(batch)),
+    "storedSize": lambda batch, _: pa.array(batch.stride, pa.int32()),
 }

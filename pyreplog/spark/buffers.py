@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+
+
+_KEPT_ROWS = 1 << 14
 
 
 def _buffer(data: Any) -> pa.Buffer | None:
@@ -43,4 +47,16 @@ def as_headers(rows: int, found: tuple[int, Any, Any, Any, Any, Any]) -> pa.Arra
 
 def constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
     """The same in all rows."""
+    if count > _KEPT_ROWS:
+        return _repeated(value, kind, count)
+    return _kept(value, kind).slice(0, count)
+
+
+@lru_cache(maxsize=64)
+def _kept(value: object, kind: pa.DataType) -> pa.Array:
+    """Of a column that comes with every batch: it is made once."""
+    return _repeated(value, kind, _KEPT_ROWS)
+
+
+def _repeated(value: object, kind: pa.DataType, count: int) -> pa.Array:
     return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)

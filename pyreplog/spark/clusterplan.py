@@ -29,11 +29,12 @@ def cluster_slices(folder: Path | None, options: ReadOptions) -> Sequence[tuple[
     """
     if folder is not None and options.replica != ANY:
         return _copies(folder, options)
-    with _survey(folder, options) as survey:
+    with survey_of(folder, options) as survey:
         return topic_slices(survey, options) if options.reads_topics else ledger_slices(survey, options)
 
 
-def _survey(folder: Path | None, options: ReadOptions) -> AbstractContextManager[Survey]:
+def survey_of(folder: Path | None, options: ReadOptions) -> AbstractContextManager[Survey]:
+    """A cluster as options name it. folder: of an embedded one. Errors: those of connecting."""
     if folder is not None:
         return survey_stored(folder)
     secret = options.secret

@@ -14,11 +14,19 @@ from pyreplog.errors import InvalidRecordsError, UnauthorizedError, UnreadableEr
 from pyreplog.ledger.driver import Surroundings
 
 
+class UntoldError(UnreadableError):
+    """A bookie cannot tell whether it has an entry, or what is in it. entry: its number."""
+
+    def __init__(self, ledger: int, entry: int, why: str) -> None:
+        super().__init__(ledger, why)
+        self.entry = entry
+
+
 def read_copies(
     around: Surroundings, bookie: str, ledger: int, key: bytes, first: int, stop: int
 ) -> Iterator[RecordBatch | UnreadableError]:
     """Entries `first` to before `stop`, those that it has, in batches. An error stands for one entry that it had: it is
-    damaged, or cannot be told; it goes on behind that.
+    damaged, or cannot be told (UntoldError); it goes on behind that.
 
     Errors: UnauthorizedError; NotConnectedError and the others of a bookie that does not answer.
     """
@@ -29,7 +37,7 @@ def read_copies(
             raise UnauthorizedError(ledger, f"{bookie} refuses its password")
         if reply.status != Status.OK or not first <= reply.last < stop:
             why = f"{Status(reply.status).name} {bytes(reply.body).decode('utf-8', 'replace')}"
-            yield UnreadableError(ledger, f"entry {first} on {bookie}: {why}")
+            yield UntoldError(ledger, first, f"entry {first} on {bookie}: {why}")
             first += 1
             continue
         found, first = _parsed(reply, bookie, first)

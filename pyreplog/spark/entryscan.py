@@ -22,7 +22,7 @@ from pyreplog.ledger.driver import Surroundings
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.ledger.stored import load_ledger
 from pyreplog.spark.arrays import arrow_batch, corrupt_row, schema_of
-from pyreplog.spark.copyreading import read_copies
+from pyreplog.spark.copyreading import UntoldError, read_copies
 from pyreplog.spark.entryslices import EntrySlice, TopicPart
 from pyreplog.spark.messagearrays import message_batch
 from pyreplog.spark.options import ALL, ReadOptions
@@ -93,6 +93,8 @@ class EntryScan:
             if self._options.replica != ALL:
                 raise
             logger.warning("no copies of ledger %d are read from %s: %s", part.ledger, bookie, error)
+            if self._options.mode == "PERMISSIVE":
+                yield error
 
     def _lost(self, part: EntrySlice, error: ReplogError) -> Iterator[pa.RecordBatch]:
         """An entry that nobody gives, or that makes no sense."""
@@ -100,7 +102,7 @@ class EntryScan:
             raise error
         logger.warning("an entry is passed over: %s", error)
         if self._options.mode == "PERMISSIVE":
-            yield corrupt_row(self._schema, _whence(part), b"", ledgerId=part.ledger)
+            yield corrupt_row(self._schema, _whence(part), b"", ledgerId=part.ledger, **_untold(error))
 
     def _rows(self, part: EntrySlice, batch: RecordBatch) -> Iterator[pa.RecordBatch]:
         wanted = select(batch, part.wanted)
@@ -124,6 +126,13 @@ def _whence(part: EntrySlice) -> Whence:
     if part.topic is None:
         return Whence(bookie=part.bookie)
     return Whence(part.topic.topic, part.topic.partition)
+
+
+def _untold(error: ReplogError) -> dict[str, object]:
+    """Of copies, columns that say what is not known: about one entry, or about all that a bookie has of a ledger."""
+    if isinstance(error, UntoldError):
+        return {"crcOk": None, "entryId": error.entry}
+    return {"crcOk": None} if isinstance(error, NotConnectedError) else {}
 
 
 # ---- entries ---------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyreplog._native.segment import HEADER_BYTES, decode_header
@@ -96,26 +96,29 @@ def _tail_of(directory: Path) -> Tail | None:
         return None
 
 
-def look(directory: Path) -> LogSnapshot:
+def look(directory: Path, within: tuple[int, int] | None = None) -> LogSnapshot:
     """A snapshot of the log in a directory. What is wrong with a segment file is in its `fault`.
+
+    within: positions, of the first record that is wanted and behind the last: other segments are not looked at.
 
     Errors: NotALogError, FormatVersionError, CorruptionError (no header at all can be read).
     """
     for _ in range(_ATTEMPTS):
         ends = ends_of(directory)
-        found = _look(directory, ends)
+        found = _look(directory, ends, within or (0, ends.end))
         if found is not None and ends_of(directory).truncations == ends.truncations:
             return found
     raise NotALogError(f"{directory} is trimmed or cut faster than it can be looked at")
 
 
-def _look(directory: Path, ends: Ends) -> LogSnapshot | None:
+def _look(directory: Path, ends: Ends, within: tuple[int, int]) -> LogSnapshot | None:
     """None: it was trimmed meanwhile."""
     checkpoint = checkpoints.load(directory)
     bases = [base for base in names.segment_bases(directory) if base < ends.end]
     uuid, size = (checkpoint.uuid, checkpoint.segment_bytes) if checkpoint else _first_header(directory, bases)
     segments = []
-    for base in range(ends.start // size * size, ends.end, size):
+    low, high = max(ends.start, within[0]), min(ends.end, within[1])
+    for base in range(low // size * size, high, size):
         path = names.segment_path(directory, base)
         try:
             segment = _examine(path, base, uuid, size, ends.end)
@@ -125,8 +128,16 @@ def _look(directory: Path, ends: Ends) -> LogSnapshot | None:
             fault = CorruptionError(path, base, f"a segment of a log that ends at {ends.end}", "no file")
             segment = SegmentFile(str(path), base, fault=fault)
         if segment.fault is not None or segment.until > HEADER_BYTES:
-            segments.append(segment)
+            segments.append(_part(segment, *within))
     return LogSnapshot(directory, uuid, ends, tuple(segments))
+
+
+def _part(segment: SegmentFile, low: int, high: int) -> SegmentFile:
+    """What of a segment lies between two positions, at which records begin."""
+    start, until = max(segment.start, low - segment.base), min(segment.until, high - segment.base)
+    if segment.fault is not None or (start, until) == (segment.start, segment.until):
+        return segment
+    return replace(segment, start=start, until=until, weight=max(min(segment.weight, until - start), 1))
 
 
 def _first_header(directory: Path, bases: list[int]) -> tuple[bytes, int]:

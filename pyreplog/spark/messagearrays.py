@@ -43,4 +43,6 @@ _MAKERS: dict[str, Maker] = {
     "eventTime": lambda batch, _: as_some_numbers(TIME, len(batch), arrowmessages.event_time_column(batch)),
     "crcOk": lambda batch, _: constant(True, pa.bool_(), len(batch)),
     "bookie": lambda batch, whence: constant(whence.bookie, pa.string(), len(batch)),
+    "crc": lambda batch, _: pa.nulls(len(batch), pa.int64()),
+    "storedSize": lambda batch, _: pa.nulls(len(batch), pa.int32()),
 }

@@ -35,7 +35,14 @@ class Offsets:
         return cls._parse(name, text, "latest", LAST)
 
     @classmethod
-    def _parse(cls, name: str, text: str, word: str, number: int) -> Offsets:
+    def streaming(cls, name: str, text: str) -> Offsets:
+        """As starting, or "latest" (-1): a stream may begin with what is to come."""
+        if text.strip().lower() == "latest":
+            return cls(LAST)
+        return cls._parse(name, text, "earliest", FIRST, also=LAST)
+
+    @classmethod
+    def _parse(cls, name: str, text: str, word: str, number: int, also: int | None = None) -> Offsets:
         expected = f'{name}: expected "{word}", a number or {{"topic": {{"partition": number}}}}'
         if text.strip().lower() == word:
             return cls(number)
@@ -48,7 +55,7 @@ class Offsets:
         except (ValueError, AttributeError) as error:
             raise ConfigError(f"{expected}, found {text!r}") from error
         for offset in each.values():
-            if not _is_int(offset) or not (0 <= offset <= _MAX or offset == number):
+            if not _is_int(offset) or not (0 <= offset <= _MAX or offset in (number, also)):
                 raise ConfigError(f"{expected} (0 or more, or {number} for the {word}), found {offset!r}")
         return cls(None, tuple(sorted(each.items()))) if isinstance(found, dict) else cls(found)
 

@@ -18,13 +18,15 @@ MODES: tuple[Mode, ...] = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 ANY, ALL = "any", "all"
 """Replicas: each entry once, or every copy there is."""
 
-_EXCLUSIVE = (
+EXCLUSIVE = (
     ("startingOffsets", "startingTimestamp", "subscription"),
     ("endingOffsets", "endingTimestamp"),
     ("topics", "topicsPattern", "ledgers"),
     ("cluster", "path"),
     ("cluster", "paths"),
+    ("view", "columns"),
 )
+"""Options of which at most one may be given."""
 
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30}
 _NUMBER_MAX = (1 << 63) - 1
@@ -41,7 +43,8 @@ class ReadOptions:
     times, microseconds since the epoch, half open. ledgers: ranges of ledger ids, both ends included, ascending; None:
     all. columns: None: the usual ones. max_partition_bytes: of log, at most in one task. min_partitions: at least so
     many tasks. batch_rows, batch_bytes: what one Arrow batch holds at most (one record more, where that is larger).
-    verify_checksum: None: when a value is read.
+    verify_checksum: None: when a value is read. view: name of a report, whose partials are read in place of rows;
+    view_options: its parameters, as JSON.
     """
 
     paths: tuple[str, ...] = ()
@@ -68,6 +71,8 @@ class ReadOptions:
     mode: Mode = "FAILFAST"
     column_name_of_corrupt_record: str = "_corrupt_record"
     fail_on_data_loss: bool = True
+    view: str | None = None
+    view_options: str = "{}"
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -95,7 +100,7 @@ class ReadOptions:
         return self.topics is not None or self.topics_pattern is not None
 
     def _check_choices(self, given: Mapping[str, str]) -> None:
-        for names in _EXCLUSIVE:
+        for names in EXCLUSIVE:
             found = [name for name in names if name.lower() in given]
             if len(found) > 1:
                 raise ConfigError(f"{', '.join(found)}: expected at most one of them, found {len(found)}")
@@ -141,7 +146,9 @@ def _flag(name: str, text: str) -> bool:
     return text.strip().lower() == "true"
 
 
-def _amount(low: int, high: int) -> Callable[[str, str], int]:
+def amount(low: int, high: int) -> Callable[[str, str], int]:
+    """A parser of numbers, with k, m or g behind them."""
+
     def parse(name: str, text: str) -> int:
         match = re.fullmatch(r"\s*(\d{1,19})\s*([kmg]?)b?\s*", text, re.IGNORECASE)
         value = int(match[1]) << _UNITS[match[2].lower()] if match else -1
@@ -171,6 +178,19 @@ def _names(name: str, text: str) -> tuple[str, ...]:
     if not all(found):
         raise ConfigError(f"{name}: expected names with commas between them, found {text!r}")
     return found
+
+
+def _topics(name: str, text: str) -> tuple[str, ...]:
+    """A name may hold commas: then all are given as JSON."""
+    if not text.lstrip().startswith("["):
+        return _names(name, text)
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return _names(name, text)
+    if not found or not all(isinstance(topic, str) and topic for topic in found):
+        raise ConfigError(f"{name}: expected names, found {text!r}")
+    return tuple(found)
 
 
 def _ledgers(name: str, text: str) -> tuple[tuple[int, int], ...]:
@@ -228,7 +248,7 @@ _OPTIONS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("secret", "secret", _bytes),
         ("password", "password", _bytes),
         ("replica", "replica", _replica),
-        ("topics", "topics", _names),
+        ("topics", "topics", _topics),
         ("topicsPattern", "topics_pattern", _pattern),
         ("subscription", "subscription", _text),
         ("startingOffsets", "starting_offsets", Offsets.starting),
@@ -239,13 +259,15 @@ _OPTIONS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("columns", "columns", _names),
         ("includeHeaders", "include_headers", _flag),
         ("includeMetadata", "include_metadata", _flag),
-        ("maxPartitionBytes", "max_partition_bytes", _amount(1, _NUMBER_MAX)),
-        ("minPartitions", "min_partitions", _amount(1, 1_000_000)),
-        ("batchRows", "batch_rows", _amount(1, 10_000_000)),
-        ("batchBytes", "batch_bytes", _amount(1, 1 << 30)),
+        ("maxPartitionBytes", "max_partition_bytes", amount(1, _NUMBER_MAX)),
+        ("minPartitions", "min_partitions", amount(1, 1_000_000)),
+        ("batchRows", "batch_rows", amount(1, 10_000_000)),
+        ("batchBytes", "batch_bytes", amount(1, 1 << 30)),
         ("verifyChecksum", "verify_checksum", _flag),
         ("mode", "mode", _mode),
         ("columnNameOfCorruptRecord", "column_name_of_corrupt_record", _text),
         ("failOnDataLoss", "fail_on_data_loss", _flag),
+        ("view", "view", _text),
+        ("viewOptions", "view_options", _text),
     )
 }

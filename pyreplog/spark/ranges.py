@@ -33,15 +33,16 @@ def stretches(
 
     Errors: TrimmedError, OutOfRangeError: an offset is not there, and that matters; ConfigError.
     """
-    name = LogName(str(log.directory), log.directory.name if log.numbered else None, log.uuid, bookie)
+    numbered = log.numbered and bookie is None  # a bookie's log without a segment that can be read says nothing
+    name = LogName(str(log.directory), log.directory.name if numbered else None, log.uuid, bookie)
     entries = _entries(log, name, options)
     times = times_of(options)
     ledgers = _ledgers(options)
     wanted = Wanted(entries, times, common(ledgers, there))
-    if log.numbered and options.ledgers is not None:
+    if numbered and options.ledgers is not None:
         raise ConfigError(f"ledgers: {log.directory} is a log by itself and holds no ledgers")
     found = [segment for segment in log.segments if segment.until > HEADER_BYTES or segment.fault is not None]
-    if log.numbered:
+    if numbered:
         found = _in_entries(log, found, entries)
         found = _in_times(log, found, times)
     elif ledgers is not None:
@@ -80,7 +81,7 @@ def check_offsets(logs: list[LogSnapshot], options: ReadOptions) -> None:
 def _entries(log: LogSnapshot, name: LogName, options: ReadOptions) -> tuple[int, int] | None:
     """The offsets wanted; None: all there are."""
     low, high = options.starting_offsets.of(partition_of(log)), options.ending_offsets.of(partition_of(log))
-    if not log.numbered:
+    if name.topic is None:
         wanted = max(low, 0), _NUMBER_MAX if high == LAST else high
         return None if wanted == (0, _NUMBER_MAX) else wanted
     first, end = log.first_entry, log.ends.end_entry

@@ -129,7 +129,7 @@ class Scan:
     ) -> Iterator[pa.RecordBatch]:
         logger.warning("%d bytes that are no records are passed over: %s", length, error)
         if self._options.mode == "PERMISSIVE":
-            yield corrupt_row(self._schema, part.whence, raw, position=position)
+            yield corrupt_row(self._schema, part.whence, raw, position=position, storedSize=length)
 
 
 def select(batch: RecordBatch, wanted: Wanted) -> RecordBatch:

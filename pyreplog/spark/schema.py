@@ -26,8 +26,8 @@ HEADERS = (Column("headers", "array<struct<key:string,value:binary>>"),)
 METADATA = (
     Column("size", "int"), Column("ledgerId", "bigint"), Column("entryId", "bigint"), Column("segment", "string"),
     Column("position", "bigint"), Column("producerName", "string"), Column("sequenceId", "bigint"),
-    Column("publishTime", "timestamp"), Column("eventTime", "timestamp"), Column("crcOk", "boolean"),
-    Column("bookie", "string"),
+    Column("publishTime", "timestamp"), Column("eventTime", "timestamp"), Column("crc", "bigint"),
+    Column("storedSize", "int"), Column("crcOk", "boolean"), Column("bookie", "string"),
 )  # fmt: skip
 
 NEED_CRC = {"value", "crcOk"}

@@ -37,7 +37,7 @@ from pyreplog.topic.publishing.compression import decompress
 NARROW_BYTES = 8 << 20
 """In larger ledgers, a bound is looked for; of smaller ones all is read, and not all of it given out."""
 
-_KEY = ledger_key(PASSWORD)
+KEY = ledger_key(PASSWORD)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def topic_slices(survey: Survey, options: ReadOptions) -> list[tuple[EntrySlice,
     Errors: NoSuchTopicError; NoSuchSubscriptionError; ConfigError, TrimmedError and OutOfRangeError: an offset is not
     there; UnreadableError; InvalidMetadataError; those of the metadata store.
     """
-    topics = _find(survey, options)
+    topics = find_topics(survey, options)
     for name, offsets in (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets)):
         offsets.check_names(name, [topic.rows for topic in topics])
     acked: Sequence[AckSet | None] = [None] * len(topics)
@@ -86,7 +86,7 @@ def topic_slices(survey: Survey, options: ReadOptions) -> list[tuple[EntrySlice,
         acked = positions(survey, [topic.name for topic in topics], options.subscription)
     found: list[tuple[EntrySlice, int]] = []
     for topic, acks in zip(topics, acked, strict=True):
-        found += _slices(survey, topic, acks, options)
+        found += slices_of_topic(survey, topic, acks, options)
     return found
 
 
@@ -98,7 +98,9 @@ def rows_of(name: str) -> Partition:
     return partition_of(name) or (name, NO_PARTITION)
 
 
-def _find(survey: Survey, options: ReadOptions) -> list[PlannedTopic]:
+def find_topics(survey: Survey, options: ReadOptions) -> list[PlannedTopic]:
+    """The topics that are meant, each partition by itself. Errors: NoSuchTopicError; InvalidMetadataError;
+    UnreadableError, an open ledger's bookies do not say how far it goes; those of the metadata store."""
     store = survey.around.metadata
     names = _names([unquote_name(name) for name in store.list(TOPICS)], options)
     chains: list[tuple[str, Chain]] = []
@@ -109,7 +111,7 @@ def _find(survey: Survey, options: ReadOptions) -> list[PlannedTopic]:
             raise NoSuchTopicError(name, "there is none of that name, or it was deleted")
     opened = [chain.open_ledger.ledger for _, chain in chains if chain.open_ledger is not None]
     ledgers = [metadata for metadata in each(survey, lambda ledger: _load(survey, ledger), opened) if metadata]
-    held = amounts(survey.around, ledgers, _KEY)
+    held = amounts(survey.around, ledgers, KEY)
     return [
         PlannedTopic(name, rows_of(name), chain, held.get(_open_id(chain), NOTHING)) for name, chain in chains
     ]  # fmt: skip
@@ -149,9 +151,10 @@ def _open_id(chain: Chain) -> int:
 # ---- which of their ledgers ------------------------------------------------------------------------------------
 
 
-def _slices(
+def slices_of_topic(
     survey: Survey, topic: PlannedTopic, acks: AckSet | None, options: ReadOptions
 ) -> Iterator[tuple[EntrySlice, int]]:
+    """As `topic_slices`, of one topic, without what `acks` says is acknowledged."""
     start = options.starting_offsets.of(topic.rows) if acks is None else min(acks.mark_offset, topic.end)
     low, high = bounded(
         f"topic {topic.name}", start, options.ending_offsets.of(topic.rows), topic.chain.start.offset, topic.end,
@@ -171,7 +174,7 @@ def _slices(
         part = TopicPart(*topic.rows, item.start, b"" if acks is None else _acked(acks, *before))
         yield EntrySlice(
             survey.origin, item.ledger, first, stop, weight, Wanted(offsets, times), survey.lies(item.ledger),
-            key=_KEY, topic=part,
+            key=KEY, topic=part,
         ), weight  # fmt: skip
 
 
@@ -199,13 +202,13 @@ def _narrowed(
     if offsets[1] < end.offset:
         searches.append((False, OffsetSearch(offsets[1] - 1, entries, item.start.offset, end.offset)))
     if times is not None:
-        searches += [(True, _since(times[0], entries)), (False, _since(times[1], entries))]
+        searches += [(True, since(times[0], entries)), (False, since(times[1], entries))]
     if not searches:
         return first, stop
     metadata = load_ledger(survey.around.metadata, item.ledger).metadata
-    with LedgerReader(metadata, _KEY, survey.around) as reader:
+    with LedgerReader(metadata, KEY, survey.around) as reader:
         for is_first, search in searches:
-            entry = _search(reader, item, search)
+            entry = search_in(reader, item, search)
             if is_first:
                 first = max(first, entries if entry is None else entry)
             elif entry is not None:
@@ -213,12 +216,13 @@ def _narrowed(
     return first, stop
 
 
-def _since(time_us: int, entries: int) -> FirstSearch:
-    """Append times do not go back in a ledger."""
+def since(time_us: int, entries: int) -> FirstSearch:
+    """For the first entry appended at a time or later. Append times do not go back in a ledger."""
     return FirstSearch(entries, lambda _, appended_us: appended_us >= time_us)
 
 
-def _search(reader: LedgerReader, item: ChainLedger, search: Search) -> int | None:
+def search_in(reader: LedgerReader, item: ChainLedger, search: Search) -> int | None:
+    """The entry of a ledger that a search finds; None: there is none."""
     while (entry := search.next()) is not None:
         read = reader.read if reader.is_closed else reader.read_unconfirmed
         records = next(read(entry, entry))

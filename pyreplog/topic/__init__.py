@@ -12,5 +12,5 @@
 | `remote` | topics of another process, over TCP |
 
 Here are the handles of user code (`cluster`, `topics`, `topic`, `subscriptions`, `subscription`, `consumer`), and what
-is between them and those packages.
+is between them and those packages: `inlet` lets consumers be forgotten, `locator` finds what was never delivered.
 """

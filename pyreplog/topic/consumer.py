@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -15,7 +16,7 @@ from pyreplog._native.handout import Handout
 from pyreplog._native.messages import Message, MessageBatch
 from pyreplog.ack import Ack, as_timeout
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError, WrongTypeError
-from pyreplog.handles import Handle
+from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.topic.permits import Permits
 from pyreplog.topic.positions import Start
 from pyreplog.topic.source import Delivery, Source
@@ -30,7 +31,7 @@ What = Message | MessageBatch | int | Iterable[Message | int]
 
 class Consumer(Handle, Handout):
     """One consumer of a subscription; made by `Topic.subscribe`. Close it, or use `with`: what it has not acknowledged
-    then goes to the others, or comes again to the next.
+    then goes to the others, or comes again to the next. One that is forgotten is closed, with a ResourceWarning.
 
     Any thread may call anything. asyncio code uses `async for`, and `await receive_async()`; the calls that
     acknowledge never wait. Messages come at least once: again after a crash, a `nack`, or without an acknowledgement.
@@ -357,6 +358,19 @@ class Consumer(Handle, Handout):
     def _forked(self) -> None:
         self._end()
         self._gather(False)
+
+    def abandon(self) -> None:
+        """What it has goes to others, as when it is closed, done by another thread; for finalizers."""
+        if self._error is None:
+            self._error = ClosedError(f"the {self._what} was forgotten")
+            if self._id >= 0 and self._failed is None:
+                self._source.abandon(self._id)
+
+    def __del__(self) -> None:
+        """May run anywhere: nothing is waited for, no lock is taken."""
+        if getattr(self, "_error", self) is None and os.getpid() == self._pid:
+            warn_of_leak(self._what, self, self._opened_at)
+            self.abandon()
 
 
 def _offsets(what: Message | int | Iterable[Message | int]) -> NDArray[np.int64]:

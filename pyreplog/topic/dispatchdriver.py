@@ -10,15 +10,16 @@ from threading import Lock
 from typing import NamedTuple, Protocol
 
 from pyreplog._native.messages import MessageBatch
-from pyreplog.ack import Ack, settle_all
+from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, ReplogError, TopicFencedError, TrimmedError
 from pyreplog.ledger.driver import Surroundings, Timer
 from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.dispatch.dispatcher import Dispatcher
 from pyreplog.topic.dispatch.effects import Became, DeadLetter, Deliver, Dirty, Effect, Locate, Read, Wake
+from pyreplog.topic.locator import Found, Locator, offsets_in
 from pyreplog.topic.managed.managedledger import ManagedLedger
-from pyreplog.topic.place import EntryPlace, Total
+from pyreplog.topic.place import Total
 from pyreplog.topic.turns import Events
 
 logger = logging.getLogger(__name__)
@@ -67,8 +68,7 @@ class DispatchDriver:
         self._wake: tuple[int, Timer] | None = None
         self._is_over = False
         self._era = 0  # of the cursor: what was acknowledged before a seek is not afterwards
-        self._locating = 0
-        self._settled: list[Ack[None]] = []  # wait until nothing is being located
+        self._locator = Locator(self._what, managed, self._events, self._located)
 
     def do(self, step: Step) -> None:
         """What the step raises is raised here; its effects are carried out after those of earlier ones."""
@@ -90,7 +90,7 @@ class DispatchDriver:
             elif isinstance(effect, Wake):
                 self._wake_at(effect.at_us)
             elif isinstance(effect, Locate):
-                self._locate(effect)
+                self._locator.add(effect, self._era)
             elif isinstance(effect, Became):
                 self._host.became(effect)
             elif isinstance(effect, DeadLetter):
@@ -148,47 +148,21 @@ class DispatchDriver:
 
         self.do(seek)
 
-    def _locate(self, effect: Locate) -> None:
-        """Entries that the cursor does not know, one after the other: whoever acknowledges what was never delivered
-        here waits a little longer."""
-        for start, end in effect.ranges:
-            try:
-                found = self._managed.locate(start)
-            except ReplogError as error:
-                self._not_located(start, error)
-            else:
-                self._locating += 1
-                found.add_done_callback(partial(self._located, effect.consumer, start, end, self._era))
-
-    def _located(self, consumer: int, start: int, end: int, era: int, ack: Ack[EntryPlace]) -> None:
+    def _located(self, found: Found) -> None:
         def acknowledge(now_us: int) -> list[Effect]:
-            if era != self._era:
+            if found.era != self._era:
                 return []
-            self._cursor.note(ack.result())
-            return self._dispatcher.acknowledge_range(consumer, start, end, now_us)
+            self._cursor.deliver(found.batch)
+            if len(found.starts) == 1:
+                start, end = int(found.starts[0]), int(found.ends[0])
+                return self._dispatcher.acknowledge_range(found.consumer, start, end, now_us)
+            return self._dispatcher.acknowledge(found.consumer, offsets_in(found.starts, found.ends), now_us)
 
-        error = ack.exception()
-        if error is None:
-            self.do(acknowledge)
-        else:
-            self._not_located(start, error)
-        self._events.post(self._one_located)  # behind what that asked for
-
-    def _one_located(self) -> None:
-        self._locating -= 1
-        if not self._locating:
-            settled, self._settled = self._settled, []
-            settle_all([(ack, None) for ack in settled])
-
-    def _not_located(self, start: int, error: BaseException) -> None:
-        """It comes again."""
-        logger.info("%s: %d is not acknowledged: %s", self._what, start, error)
+        self.do(acknowledge)
 
     def settled(self) -> Ack[None]:
         """Done when all that was acknowledged before is known to the cursor."""
-        ack: Ack[None] = Ack()
-        self._events.post(lambda: self._settled.append(ack) if self._locating else ack.complete(None))
-        return ack
+        return self._locator.settled()
 
     # ---- time -----------------------------------------------------------------------------------------------
 

@@ -83,6 +83,11 @@ class Claim:
         """Whether others find this process; False also while the store has not been heard of for too long."""
         return self._state is _State.HELD and self._tenure.state is LeaseState.HELD
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether others may claim the topic, as `on_lost` was told; also when it was released."""
+        return self._state is _State.OVER
+
     def release(self) -> None:
         """Let others claim it; `on_lost` is not called any more. Does nothing when it is released or lost.
 

@@ -56,6 +56,7 @@ class Subscription:
         self.name, self.managed, self.cursor = name, managed, cursor
         self.wait = around.wait
         self.wake_after = around.wake_after
+        self._work = around.work
         self.slot: CursorSlot | None = None
         """Where its state is stored; None: it is not."""
         self.properties: Mapping[str, str] = {}
@@ -96,11 +97,13 @@ class Subscription:
             self._tell(consumer, lambda there: there.discard())
 
     def dirty(self) -> None:
-        if self.slot is not None:
-            self.slot.dirty()
         mark = self.cursor.acks.mark_offset
         if mark != self._mark:
             self._mark, self.counts.last_mark_us = mark, self._clock.now_us()
+            if self.slot is not None:
+                self.slot.moved_us = self.counts.last_mark_us
+        if self.slot is not None:
+            self.slot.dirty()
         self._on_change()
 
     def bury(self, effect: DeadLetter) -> None:
@@ -169,6 +172,9 @@ class Subscription:
         if self.is_over and not self.cursor.durable:
             self._driver.end()
             self._on_over(self)
+
+    def abandon(self, consumer: int) -> None:
+        self._work(lambda: self.detach(consumer))
 
     def flow(self, consumer: int, messages: int) -> None:
         if messages > 0:

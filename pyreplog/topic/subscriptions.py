@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyreplog.errors import (
+    ClosedError,
     InvalidArgumentError,
     KeyExistsError,
     NoSuchSubscriptionError,
@@ -122,10 +123,10 @@ class Subscriptions:
                     raise  # else its last consumer left in this moment
 
     def _create(self, name: str, cursor: Cursor, type_: SubscriptionType, properties: Mapping[str, str]) -> None:
-        topic = self._topic
+        topic, now_us = self._topic, self._topic.clock.now_us()
         made = SubscriptionMetadata(
-            token=secrets.token_hex(16), created_us=topic.clock.now_us(), properties=dict(properties), type=type_,
-            snapshot=cursor.snapshot_record()[1],
+            token=secrets.token_hex(16), created_us=now_us, properties=dict(properties), type=type_,
+            snapshot=cursor.snapshot_record()[1], moved_us=now_us,
         )  # fmt: skip
         try:
             create_subscription(self._metadata, topic.name, name, made)
@@ -134,7 +135,7 @@ class Subscriptions:
             return
         try:
             topic.managed.verify()
-        except TopicFencedError:
+        except (TopicFencedError, ClosedError):  # it is closed as soon as it knows
             with suppress(ReplogError):  # the new owner may have found it: then it is that one's
                 delete_subscription(self._metadata, topic.name, name, made.owner)
             raise

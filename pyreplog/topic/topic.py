@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -15,11 +16,19 @@ import numpy as np
 from pyreplog._native.messages import MessageBatch
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock
-from pyreplog.errors import ClosedError, InvalidArgumentError, NoSuchTopicError, ReplogError, TopicFencedError
+from pyreplog.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    NoSuchTopicError,
+    OutOfRangeError,
+    ReplogError,
+    TopicFencedError,
+)
 from pyreplog.handles import Handle
 from pyreplog.ledger.driver import check_may_wait
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.consumer import QUEUE, Consumer
+from pyreplog.topic.inlet import Inlet
 from pyreplog.topic.managed.managedledger import ManagedLedger
 from pyreplog.topic.ownership import Claim
 from pyreplog.topic.place import Total
@@ -54,12 +63,13 @@ class Topic(Handle):
     def __init__(self, topics: Topics, managed: ManagedLedger, claim: Claim, clock: Clock) -> None:
         self.name, self.managed, self.topics = managed.name, managed, topics
         self.claim, self.clock = claim, clock
+        self._claiming = threading.Lock()  # of what comes in place of `claim`; never while the store is asked
+        self._was_let_go = False
         self.used = True
         """Whether anything happened to it since it was last looked at."""
         self.gate = Gate(self.name, managed)
         self.dedup = DedupCursor() if managed.config.deduplicate else None
-        self.upkeep = Upkeep(self)
-        self.rates = RateMeter()
+        self.upkeep, self.rates = Upkeep(self), RateMeter()
         self._around = topics.surroundings
         self._subscriptions = Subscriptions(self)
         self._cause: ReplogError | None = None
@@ -171,7 +181,7 @@ class Topic(Handle):
         wanted = SubscriptionConfig.of(settings) if settings else None
         consumer = Consumer(self.name, subscription, name or f"consumer-{secrets.token_hex(4)}", queue=queue)
         try:
-            there, number = self._subscriptions.attach(consumer, subscription, start, durable, wanted, priority)
+            there, number = self._subscriptions.attach(Inlet(consumer), subscription, start, durable, wanted, priority)
         except BaseException:
             consumer.close()
             raise
@@ -234,6 +244,18 @@ class Topic(Handle):
         self._around.wait(there.skip(messages))
         self._around.wait(there.flush())
 
+    def skip_to(self, subscription: str, offset: int, *, token: str | None = None) -> None:
+        """Acknowledge all below an offset; what is acknowledged stays so. token: of the topic's creation, when it is
+        known which one is meant. Errors: NoSuchSubscriptionError; OutOfRangeError; NoSuchTopicError, it was made anew.
+        """
+        there = self.subscription(subscription)
+        if token is not None and token != self.managed.chain.token:
+            raise NoSuchTopicError(self.name, "it was deleted, and made anew")
+        if not 0 <= offset <= self.end:
+            raise OutOfRangeError(f"topic {self.name}: expected an offset up to its end, {self.end}, found {offset}")
+        self._around.wait(there.skip_to(offset))
+        self._around.wait(there.flush())
+
     def clear(self, subscription: str) -> None:
         """Acknowledge all that is there for a subscription. Errors: NoSuchSubscriptionError."""
         there = self.subscription(subscription)
@@ -268,10 +290,25 @@ class Topic(Handle):
 
     def look(self) -> None:
         """What is done now and then; for `Topics`."""
-        self.used = not self.claim.is_held
+        was_lost = self.claim.is_lost
+        if was_lost:
+            self._claim_again()
+        self.used = was_lost or not self.claim.is_held
         if self.used or any(there.is_over for there in self.all_subscriptions()):
             self.managed.verify()  # others may have taken it, and do not say so
         self.upkeep.look(self.clock.now_us())
+
+    def _claim_again(self) -> None:
+        """The lease was lost, maybe for no more than that the store was away. That nobody has the topic now does not
+        mean that nobody had: `verify` is asked behind this."""
+        try:
+            claim = self.topics.claim(self.name)
+        except ReplogError as error:
+            logger.info("topic %s: not claimed again yet: %s", self.name, error)
+            return
+        with self._claiming:
+            self.claim, former = (self.claim, claim) if self._was_let_go else (claim, self.claim)
+        former.release()
 
     def delete(self) -> None:
         """Delete it with its messages and subscriptions, for ever. Errors: TopicFencedError, those of the store."""
@@ -346,6 +383,8 @@ class Topic(Handle):
 
     def _release(self) -> None:
         """Others may own it from now on; while the metadata store is away, later."""
+        with self._claiming:
+            self._was_let_go = True
         try:
             self.claim.release()
         except ReplogError as error:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from pyreplog.clock import Clock
-from pyreplog.errors import InvalidArgumentError, OutcomeUnknownError, TopicOwnedError
+from pyreplog.errors import InvalidArgumentError, OutcomeUnknownError, ReplogError, TopicOwnedError
 from pyreplog.handles import Handle
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.workers import Workers
@@ -20,9 +20,10 @@ from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.cursors.log import CursorLog
 from pyreplog.topic.cursors.logconfig import CursorLogConfig
 from pyreplog.topic.managed.managedledger import ManagedLedger
+from pyreplog.topic.managed.strays import delete_strays
 from pyreplog.topic.names import TOPICS, check_name, unquote_name
 from pyreplog.topic.owner import TopicOwner, owner_of
-from pyreplog.topic.ownership import LEASE_S, Ownership
+from pyreplog.topic.ownership import LEASE_S, Claim, Ownership
 from pyreplog.topic.partitions.partitionedtopics import PartitionedTopics
 from pyreplog.topic.statistics.metrics import topic_metrics
 from pyreplog.topic.topic import Topic
@@ -34,6 +35,9 @@ LOOK_S = 1.0
 
 LOOK_AT_ALL = 60
 """So many looks later, all are looked at."""
+
+LOOK_FOR_STRAYS = 3600
+"""So many looks lie between searches for ledgers that nobody needs: each reads the metadata of all ledgers."""
 
 GONE_S = 60.0
 """To wait for a topic that is being closed, until it can be opened again."""
@@ -116,7 +120,7 @@ class Topics(Handle):
     def _take(self, name: str, create: bool, wait: float, settings: Mapping[str, Any]) -> Topic:
         config = TopicConfig.of(dict(settings))
         with ExitStack() as undo:
-            claim = self.ownership.claim(name, wait=wait, on_lost=lambda: self._lost(name))
+            claim = self.claim(name, wait)
             undo.callback(claim.release)
             self.partitioned.check_plain(name)
             managed = ManagedLedger.open(
@@ -137,6 +141,10 @@ class Topics(Handle):
             undo.pop_all()
         self._look_later()
         return topic
+
+    def claim(self, name: str, wait: float = 0.0) -> Claim:
+        """See `Ownership.claim`."""
+        return self.ownership.claim(name, wait=wait, on_lost=lambda: self._lost(name))
 
     def _lost(self, name: str) -> None:
         """Others may take it now; until one does, all goes on: who does fences it."""
@@ -205,9 +213,20 @@ class Topics(Handle):
                     topic.look()
                 except Exception as error:
                     logger.warning("topic %s: %s", topic.name, error)
+        if self._looks % LOOK_FOR_STRAYS == LOOK_AT_ALL:
+            self.work(self._drop_strays)
         with self._lock:
             self._looking = False
         self._look_later()
+
+    def _drop_strays(self) -> None:
+        """Of owners that died, of any topic."""
+        try:
+            deleted = delete_strays(self._cluster, goes_on=lambda: self._error is None)
+            if deleted:
+                logger.warning("ledgers that were made for topics, and that no topic has, were deleted: %s", deleted)
+        except ReplogError as error:
+            logger.warning("ledgers that no topic has were not all looked for: %s", error)
 
     # ---- the end --------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,7 +154,7 @@ def test_bench(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 # ---- all of them -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [command.NAME for command in COMMANDS])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     from pyreplog.cli.app import main
 
@@ -161,6 +162,31 @@ def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
         main([name, "--help"])
     assert ended.value.code == 0
     assert "--json" in capsys.readouterr().out
+
+
+def test_the_help_lists_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    from pyreplog.cli.app import main
+
+    for arguments, code in ((["--help"], 0), (["nonsense"], 2), ([], 2)):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        printed = capsys.readouterr()
+        assert ended.value.code == code
+        if arguments:
+            assert [name for name in COMMANDS if name not in printed.out + printed.err] == []
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["cat", "--help"], ["stat", "--help"], ["fsck", "--help"]])
+def test_a_command_loads_what_it_needs_alone(arguments: list[str]) -> None:
+    """A log needs no sqlite3, no cluster and no topics."""
+    program = (
+        "import sys\nfrom pyreplog.cli.app import main\n"
+        f"try: main({arguments!r})\nexcept SystemExit: pass\n"
+        "print(sorted(name for name in sys.modules if name == 'sqlite3' or name.startswith(('pyreplog.topic', "
+        "'pyreplog.ledger', 'pyreplog.ha.', 'rich'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize("command", ["cat", "tail", "stat"])

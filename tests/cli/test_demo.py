@@ -68,6 +68,12 @@ def test_demo(table: Path, tmp_path: Path) -> None:
     assert int(duplicates[1].replace(",", "")) == there - least + 100, "what is sent again is dropped, and nothing else"
     assert re.search(r"│ +board │ +0 │ +- │ +- │", done.stdout)
     assert re.search(r"│ +archive │ +[1-9][\d,]* │ +[1-9][\d.]* s │", done.stdout)
+    page = Path(re.search(r"file://(\S+report\.html)", done.stdout)[1]).read_text()  # type: ignore[index]
+    assert "“archive” of flights lags by" in page
+    assert "Without a backlog: “board” of flights." in page
+    assert re.search(r"Bookie bookie-2@\w+ lacks [\d,]+ copies", page)
+    assert "Departures by the hour of the day" in page
+    assert (tmp_path / "flights" / "topic" / "bookie-2").is_dir(), "what was moved aside is back"
 
 
 def test_verification_notices_what_differs(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 PLANTS = Path(__file__).parent
 ROOT = PLANTS.parents[1]
-COPIED = ("pyreplog", "tests", "build/cython", "setup.py", "pyproject.toml")
+COPIED = ("pyreplog", "pyspark_pyreplog", "tests", "build/cython", "setup.py", "pyproject.toml")
 NATIVE = re.compile(r"^\+\+\+ b/(pyreplog/_native/\S+)$", re.MULTILINE)
 CAUGHT_BY = re.compile(r"^# caught by: (\S.*)$", re.MULTILINE)
 LIMIT_S = 300

@@ -22,6 +22,18 @@ def test_spark_stores_names_in_lower_case() -> None:
     assert (options.paths, options.max_partition_bytes, options.fail_on_data_loss) == (("a", "b*"), 128 << 20, False)
 
 
+def test_topics_with_commas_in_their_names() -> None:
+    def topics(text: str) -> tuple[str, ...] | None:
+        return ReadOptions.of({"path": "a", "topics": text}).topics
+
+    assert topics(' ["a, b", "[c"] ') == ("a, b", "[c")
+    assert topics("a, b") == ("a", "b")
+    assert topics("[a, b") == ("[a", "b")
+    for wrong in ("[]", '["a", 1]', '[""]'):
+        with pytest.raises(ConfigError, match="topics: expected names, found"):
+            topics(wrong)
+
+
 def test_path_and_paths_are_both_read() -> None:
     assert ReadOptions.of({"path": "a", "paths": '["b"]'}).paths == ("a", "b")
 

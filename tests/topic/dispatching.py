@@ -75,11 +75,13 @@ class Log:
 class Rig:
     """A dispatcher over a log. Reads are answered by `answer`, or at once while `is_prompt`."""
 
-    def __init__(self, log: Log, *, is_prompt: bool = True, start: int = 0, **settings: object) -> None:
+    def __init__(
+        self, log: Log, *, is_prompt: bool = True, start: int = 0, topic: str = "flights", **settings: object
+    ) -> None:
         self.log, self.is_prompt = log, is_prompt
         self.cursor = Cursor("sub", ORIGIN)
         config = SubscriptionConfig.of(settings)
-        self.dispatcher = Dispatcher(self.cursor, config, topic="flights", start=start, end=log.end.offset)
+        self.dispatcher = Dispatcher(self.cursor, config, topic=topic, start=start, end=log.end.offset)
         self.now = NOW
         self.reads: list[Read] = []
         self.delivered: dict[int, list[int]] = defaultdict(list)
@@ -102,9 +104,9 @@ class Rig:
                     self.dead.append(effect)
                 case Became(consumer, active):
                     self.became.append((consumer, active))
-                case Locate(consumer, ranges):
+                case Locate(consumer, starts, ends):
                     self.located.append(effect)
-                    for start, end in ranges:
+                    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
                         self.locate(consumer, start, end)
                 case Wake(at_us):
                     self.wake = at_us if self.wake is None else min(self.wake, at_us)

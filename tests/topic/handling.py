@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.messages import Message
+from pyreplog._native.messages import Message, MessageBatch
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.topic.cluster import Cluster
@@ -18,7 +18,7 @@ from pyreplog.topic.consumer import Consumer
 from pyreplog.topic.cursors.cursor import Backlog
 from pyreplog.topic.cursors.log import CursorLog
 from pyreplog.topic.cursors.logconfig import CursorLogConfig
-from pyreplog.topic.place import EntryPlace
+from pyreplog.topic.locator import Locator
 from pyreplog.topic.topic import Topic
 
 PATIENCE_S = 30.0
@@ -86,22 +86,22 @@ def offsets(messages: Iterable[Message]) -> list[int]:
 
 
 class HeldPlaces:
-    """Entries of a topic are located when the test says so."""
+    """Entries are located when the test says so."""
 
-    def __init__(self, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._locate = topic.managed.locate
-        self._held: list[tuple[int, Ack[EntryPlace]]] = []
-        monkeypatch.setattr(topic.managed, "locate", self._hold)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._read = Locator._read
+        self._held: list[tuple[Locator, int, int, Ack[MessageBatch]]] = []
+        monkeypatch.setattr(Locator, "_read", lambda locator, start, end: self._hold(locator, start, end))
 
-    def _hold(self, offset: int) -> Ack[EntryPlace]:
-        self._held.append((offset, Ack()))
-        return self._held[-1][1]
+    def _hold(self, locator: Locator, start: int, end: int) -> Ack[MessageBatch]:
+        self._held.append((locator, start, end, Ack()))
+        return self._held[-1][3]
 
     def release(self) -> None:
         """All, and what is asked for because of them."""
         while self._held:
-            offset, ack = self._held.pop(0)
-            ack.complete(self._locate(offset).result(PATIENCE_S))
+            locator, start, end, ack = self._held.pop(0)
+            ack.complete(self._read(locator, start, end).result(PATIENCE_S))
 
 
 def received(consumer: Consumer, count: int) -> list[int]:

@@ -11,6 +11,7 @@ from pyreplog.ack import Ack
 from pyreplog.clock import SystemClock
 from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknownError
 from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.inlet import Inlet
 from tests.topic.counting import Faults
 from tests.topic.handling import PATIENCE_S, hasten
 from tests.topic.owners import FaultyWrites
@@ -122,7 +123,9 @@ def bury(cluster: Cluster) -> None:
     for topic in topics.opened():
         for subscription in topic.all_subscriptions():
             for consumer in list(subscription._consumers.values()):
-                consumer._error = dead  # type: ignore[attr-defined]
+                there: Any = consumer.consumer() if isinstance(consumer, Inlet) else consumer
+                if there is not None:
+                    there._error = dead
         topic._error = topic.managed._error = dead
         topic.managed._release()
     topics.cursors._error = topics.ownership._error = topics._error = dead

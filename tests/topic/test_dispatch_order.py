@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
@@ -292,6 +294,27 @@ def test_failover_goes_to_the_first_by_priority_then_name() -> None:
     assert [consumer.is_active for consumer in one.status.consumers] == [True, False]
 
 
+def test_partitions_are_spread_over_the_consumers_of_the_first_priority(seed: int) -> None:
+    """As sorting says it, whoever comes and goes; and each is told whether it is the one."""
+    draw = random.Random(seed)
+    for partition in (0, 1, 2, 5, 11):
+        one = rig(type="failover", topic=f"flights-partition-{partition}")
+        there: dict[int, tuple[int, str]] = {}
+        for consumer in range(60):
+            if there and draw.random() < 0.45:
+                one.detach(gone := draw.choice(list(there)))
+                del there[gone]
+            else:
+                there[consumer] = (draw.choice((0, 0, 0, 1)), draw.choice("abcdefgh"))
+                one.attach(consumer, 5, name=there[consumer][1], priority=there[consumer][0])
+            first = [each for each in there if there[each][0] == min(there.values())[0]]
+            first.sort(key=lambda each: there[each][1])
+            wanted = first[partition % len(first)] if first else None
+            assert [each.id for each in one.status.consumers if each.is_active] == ([] if wanted is None else [wanted])
+            told = dict(one.became)
+            assert [each for each in there if told.get(each)] == ([] if wanted is None else [wanted])
+
+
 def test_settings_change_without_consumers_only() -> None:
     one = rig()
     one.attach(1, 10)
@@ -307,7 +330,7 @@ def test_settings_change_without_consumers_only() -> None:
 def test_offsets_that_were_never_read_are_located() -> None:
     one = rig()
     one.do(one.dispatcher.acknowledge(-1, np.array([31, 30, 55]), one.now))
-    assert [effect.ranges for effect in one.located] == [((30, 32), (55, 56))]
+    assert [(effect.starts.tolist(), effect.ends.tolist()) for effect in one.located] == [([30, 55], [32, 56])]
     assert one.backlog == 97
     with pytest.raises(OutOfRangeError):
         one.ack(1, [100])

@@ -13,7 +13,6 @@ import pytest
 from pyreplog._native.messages import Message, MessageBatch
 from pyreplog.errors import ClosedError, InvalidArgumentError, ReplogError, WrongTypeError
 from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.partitions.partitionconsumer import partition_priority
 from pyreplog.topic.partitions.partitioned import PartitionedTopic
 from pyreplog.topic.partitions.partitionoffset import PartitionOffset
 from tests.topic.partitioning import PATIENCE_S, PLAIN, key_of, receive, until
@@ -272,33 +271,21 @@ def test_coroutines_receive_each_message_once(topic: PartitionedTopic) -> None:
 # ---- failover --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("partitions", [1, 4, 7, 60])
-def test_partitions_are_spread_over_seats(partitions: int) -> None:
-    for consumers in range(1, 9):
-        chosen = [
-            min(range(consumers), key=lambda seat: partition_priority(at, partitions, seat, 0))
-            for at in range(partitions)
-        ]
-        counts = [chosen.count(seat) for seat in range(consumers)]
-        assert max(counts) - min(counts) <= 1
-    assert min(partition_priority(0, 9, seat, 1) for seat in range(99)) > partition_priority(0, 9, 99, 0)
-
-
 def test_consumers_of_a_failover_subscription_share_the_partitions(topic: PartitionedTopic) -> None:
-    with topic.subscribe("s", type="failover", start="earliest", name="a") as first:
+    with topic.subscribe("s", type="failover", start="earliest", name="b") as first:
         assert (first.is_active, first.active_partitions) == (True, [0, 1, 2, 3])
-        with topic.subscribe("s", type="failover", name="b") as second:
-            assert (first.active_partitions, second.active_partitions) == ([0, 1], [2, 3])
+        with topic.subscribe("s", type="failover", name="a") as second:
+            assert (first.active_partitions, second.active_partitions) == ([1, 3], [0, 2]), "by name, not by arrival"
             publish(topic, 40)
-            assert {message.partition for message in receive(second, 20)} == {2, 3}
-            assert {message.partition for message in receive(first, 20)} == {0, 1}
+            assert {message.partition for message in receive(second, 20)} == {0, 2}
+            assert {message.partition for message in receive(first, 20)} == {1, 3}
             assert first.receive(timeout=0) is second.receive(timeout=0) is None
-            with topic.subscribe("s", type="failover", name="c", priority=1) as third:
+            with topic.subscribe("s", type="failover", name="0", priority=1) as third:
                 assert (third.is_active, third.active_partitions) == (False, [])
         assert first.active_partitions == [0, 1, 2, 3]
-        assert {message.partition for message in receive(first, 20)} == {2, 3}, "they were not acknowledged"
-        with topic.subscribe("s", type="failover", name="d") as later:
-            assert later.active_partitions == [2, 3], "its seat was free"
+        assert {message.partition for message in receive(first, 20)} == {0, 2}, "they were not acknowledged"
+        with topic.subscribe("s", type="failover", name="c") as last, topic.subscribe("s", type="failover", name="a"):
+            assert (first.active_partitions, last.active_partitions) == ([1], [2]), "p mod 3"
 
 
 def test_consumers_of_a_shared_subscription_all_get_some(topic: PartitionedTopic) -> None:

@@ -48,7 +48,8 @@ def test_acknowledgements_count_at_the_owner(topic: RemoteTopic, here: Served) -
         assert receive(consumer, 1) == [b"four"]
         with pytest.raises(SubscriptionBusyError):
             topic.subscribe("s")
-    assert topic.subscribe("gone", durable=False).name in str(topic.stats().to_dict())
+    with topic.subscribe("gone", durable=False) as consumer:
+        assert consumer.name in str(topic.stats().to_dict())
 
 
 def test_two_clients_share_a_subscription(client: Client, topic: RemoteTopic, here: Served) -> None:

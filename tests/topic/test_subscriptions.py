@@ -207,7 +207,7 @@ def test_what_never_went_out_is_acknowledged_before_flush_returns(
 ) -> None:
     """Its entries are located first; a clean close waits for that, too."""
     with topic.subscribe("s", start="earliest", type="shared", queue=1) as consumer:
-        places = HeldPlaces(topic, monkeypatch)
+        places = HeldPlaces(monkeypatch)
         consumer.acknowledge([3, 11, 12, 13, 18])
         flushed = topic.subscription("s").flush()
         with pytest.raises(OutcomeUnknownError):
@@ -227,7 +227,7 @@ def test_what_never_went_out_is_acknowledged_before_flush_returns(
 def test_acknowledged_before_a_seek_is_not_afterwards(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though its entry was located after it."""
     with topic.subscribe("s", start="earliest", type="shared", queue=1) as consumer:
-        places = HeldPlaces(topic, monkeypatch)
+        places = HeldPlaces(monkeypatch)
         consumer.acknowledge([3, 7, 15, 16])
         sought = topic.subscription("s").seek("earliest")
         places.release()

@@ -6,13 +6,22 @@ import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from pyreplog.errors import ReplogError, TopicFencedError, TopicOwnedError
+from pyreplog.errors import (
+    MetadataUnavailableError,
+    OutcomeUnknownError,
+    ReplogError,
+    TopicFencedError,
+    TopicOwnedError,
+)
 from pyreplog.topic import topics as topics_module
 from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.ownership import Claim
 from pyreplog.topic.topic import Topic
+from tests.topic.counting import Faults
 from tests.topic.handling import (
     PATIENCE_S,
     SMALL,
@@ -26,7 +35,7 @@ from tests.topic.handling import (
     until,
     values,
 )
-from tests.topic.lives import life, life_of, lose_lease
+from tests.topic.lives import kill, life, life_of, lose_lease
 
 NAME = "t"
 
@@ -162,6 +171,81 @@ def test_who_waits_at_a_former_owner_hears_of_it(cluster: Cluster, monkeypatch: 
         until(topic.gone.done)
         with pytest.raises(TopicOwnedError):
             one.topic(NAME)
+
+
+def claimed_again(one: Cluster, topic: Topic, monkeypatch: pytest.MonkeyPatch, *failures: ReplogError) -> None:
+    """Or gone. It hears that it lost the lease; to claim it again fails so often at first."""
+    ownership, left = one.topics.ownership, list(failures)
+    claim = ownership.claim
+
+    def claims(name: str, **more: Any) -> Claim:
+        if left:
+            raise left.pop()
+        return claim(name, **more)
+
+    monkeypatch.setattr(ownership, "claim", claims)
+    monkeypatch.setattr(topics_module, "LOOK_S", 0.005)
+    for incarnation in list(ownership._tenures):
+        ownership._lost(incarnation)
+    until(lambda: topic.claim.is_held or topic.gone.done())
+    assert not left
+
+
+def test_a_lost_lease_is_taken_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has taken the topic meanwhile: then it goes on as if nothing had been, and others find its owner again."""
+    with life(cluster) as one, life(cluster) as other:
+        topic = one.topic(NAME, **SMALL)
+        with topic.subscribe("s", start="earliest") as consumer:
+            assert topic.publish(b"x") == 0
+            lose_lease(one)
+            assert other.topics.owner(NAME) is None
+            claimed_again(one, topic, monkeypatch, MetadataUnavailableError("away"), OutcomeUnknownError("lost"))
+            assert other.topics.owner(NAME) is not None
+            with pytest.raises(TopicOwnedError):
+                other.topic(NAME)
+            assert topic.publish(b"y") == 1 and received(consumer, 2) == [0, 1]
+        topic.close()
+        assert other.topics.owner(NAME) is None, "the new one was let go"
+
+
+def test_a_lost_lease_is_no_use_when_another_had_the_topic(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has gone again, so the lease is free; but it has fenced the topic."""
+    with life(cluster) as one, life(cluster) as other:
+        topic = one.topic(NAME, **SMALL)
+        topic.publish(b"x")
+        lose_lease(one)
+        with other.topic(NAME) as new:
+            new.publish(b"y")
+        claimed_again(one, topic, monkeypatch)
+        until(topic.gone.done)
+        with pytest.raises(TopicFencedError):
+            topic.publish(b"z")
+        until(lambda: other.topics.owner(NAME) is None)
+        assert stored(other.topic(NAME)) == {0: b"x", 1: b"y"}
+
+
+def test_ledgers_that_no_topic_has_go_by_themselves(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever made them died before its chain named them; what is in use, and other people's, stays."""
+    monkeypatch.setattr(topics_module, "LOOK_AT_ALL", 1)
+    mine = cluster.create_ledger(1, 1, 1, metadata={"of": "somebody else"})
+    faults = Faults()
+    with life(cluster, faults) as one:
+        one.topic(NAME, **SMALL).publish(b"x")
+        stray = one.topics.get(NAME).managed._maker.make().id  # type: ignore[union-attr]
+        kill(one)
+    with life(cluster) as other:
+        topic = other.topic(NAME)
+        topic.publish(b"y")
+        about_to_be_named = topic.managed._maker.make()
+        monkeypatch.setattr(topics_module, "LOOK_S", 0.005)
+        monkeypatch.setattr(other.topics, "_looks", 0)
+        until(lambda: stray not in cluster.ledgers())
+        assert {mine.id, about_to_be_named.id, *topic.managed.chain.ids} <= set(cluster.ledgers())
+        assert stored(topic) == {0: b"x", 1: b"y"}
+        about_to_be_named.close()
+        topic.managed._maker.delete(about_to_be_named.id)
+    mine.close()
+    cluster.delete_ledger(mine.id)
 
 
 def test_it_comes_back_to_who_had_it(cluster: Cluster) -> None:

@@ -35,8 +35,9 @@ class Move(NamedTuple):
     def change(self, found: SubscriptionMetadata) -> SubscriptionMetadata:
         ledger, since = (-1, 0) if self.home is None else (self.home.ledger, self.entry)
         return dataclasses.replace(
-            found, snapshot=self.snapshot or found.snapshot, cursor_ledger=ledger, cursor_from=since
-        )
+            found, snapshot=self.snapshot or found.snapshot, cursor_ledger=ledger, cursor_from=since,
+            moved_us=max(found.moved_us, self.slot.moved_us),
+        )  # fmt: skip
 
 
 Post = Callable[[Callable[[], object]], None]

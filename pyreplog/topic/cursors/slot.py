@@ -72,12 +72,13 @@ class CursorSlot:
     """One durable cursor's place in a CursorLog. Any thread may call its methods; none of them waits."""
 
     __slots__ = ("error", "home", "into_metadata", "is_busy", "is_dirty", "is_parked", "is_whole", "key", "log",
-                 "owner", "served", "source", "waiting")  # fmt: skip
+                 "moved_us", "owner", "served", "source", "waiting")  # fmt: skip
 
     def __init__(self, log: SlotLog, topic: str, subscription: str, owner: str, source: CursorSource) -> None:
         self.log, self.source, self.owner = log, source, owner
         self.key = (topic, subscription)
-        self.is_dirty = False  # set by any thread; all below is the log's thread's
+        self.moved_us = 0  # when the cursor's mark last moved, 0: not since it is here
+        self.is_dirty = False  # these two are set by any thread; all below is the log's thread's
         self.is_busy = False  # what was taken is on its way
         self.is_parked = False  # and it has to be taken again afterwards
         self.is_whole = False  # the last records may be lost: the next one must be a snapshot

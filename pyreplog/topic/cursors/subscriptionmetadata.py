@@ -50,6 +50,7 @@ class SubscriptionMetadata:
 
     token: random, of who created it. owner: of who may change it and persist its cursor. snapshot: a cursor record;
     b"", none. cursor_ledger: where newer records are, from a snapshot in entry `cursor_from` on; -1: there are none.
+    moved_us: when its mark last moved, or was set, as of when the place of its records was last stored; 0: not known.
     """
 
     token: str
@@ -61,11 +62,13 @@ class SubscriptionMetadata:
     snapshot: bytes = b""
     cursor_ledger: int = -1
     cursor_from: int = 0
+    moved_us: int = 0
 
     def __post_init__(self) -> None:
         self._demand(self.type in SUBSCRIPTION_TYPES, f"a type of {', '.join(SUBSCRIPTION_TYPES)}", self.type)
         self._demand(self.cursor_ledger >= -1, "the id of a ledger, or -1", self.cursor_ledger)
         self._demand(self.cursor_from >= 0, "an entry from 0 on", self.cursor_from)
+        self._demand(type(self.moved_us) is int and self.moved_us >= 0, "a time of a move", self.moved_us)
         size = len(self.snapshot)
         self._demand(size <= SNAPSHOT_BYTES_MAX, f"a snapshot of at most {SNAPSHOT_BYTES_MAX} bytes", size)
         words = [*self.properties, *self.properties.values()]

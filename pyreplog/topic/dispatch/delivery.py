@@ -38,11 +38,11 @@ TRACKED_MAX = 1 << 17
 TICK_MIN_US = 10_000
 """Messages whose time for an acknowledgement is over are looked for no more often."""
 
-_SELECTORS: dict[str, Callable[[Consumers], Selector]] = {
-    "exclusive": lambda consumers: OneActive(consumers, is_exclusive=True),
-    "failover": lambda consumers: OneActive(consumers, is_exclusive=False),
-    "shared": RoundRobin,
-    "key_shared": ByKey,
+_SELECTORS: dict[str, Callable[[Consumers, int], Selector]] = {
+    "exclusive": lambda consumers, partition: OneActive(consumers, partition, is_exclusive=True),
+    "failover": lambda consumers, partition: OneActive(consumers, partition, is_exclusive=False),
+    "shared": lambda consumers, _: RoundRobin(consumers),
+    "key_shared": lambda consumers, _: ByKey(consumers),
 }
 
 
@@ -52,19 +52,23 @@ def _pending(settings: SubscriptionConfig) -> Pending | PendingRanges:
 
 
 class Delivery:
-    """What `Dispatcher` keeps. `run` does all that can be done now; everything else only notes what happened."""
+    """What `Dispatcher` keeps. `run` does all that can be done now; everything else only notes what happened.
 
-    def __init__(self, cursor: Cursor, settings: SubscriptionConfig, start: int, end: int) -> None:
-        self.cursor, self.start, self.end = cursor, start, end
+    partition: of the topic, 0 if it is none.
+    """
+
+    def __init__(self, cursor: Cursor, settings: SubscriptionConfig, start: int, end: int, partition: int) -> None:
+        self.cursor, self.start, self.end, self.partition = cursor, start, end, partition
         self.settings = settings
         self.pending = _pending(settings)
         self.consumers = Consumers(self.pending, settings.max_unacked_consumer)
-        self.selector = _SELECTORS[settings.type](self.consumers)
+        self.selector = _SELECTORS[settings.type](self.consumers, self.partition)
         self.redeliveries = Redeliveries()
         self.replay, self.delayed = Replay(), Later()
         self.again: MessageBatch | None = None  # in hand, read again
         self.fresh: deque[MessageBatch] = deque()  # in hand, read ahead
         self.reading = Reading(self.floor)
+        self._has_acked = False  # some of what is in hand may be acknowledged
         self.is_blocked = False  # too much is unacknowledged
         self._look_us = 0  # when to look for acknowledgements that are late
         self._armed_us: int | None = None
@@ -76,7 +80,7 @@ class Delivery:
         self.pending = _pending(settings)
         self.pending.hold(dead.offsets, DEAD_LETTERS, None, 0)
         self.consumers = Consumers(self.pending, settings.max_unacked_consumer)
-        self.selector = _SELECTORS[settings.type](self.consumers)
+        self.selector = _SELECTORS[settings.type](self.consumers, self.partition)
 
     @property
     def floor(self) -> int:
@@ -121,7 +125,7 @@ class Delivery:
         if len(released.offsets) < len(known):
             self.replay.forget(known)
             self.selector.forget(known)
-            self._drop_acked()
+            self._has_acked = True
 
     def settle_range(self, start: int, end: int) -> Released:
         """The same for all from start up to end; what somebody had of it."""
@@ -131,7 +135,7 @@ class Delivery:
         if len(released.offsets) < end - start:
             self.replay.forget_range(start, end)
             self.selector.forget_range(start, end)
-            self._drop_acked()
+            self._has_acked = True
         return released
 
     def forgotten(self, acked: Ranges) -> None:
@@ -141,8 +145,11 @@ class Delivery:
         lost = ~self.cursor.mask(starts) & (starts < ends)
         self.replay.add_ranges((starts[lost], ends[lost]))
 
-    def _drop_acked(self) -> None:
-        """From what is in hand."""
+    def drop_acked(self) -> None:
+        """From what is in hand. Not before it is to be placed: many may acknowledge one message each meanwhile."""
+        if not self._has_acked:
+            return
+        self._has_acked = False
         if self.again is not None:
             self.again = self._sieved(self.again)
         held = [self._sieved(batch) for batch in self.fresh]
@@ -240,6 +247,8 @@ class Delivery:
 
     def _place(self, effects: list[Effect], now_us: int) -> None:
         """What was read again goes first."""
+        if self._capacity() > 0:
+            self.drop_acked()
         while (self.again is not None or self.fresh) and self._capacity() > 0:
             is_fresh = self.again is None
             batch = self.fresh.popleft() if self.again is None else self.again

@@ -20,10 +20,12 @@ from pyreplog.topic.dispatch.effects import Became, Dirty, Effect, Locate
 from pyreplog.topic.dispatch.offsets import Offsets, ascending, runs
 from pyreplog.topic.dispatch.pending import DEAD_LETTERS
 from pyreplog.topic.dispatch.status import ConsumerStatus, DispatchStatus
+from pyreplog.topic.partitions.routing import partition_of
 from pyreplog.topic.place import EntryPlace, Total
 
 if TYPE_CHECKING:
     from pyreplog.topic.cursors.cursor import Cursor
+    from pyreplog.topic.dispatch.consumers import Attached
 
 
 class Dispatcher:
@@ -38,7 +40,8 @@ class Dispatcher:
 
     def __init__(self, cursor: Cursor, settings: SubscriptionConfig, *, topic: str, start: int, end: int) -> None:
         self._topic = topic
-        self._delivery = Delivery(cursor, settings, start, end)
+        part = partition_of(topic)
+        self._delivery = Delivery(cursor, settings, start, end, 0 if part is None else part[1])
 
     @property
     def settings(self) -> SubscriptionConfig:
@@ -73,13 +76,9 @@ class Dispatcher:
         after = delivery.selector.active
         if after is before:
             return delivery.run(now_us)
-        effects: list[Effect] = []
         if before is not None:
             delivery.rewind()
-            effects.append(Became(before.id, False))
-        if after is not None:
-            effects.append(Became(after.id, True))
-        return effects + delivery.run(now_us)
+        return _changed(before, after) + delivery.run(now_us)
 
     def detach(self, consumer: int, now_us: int) -> list[Effect]:
         """A consumer left: what it has not acknowledged goes to the others."""
@@ -95,7 +94,7 @@ class Dispatcher:
         else:
             delivery.give_back(delivery.pending.release_holder(gone.holder))
             delivery.unblock()
-        effects: list[Effect] = [] if after is None or after is before else [Became(after.id, True)]
+        effects = [] if after is before else _changed(None if before is gone else before, after)
         return effects + delivery.run(now_us)
 
     def flow(self, consumer: int, messages: int, now_us: int) -> list[Effect]:
@@ -217,8 +216,7 @@ class Dispatcher:
     ) -> list[Effect]:
         effects: list[Effect] = [Dirty()] if is_dirty else []
         if len(unknown[0]):
-            pairs = zip(unknown[0].tolist(), unknown[1].tolist(), strict=True)
-            effects.append(Locate(consumer, tuple(pairs)))
+            effects.append(Locate(consumer, *unknown))
         return effects + self._go_on(now_us)
 
     def _go_on(self, now_us: int) -> list[Effect]:
@@ -293,6 +291,7 @@ class Dispatcher:
     def status(self, now_us: int) -> DispatchStatus:
         """Cheap, but for many consumers."""
         delivery, reading = self._delivery, self._delivery.reading
+        delivery.drop_acked()
         again = 0 if delivery.again is None else len(delivery.again)
         consumers = tuple(
             ConsumerStatus(
@@ -340,3 +339,9 @@ class Dispatcher:
         if reading.ahead.position >= delivery.end:
             waits.append("all is read")
         return waits
+
+
+def _changed(before: Attached | None, after: Attached | None) -> list[Effect]:
+    """Another consumer is the active one; before: who was, if it is still there."""
+    told = [(before, False), (after, True)]
+    return [Became(consumer.id, active) for consumer, active in told if consumer is not None]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pyreplog._native.messages import MessageBatch
+from pyreplog.topic.dispatch.offsets import Offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,12 @@ class Dirty:
 
 @dataclass(frozen=True, slots=True)
 class Locate:
-    """Acknowledged, by (start, end) of offsets, but of entries that the cursor does not know: nothing was done yet.
-    Locate the entries, `note` them, then acknowledge again."""
+    """Acknowledged, as ascending ranges of offsets, but of entries that the cursor does not know: nothing was done yet.
+    Locate the entries, have the cursor know them, then acknowledge again."""
 
     consumer: int
-    ranges: tuple[tuple[int, int], ...]
+    starts: Offsets
+    ends: Offsets
 
 
 Effect: TypeAlias = Read | Deliver | DeadLetter | Wake | Became | Dirty | Locate

@@ -1,4 +1,8 @@
-"""Exclusive and failover subscriptions: all messages go to one consumer, in order."""
+"""Exclusive and failover subscriptions: all messages go to one consumer, in order.
+
+Which one is Pulsar's rule (AbstractDispatcherSingleActiveConsumer), but for topics that are no partition: there it is
+drawn by a hash of the topic's name.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,28 @@ from pyreplog.topic.dispatch.selector import Placement, Selector, Share
 
 
 class OneActive(Selector):
-    """The active consumer is the one of the lowest priority number; of several, the first by name, then by arrival."""
+    """The active consumer is one of those of the lowest priority number, sorted by name, then by arrival: the first; of
+    partition p of a topic, the one at p modulo their number."""
 
-    def __init__(self, consumers: Consumers, *, is_exclusive: bool) -> None:
+    def __init__(self, consumers: Consumers, partition: int, *, is_exclusive: bool) -> None:
         super().__init__(consumers)
-        self._is_exclusive = is_exclusive
+        self._partition, self._is_exclusive = partition, is_exclusive
+        self._active: Attached | None = None
 
     @property
     def active(self) -> Attached | None:
-        return min(self._consumers, key=lambda consumer: (consumer.priority, consumer.name), default=None)
+        return self._active
+
+    def joined(self, consumer: Attached) -> None:
+        self._choose()
+
+    def left(self, consumer: Attached) -> None:
+        self._choose()
+
+    def _choose(self) -> None:
+        lowest = min((consumer.priority for consumer in self._consumers), default=0)
+        first = sorted((one for one in self._consumers if one.priority == lowest), key=lambda one: one.name)
+        self._active = first[self._partition % len(first)] if first else None
 
     def admits(self) -> bool:
         return not (self._is_exclusive and len(self._consumers))

@@ -67,7 +67,7 @@ class ChainWriter:
         self._is_ending = False
         self._counts: Counts | None = None  # of the ledger before, not in the chain yet
         self._spare: Spare | None = None
-        self._jobs = Jobs(name, self._events, around)
+        self.jobs = Jobs(name, self._events, around)
         self._rolls: list[Ack[None]] = []  # wait until no ledger is open
         self._is_closing = self._is_landing = False
         self.window = Window(WINDOW_BYTES, WINDOW_ENTRIES, self._held)
@@ -159,7 +159,7 @@ class ChainWriter:
         """Hand what is queued to the open ledger; and see what else there is to do."""
         pipeline = self._pipeline
         while pipeline.is_due and self._ledger is not None and not self._is_ending:
-            if self._is_full() and not self._jobs.is_resting:
+            if self._is_full() and not self.jobs.is_resting:
                 break
             self._send(self._ledger, pipeline.take(max(self.chain.config.roll_entries - pipeline.entries, 1)))
         self._step()
@@ -231,7 +231,7 @@ class ChainWriter:
     def _end_ledger(self, ledger: Ledger, *, close: bool = True) -> None:
         self._is_ending = True
         end = LedgerEnd(
-            ledger, self._maker, self._around, self._events, self._jobs, known=self._know_end, fenced=self._lose
+            ledger, self._maker, self._around, self._events, self.jobs, known=self._know_end, fenced=self._lose
         )
         end.begin(close=close)
 
@@ -265,20 +265,20 @@ class ChainWriter:
 
     def _step(self) -> None:
         """What is to be done by a worker, if anything is."""
-        if self.error is not None or self._jobs.is_busy or self._is_ending:
+        if self.error is not None or self.jobs.is_busy or self._is_ending:
             return
         ledger, idle = self._ledger, not (self._pipeline.is_queued or self._pipeline.is_flying)
         if ledger is not None:
             if self._is_closing and idle:
                 self._end_ledger(ledger)
-            elif self._pipeline.is_queued and self._is_full() and not self._jobs.is_resting:
+            elif self._pipeline.is_queued and self._is_full() and not self.jobs.is_resting:
                 if self._spare is None:
                     self._work(self._maker.make, self._made)
                 else:
                     self._end_ledger(ledger)
-            elif self._rolls and not self._jobs.is_resting:
+            elif self._rolls and not self.jobs.is_resting:
                 self._work(self._store.check, self._checked)
-        elif self._jobs.is_resting:
+        elif self.jobs.is_resting:
             return
         elif self._pipeline.is_queued and self._spare is None:
             self._work(self._maker.make, self._made)
@@ -289,7 +289,7 @@ class ChainWriter:
 
     def _made(self, ledger: Ledger) -> None:
         self._spare = Spare(ledger, self._maker, self._around)
-        self._jobs.succeeded()
+        self.jobs.succeeded()
 
     def _store_chain(self) -> None:
         counts, spare = self._counts, self._spare if self._pipeline.is_queued else None
@@ -305,7 +305,7 @@ class ChainWriter:
 
     def _stored(self, spare: Spare | None) -> None:
         self._counts = None
-        self._jobs.succeeded()
+        self.jobs.succeeded()
         if spare is not None:
             self._spare, self._ledger = None, spare.ledger
             spare.ledger.on_progress = self.window.give_room
@@ -339,7 +339,7 @@ class ChainWriter:
     # ---- jobs -----------------------------------------------------------------------------------------------
 
     def _work(self, job: Callable[[], Any], then: Callable[[Any], object]) -> None:
-        self._jobs.work(job, lambda result: self._worked(then, result), self._worked_in_vain)
+        self.jobs.work(job, lambda result: self._worked(then, result), self._worked_in_vain)
 
     def _worked(self, then: Callable[[Any], object], result: Any) -> None:
         if self.error is not None:  # it ended meanwhile
@@ -359,7 +359,7 @@ class ChainWriter:
         elif isinstance(error, TopicFullError) and self._ledger is None:
             self._fail_queue(error)
         else:
-            self._jobs.rest(error, self._flow)
+            self.jobs.rest(error, self._flow)
             self._flow()  # a full ledger takes more, rather than none
 
     def _fail_queue(self, error: ReplogError) -> None:
@@ -382,7 +382,7 @@ class ChainWriter:
         if self.error is not None:
             return
         self.error = error
-        self._jobs.end()
+        self.jobs.end()
         if self._ledger is not None:
             let_go(self._ledger)
             self._ledger = None

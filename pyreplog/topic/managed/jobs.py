@@ -22,7 +22,9 @@ class Jobs:
     def __init__(self, name: str, events: Events, around: Surroundings) -> None:
         self._name, self._events, self._around = name, events, around
         self._backoff = Backoff(RETRY_FIRST_S, BACKOFF_MOST_S, random.random)
-        self._failed = self._is_over = False
+        self._is_over = False
+        self.waits_for = ""
+        """Why something failed, that is tried again; "": nothing did."""
         self.is_busy = False
         """A job is under way."""
         self.is_resting = False
@@ -45,6 +47,8 @@ class Jobs:
 
         def done(tell: Callable[[Any], object], what: Any) -> None:
             self.is_busy = False
+            if tell is then:
+                self.waits_for = ""
             tell(what)
 
         self._around.work(work)
@@ -52,21 +56,18 @@ class Jobs:
     def succeeded(self) -> None:
         """The next failure is a first one."""
         self._backoff.reset()
-        self._failed = False
+        self.waits_for = ""
 
     def end(self) -> None:
         """Nothing is tried again."""
         self._is_over = True
 
     def rest(self, error: BaseException, then: Callable[[], object]) -> None:
-        """Something failed: call `then` after a while, a longer one each time."""
-        logger.log(
-            logging.DEBUG if self._failed else logging.WARNING,
-            "topic %s: tried again in a while: %s",
-            self._name,
-            error,
-        )
-        self.is_resting = self._failed = True
+        """Something failed: call `then` after a while, a longer one each time. Told once for as long as that lasts."""
+        level = logging.DEBUG if self.waits_for == str(error) else logging.WARNING
+        logger.log(level, "topic %s: publishers wait, if no ledger is open; tried again: %s", self._name, error)
+        self.waits_for = str(error)
+        self.is_resting = True
 
         def rested() -> None:
             self.is_resting = False

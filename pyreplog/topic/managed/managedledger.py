@@ -141,7 +141,7 @@ class ManagedLedger(Handle):
             last_add_pushed=-1 if ledger is None else ledger.last_add_pushed,
             last_add_confirmed=-1 if ledger is None else ledger.last_add_confirmed,
             pending_bytes=self.pending_bytes, pending_entries=self._writer.window.entries,
-            readers=len(self._entries), failures=self._writer.failures,
+            readers=len(self._entries), failures=self._writer.failures, waits_for=self._writer.jobs.waits_for,
         )  # fmt: skip
 
     def _check(self) -> None:

@@ -12,7 +12,8 @@ from pyreplog.topic.statistics.stats import Stats
 class ManagedLedgerStats(Stats):
     """state: "idle", no ledger is open; "open"; "rolling", one is being replaced; "fenced"; "closed". ledgers: how many
     the chain has; doomed: ledgers it gave up, to be deleted yet. last_add_*: of the open ledger, -1: none. readers: of
-    closed ledgers. failures: ledgers that were replaced because they failed."""
+    closed ledgers. failures: ledgers that were replaced because they failed. waits_for: why no ledger can be made or
+    ended now; "": nothing is known to be in the way."""
 
     name: str
     epoch: int
@@ -28,3 +29,4 @@ class ManagedLedgerStats(Stats):
     pending_entries: int
     readers: int
     failures: int
+    waits_for: str

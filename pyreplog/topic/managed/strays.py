@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from contextlib import suppress
 
 from pyreplog.errors import InvalidMetadataError, NoSuchLedgerError
 from pyreplog.ledger.cluster import Cluster
@@ -15,33 +17,34 @@ logger = logging.getLogger(__name__)
 
 
 def stray_ledgers(cluster: Cluster) -> list[int]:
-    """Those that nobody will ever need. Reads the metadata of all ledgers. Blocks. Errors: those of the store.
+    """Those that nobody will ever need. Reads the metadata of all ledgers. Blocks. Errors: those of the store."""
+    return [ledger for ledger in cluster.ledgers() if _nobody_needs(cluster, ledger)]
 
-    A ledger is one when its topic is gone, or has another owner since, and the chain does not name it. What its present
-    owner made may be about to be named. (The ledger is read before the chain.)
-    """
-    found: list[int] = []
+
+def delete_strays(cluster: Cluster, *, goes_on: Callable[[], bool] = lambda: True) -> list[int]:
+    """Delete them; which. goes_on: asked before each ledger. Blocks. Errors: as `stray_ledgers`."""
+    deleted: list[int] = []
     for ledger in cluster.ledgers():
-        try:
-            metadata = cluster.ledger_metadata(ledger)
-            if TOPIC in metadata.custom and _is_stray(metadata, _chain(cluster, metadata.custom[TOPIC])):
-                found.append(ledger)
-        except NoSuchLedgerError:
-            continue
-        except InvalidMetadataError as error:
-            logger.warning("ledger %d is left alone: %s", ledger, error)
-    return found
+        if not goes_on():
+            break
+        if _nobody_needs(cluster, ledger):
+            with suppress(NoSuchLedgerError):
+                cluster.delete_ledger(ledger)
+                deleted.append(ledger)
+    return deleted
 
 
-def delete_strays(cluster: Cluster) -> list[int]:
-    """Delete them; which. Blocks. Errors: as `stray_ledgers`."""
-    strays = stray_ledgers(cluster)
-    for ledger in strays:
-        try:
-            cluster.delete_ledger(ledger)
-        except NoSuchLedgerError:
-            continue
-    return strays
+def _nobody_needs(cluster: Cluster, ledger: int) -> bool:
+    """Whether its topic is gone, or has another owner since, and the chain does not name it. What its present owner
+    made may be about to be named. (The ledger is read before the chain.)"""
+    try:
+        metadata = cluster.ledger_metadata(ledger)
+        return TOPIC in metadata.custom and _is_stray(metadata, _chain(cluster, metadata.custom[TOPIC]))
+    except NoSuchLedgerError:
+        return False
+    except InvalidMetadataError as error:
+        logger.warning("ledger %d is left alone: %s", ledger, error)
+        return False
 
 
 def _chain(cluster: Cluster, topic: str) -> Chain | None:

@@ -2,7 +2,8 @@
 
 | modules | what they are |
 |---|---|
-| `partitioned`, `partitionedtopics` | a partitioned topic; those that this process has open |
+| `partitionedhandle` | a partitioned topic, wherever its partitions are (other processes: `remote.remotepartitioned`) |
+| `partitioned`, `partitionedtopics` | one whose partitions this process owns; those that it has open |
 | `partitionedmetadata` | how many partitions it has, in the metadata store |
 | `routing`, `splitting` | which partition a message goes to, as in Pulsar; whole batches |
 | `partitionedpublisher`, `partitionedproducer` | publishing, and under a name |

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 
 from pyreplog._native.messages import Message
 from pyreplog.ack import Ack
 from pyreplog.errors import ReplogError
+from pyreplog.net.sockets import weakly
 from pyreplog.topic.consumer import Consumer
 from pyreplog.topic.positions import Start
 from pyreplog.topic.source import Delivery
-
-SEATS_MAX = 1 << 20
-
-
-@lru_cache(maxsize=64)
-def taken_by(seat: int, partitions: int) -> frozenset[int]:
-    """Which partitions a consumer takes from those in the seats before it: its share, of those who have most."""
-    owned = [list(range(partitions))]
-    for taker in range(1, seat + 1):
-        owned.append([max(owned, key=len).pop() for _ in range(partitions // (taker + 1))])
-    return frozenset(owned[seat])
-
-
-def partition_priority(partition: int, partitions: int, seat: int, priority: int) -> int:
-    """The priority of a consumer of a failover subscription on one partition, so that all have as many active ones.
-
-    seat: consumers take the lowest that is free. priority: as the user gave it; it counts for more.
-    """
-    return 2 * SEATS_MAX * priority + (-seat if partition in taken_by(seat, partitions) else seat)
 
 
 class PartitionConsumer(Consumer):
@@ -52,7 +33,7 @@ class PartitionConsumer(Consumer):
         on_change: Callable[[PartitionConsumer], None],
     ) -> None:
         self.partition = partition
-        self._on_change = on_change
+        self._on_change = weakly(on_change)  # who forgets the whole forgets this
         super().__init__(topic, subscription, name, queue=queue)
 
     def deliver(self, delivery: Delivery) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -11,8 +12,8 @@ from typing import Any, Protocol, TypeVar, overload
 
 from pyreplog._native.messages import Message, MessageBatch
 from pyreplog.ack import Ack, as_timeout
-from pyreplog.errors import InvalidArgumentError, OutcomeUnknownError, ReplogError, WrongTypeError
-from pyreplog.handles import Handle
+from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError, WrongTypeError
+from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer
 from pyreplog.topic.partitions.partitionoffset import PartitionedStart, PartitionedWhat, PartitionOffset, by_partition
 from pyreplog.topic.positions import check_start
@@ -28,7 +29,7 @@ class Wait(Protocol):
 
 
 class PartitionedConsumer(Handle):
-    """One consumer of a subscription of a partitioned topic; made by `PartitionedTopic.subscribe`. As a Consumer, but
+    """One consumer of a subscription of a partitioned topic; made by `PartitionedHandle.subscribe`. As a Consumer, but
     that messages and batches have a `partition`, and that offsets are PartitionOffsets. Partitions that have messages
     take turns, batch by batch; what has one key comes from one partition, in order.
 
@@ -36,9 +37,8 @@ class PartitionedConsumer(Handle):
     the topic again, and subscribe anew.
     """
 
-    def __init__(self, topic: str, subscription: str, name: str, *, wait: Wait, seat: int = 0) -> None:
-        """seat: of those that share the subscription; see `partition_priority`."""
-        self.topic, self.subscription, self.name, self.seat = topic, subscription, name, seat
+    def __init__(self, topic: str, subscription: str, name: str, *, wait: Wait) -> None:
+        self.topic, self.subscription, self.name = topic, subscription, name
         self._wait = wait
         self._parts: dict[int, PartitionConsumer] = {}
         self._lock = threading.Lock()  # of what follows; never while anything waits
@@ -332,3 +332,11 @@ class PartitionedConsumer(Handle):
 
     def _forked(self) -> None:
         self._next = _NOTHING
+
+    def __del__(self) -> None:
+        """As of Consumer; its partitions have nobody else."""
+        if getattr(self, "_error", self) is None and os.getpid() == self._pid:
+            self._error = ClosedError(f"the {self._what} was forgotten")
+            warn_of_leak(self._what, self, self._opened_at)
+            for part in self._parts.values():
+                part.abandon()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 from pyreplog.ack import Ack
 from pyreplog.errors import ReplogError
-from pyreplog.ledger.driver import Surroundings, check_may_wait
+from pyreplog.ledger.driver import check_may_wait
 from pyreplog.topic.partitions.partitionoffset import PartitionOffset, PartitionRange
 from pyreplog.topic.partitions.routing import Router
 from pyreplog.topic.partitions.splitting import Portion, split_batch
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike
 
+    from pyreplog.topic.partitions.partitionedconsumer import Wait
     from pyreplog.topic.publishing.outgoing import Keys, Properties, Times, Values
+    from pyreplog.topic.remote.remotetopic import RemoteTopic
     from pyreplog.topic.topic import Topic
 
 T = TypeVar("T")
@@ -49,12 +51,12 @@ class PartitionedPublisher:
     without a key goes to the next partition, and those of a batch together. Each partition numbers a producer's
     messages by itself; sequences that are given need only ascend.
 
-    serving: the topic of a partition; it raises why there is none here.
+    serving: the topic of a partition; it raises why there is none here. wait: for outcomes.
     """
 
-    def __init__(self, router: Router, serving: Callable[[int], Topic], around: Surroundings) -> None:
+    def __init__(self, router: Router, serving: Callable[[int], Topic | RemoteTopic], wait: Wait) -> None:
         self.router = router
-        self._serving, self._around = serving, around
+        self._serving, self._wait = serving, wait
 
     def publish(
         self,
@@ -66,7 +68,7 @@ class PartitionedPublisher:
     ) -> PartitionOffset:
         """As `Publisher.publish`. TopicOwnedError: another process has the message's partition."""
         check_may_wait()
-        return self._around.wait(self.submit(value, key, producer=producer, **fields))
+        return self._wait(self.submit(value, key, producer=producer, **fields))
 
     def submit(
         self,
@@ -88,7 +90,7 @@ class PartitionedPublisher:
     ) -> list[PartitionRange]:
         """As `Publisher.publish_batch`; returns the offsets in each partition that got some, ascending."""
         check_may_wait()
-        return self._around.wait(self.submit_batch(values, keys, producer=producer, **columns))
+        return self._wait(self.submit_batch(values, keys, producer=producer, **columns))
 
     def submit_batch(
         self, values: Values, keys: Keys | None = None, *, producer: str | None = None, **columns: Unpack[Columns]
@@ -114,12 +116,20 @@ class PartitionedPublisher:
         then(gathered(coming), done, lambda found: done.complete(list(map(PartitionRange, parts, found))))
         return done
 
+    def flush(self, producer: str) -> Ack[list[None]]:
+        """Done when what was submitted has an outcome: as `Producer.flush`, of each partition."""
+        return gathered([self._serving(part).producer(producer).flush() for part in range(self.router.partitions)])
+
+    def wait(self, ack: Ack[T]) -> T:
+        """For an outcome."""
+        return self._wait(ack)
+
     def last_sequences(self, producer: str) -> list[int]:
         """Of each partition: as `Publisher.last_sequence`."""
-        return [self._serving(part).publisher.last_sequence(producer) for part in range(self.router.partitions)]
+        return [self._serving(part).producer(producer).last_sequence for part in range(self.router.partitions)]
 
 
-def _submit(topic: Topic, portion: Portion, producer: str | None) -> Ack[range]:
+def _submit(topic: Topic | RemoteTopic, portion: Portion, producer: str | None) -> Ack[range]:
     batch = portion.batch
     return topic.submit_batch(
         batch.values, batch.keys, properties=batch.properties, event_times=batch.event_times,

@@ -61,6 +61,7 @@ def _together(name: str, parts: Sequence[TopicStats]) -> TopicStats:
         end=_total(part.end for part in parts),
         producers=max(part.producers for part in parts),
         publishing=max((part.publishing for part in parts), key=_PUBLISHING.index),
+        waits_for=next((part.waits_for for part in parts if part.waits_for), ""),
         quota_exceeded=tuple(sorted({kind for part in parts for kind in part.quota_exceeded})),
         quota_evictions=evictions,
         subscriptions=tuple(_subscription(subscriptions[sub]) for sub in sorted(subscriptions)),

@@ -68,9 +68,7 @@ class PartitionedTopics:
         self, name: str, partitions: int | None, *, create: bool, wait: float, settings: Mapping[str, Any]
     ) -> PartitionedTopic:
         """See `Cluster.topic`. partitions: None, those it has."""
-        with self._lock:
-            turn = self._opening.setdefault(check_name(name), threading.Lock())
-        with turn:
+        with self._turn(name):
             count = self._stored(name, partitions, create, wait, settings)
             there = self._open.get(name)
             if there is not None:
@@ -85,6 +83,22 @@ class PartitionedTopics:
                 made.close()
                 raise
             return made
+
+    def stored(self, name: str, partitions: int, *, create: bool, wait: float, settings: Mapping[str, Any]) -> int:
+        """How many partitions it has, once it has so many at least: as `open`, for others to own."""
+        with self._turn(name):
+            return self._stored(name, partitions, create, wait, settings)
+
+    def find(self, name: str) -> int | None:
+        """How many partitions it has; None: there is no partitioned topic of that name."""
+        if self._topics.get(check_name(name)) is not None:
+            return None
+        found = find_partitioned(self._store, name)
+        return None if found is None else found.partitions
+
+    def _turn(self, name: str) -> threading.Lock:
+        with self._lock:
+            return self._opening.setdefault(check_name(name), threading.Lock())
 
     def _stored(self, name: str, wanted: int | None, create: bool, wait: float, settings: Mapping[str, Any]) -> int:
         """How many partitions it has, when it has as many as are wanted."""
@@ -144,9 +158,12 @@ class PartitionedTopics:
                     )
             return grow_partitioned(self._store, name, wanted).partitions
 
-    def remove(self, there: PartitionedTopic) -> None:
-        """Its partitions were deleted."""
-        delete_partitioned(self._store, there.name)
+    def remove(self, name: str) -> None:
+        """Its partitions were deleted. TopicExistsError: one was not, or has been made anew."""
+        found = find_partitioned(self._store, name)
+        if found is not None:
+            self._check_free(name, found.partitions)
+            delete_partitioned(self._store, name)
 
     def forget(self, there: PartitionedTopic) -> None:
         """It was closed."""

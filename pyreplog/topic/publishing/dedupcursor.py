@@ -30,6 +30,14 @@ IDLE_US = 6 * 3_600_000_000
 _HEAD = struct.Struct("<4Q")  # sequence of the record; messages, entries, bytes before the place it knows
 
 
+def mark_of(record: bytes) -> Total:
+    """Where the cursor stands, by its last record: it needs nothing before that. InvalidMetadataError: it is none."""
+    try:
+        return Total(*_HEAD.unpack_from(record)[1:])
+    except struct.error as error:
+        raise InvalidMetadataError(f"record of {DEDUP}: {error}") from error
+
+
 class DedupCursor:
     """Of one topic. What is behind its mark is read again when the topic is opened, so it is not trimmed before that.
 

@@ -8,7 +8,7 @@
 | `lane` | where entries of a client come in |
 | `outlet` | what stands for a client's consumer |
 | `client` | `connect`, `Client` |
-| `remotetopic` | `RemoteTopic` |
+| `remotetopic`, `remotepartitioned` | `RemoteTopic`; `RemotePartitionedTopic` |
 | `link` | connections to servers, and which one has which topic |
 | `sender` | entries on their way to the owner, again when need be; `numbers` of named producers |
 | `attachment` | a consumer's subscription at the owner, attached again when need be |

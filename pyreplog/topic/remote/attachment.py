@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, NotConnectedError, ReplogError
 from pyreplog.net.sockets import Address
 from pyreplog.topic.consumer import Consumer
+from pyreplog.topic.inlet import Inlet
 from pyreplog.topic.positions import Start, check_start, then
 from pyreplog.topic.remote import protocol
 from pyreplog.topic.remote.batches import Delivered, decode_delivered
@@ -47,7 +49,7 @@ class Attachment:
     def __init__(
         self, link: Link, wanted: Wanted, consumer: Consumer, on_detached: Callable[[Attachment], object]
     ) -> None:
-        self.consumer = consumer
+        self.consumer = Inlet(consumer)
         self.wait = link.wait
         self.wake_after = link.wake_after
         self._link, self._wanted, self._on_detached = link, wanted, on_detached
@@ -227,6 +229,10 @@ class Attachment:
 
         self._events.post(detach)
         self._on_detached(self)
+
+    def abandon(self, consumer: int) -> None:
+        with suppress(ReplogError):  # the client was closed
+            self._link.reactor.call_soon(lambda: self.detach(consumer))
 
     # ---- requests -------------------------------------------------------------------------------------------
 

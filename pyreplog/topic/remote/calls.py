@@ -8,10 +8,14 @@ from datetime import datetime
 from typing import Any
 
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, ReplogError
+from pyreplog.topic.names import check_name
 from pyreplog.topic.positions import Start, position
 from pyreplog.topic.remote.statscodec import encode_stats
 from pyreplog.topic.topic import Topic
 from pyreplog.topic.topics import Topics
+
+MAKING_S = 5.0
+"""To wait for another server that makes the same partitioned topic."""
 
 
 def encode_start(start: Start) -> Any:
@@ -34,19 +38,31 @@ def call(topics: Topics, topic: str, name: str, arguments: str) -> str:
             raise ValueError(f"an object of arguments, found {type(given).__name__}")
     except (ValueError, RecursionError) as error:
         raise InvalidMessageError(f"call of {name}: {error}") from error
-    if not topic:
-        if name != "topics":
-            raise InvalidMessageError(f"call: expected topics, found {name}")
-        return json.dumps(topics.names())
-    if name not in _CALLS:
-        raise InvalidMessageError(f"call: expected one of {', '.join(_CALLS)}, found {name}")
-    there = topics.open(topic, create=False)
+    calls = _CALLS if topic else _TOPIC_LESS
+    if name not in calls:
+        raise InvalidMessageError(f"call: expected one of {', '.join(calls)}, found {name}")
+    there = topics.open(topic, create=False) if topic else topics
     try:
-        return _CALLS[name](there, **given)
+        return calls[name](there, **given)
     except (TypeError, KeyError, ValueError, OverflowError) as error:
         if isinstance(error, ReplogError):
             raise
         raise InvalidArgumentError(f"{name}: {error}") from error
+
+
+def _partitions(topics: Topics, topic: str) -> str:
+    return json.dumps(topics.partitioned.find(topic))
+
+
+def _make_partitions(topics: Topics, topic: str, partitions: int, create: bool, settings: Any) -> str:
+    check_name(topic)
+    stored = topics.partitioned.stored(topic, partitions, create=create, wait=MAKING_S, settings=settings)
+    return json.dumps(stored)
+
+
+def _remove_partitioned(topics: Topics, topic: str) -> str:
+    topics.partitioned.remove(topic)
+    return "null"
 
 
 def _where(topic: Topic) -> str:
@@ -76,6 +92,11 @@ def _skip(topic: Topic, subscription: str, messages: int) -> str:
     return "null"
 
 
+def _skip_to(topic: Topic, subscription: str, offset: int, token: str | None) -> str:
+    topic.skip_to(subscription, offset, token=token)
+    return "null"
+
+
 def _clear(topic: Topic, subscription: str) -> str:
     topic.clear(subscription)
     return "null"
@@ -91,6 +112,15 @@ def _delete(topic: Topic) -> str:
     return "null"
 
 
+_TOPIC_LESS: dict[str, Callable[..., str]] = {
+    "topics": lambda topics: json.dumps(topics.names()),
+    "partitioned_topics": lambda topics: json.dumps(topics.partitioned.names()),
+    "partitions": _partitions,
+    "make_partitions": _make_partitions,
+    "remove_partitioned": _remove_partitioned,
+}
+"""Of no topic that is open."""
+
 _CALLS: dict[str, Callable[..., str]] = {
     "where": _where,
     "position": _position,
@@ -103,6 +133,7 @@ _CALLS: dict[str, Callable[..., str]] = {
     "delete_subscription": _delete_subscription,
     "seek": _seek,
     "skip": _skip,
+    "skip_to": _skip_to,
     "clear": _clear,
     "trim": lambda topic: json.dumps(topic.trim()),
     "configure": _configure,

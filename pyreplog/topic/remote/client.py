@@ -6,18 +6,21 @@ import json
 import re
 import ssl
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, overload
 
-from pyreplog.errors import ConfigError, InvalidArgumentError
+from pyreplog.errors import ConfigError, InvalidArgumentError, TopicExistsError
 from pyreplog.handles import Handle
 from pyreplog.ledger.driver import check_may_wait
 from pyreplog.ledger.push import ENTRY_BYTES_MAX
 from pyreplog.net.limits import Limits
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.names import check_name
+from pyreplog.topic.partitions.partitionedmetadata import check_partitions
 from pyreplog.topic.remote.link import Link, parse_address, reads
 from pyreplog.topic.remote.protocol import Answer, Call, Open, Opened
+from pyreplog.topic.remote.remotepartitioned import RemotePartitionedTopic
 from pyreplog.topic.remote.remotetopic import RemoteTopic
 
 TIMEOUT_S = 30.0
@@ -57,22 +60,66 @@ class Client(Handle):
     def __init__(self, url: str, link: Link) -> None:
         self._link = link
         self._lock = threading.Lock()  # of the table
-        self._opening = threading.Lock()
-        self._topics: dict[str, RemoteTopic] = {}
+        self._opening = threading.Lock()  # one topic
+        self._opening_several = threading.Lock()  # a partitioned one, which opens its partitions
+        self._topics: dict[str, RemoteTopic | RemotePartitionedTopic] = {}
         super().__init__(f"client of {url}")
 
-    def topic(self, name: str, *, create: bool = True, **settings: Any) -> RemoteTopic:
+    @overload
+    def topic(self, name: str, *, partitions: int, create: bool = True, **settings: Any) -> RemotePartitionedTopic: ...
+    @overload
+    def topic(
+        self, name: str, *, partitions: None = None, create: bool = True, **settings: Any
+    ) -> RemoteTopic | Any: ...  # of one that has partitions it is a RemotePartitionedTopic, as of Cluster.topic
+    def topic(
+        self, name: str, *, partitions: int | None = None, create: bool = True, **settings: Any
+    ) -> RemoteTopic | RemotePartitionedTopic:
         """The topic of that name, at whichever server owns it, or does from now on; the same object until it is closed.
+        A RemotePartitionedTopic, if it has partitions.
 
-        create, settings: as of `Cluster.topic`. Errors: those of `Cluster.topic`; PeerError, no server answers;
-        AuthenticationError and other HandshakeErrors.
+        partitions, create, settings: as of `Cluster.topic`. Errors: those of `Cluster.topic`; PeerError, no server
+        answers; AuthenticationError and other HandshakeErrors.
         """
         self._check_open()
         check_may_wait()
         TopicConfig.of(settings)
-        request = Open(0, create, check_name(name), "", self._link.client, json.dumps(settings) if settings else "")
+        check_name(name)
+        if partitions is not None:
+            wanted = {"topic": name, "partitions": check_partitions(name, partitions), "create": create}
+            return self._several(name, self._ask("make_partitions", **wanted, settings=settings), settings)
+        there = self._topics.get(name)
+        count = None if isinstance(there, RemoteTopic) else self._ask("partitions", topic=name)
+        if count is not None:
+            return self._several(name, count, settings)
+        if isinstance(there, RemotePartitionedTopic):
+            there.close()  # it was deleted since
+        return self.one(name, create=create, settings=settings)
+
+    def _several(self, name: str, partitions: int, settings: Mapping[str, Any]) -> RemotePartitionedTopic:
+        with self._opening_several:
+            there = self._topics.get(name)
+            if isinstance(there, RemotePartitionedTopic):
+                there.use(partitions, settings)
+                return there
+            if there is not None:
+                there.close()  # it was deleted since
+            made = RemotePartitionedTopic(self, name, partitions, self._link.wait)
+            try:
+                made.use(partitions, settings)
+            except BaseException:
+                made.close()
+                raise
+            with self._lock:
+                self._topics[name] = made
+            return made
+
+    def one(self, name: str, *, create: bool, settings: Mapping[str, Any]) -> RemoteTopic:
+        """A topic that has no partitions, or is one; see `topic`."""
+        request = Open(0, create, name, "", self._link.client, json.dumps(settings) if settings else "")
         with self._opening:
             there = self._topics.get(name)
+            if isinstance(there, RemotePartitionedTopic):
+                raise TopicExistsError(name, f"it has {there.partitions} partitions, and is no topic of one")
             if there is not None and not settings:
                 return there
             opened: Opened = self._link.wait(self._link.ask_for(name, request, reads(Opened)))
@@ -85,12 +132,25 @@ class Client(Handle):
         return there
 
     def topics(self) -> list[str]:
-        """Names of all topics there are. Errors: as topic."""
-        self._check_open()
-        answer: Answer = self._link.wait(self._link.ask_for("", Call("", "topics", "{}"), reads(Answer)))
-        return list(json.loads(answer.result))
+        """Names of all topics there are; of partitioned ones, of their partitions. Errors: as topic."""
+        return list(self._ask("topics"))
 
-    def forget(self, topic: RemoteTopic) -> None:
+    def partitioned_topics(self) -> list[str]:
+        """Names of all partitioned topics there are. Errors: as topic."""
+        return list(self._ask("partitioned_topics"))
+
+    def remove_partitioned(self, name: str) -> None:
+        """A topic's partitions were deleted; for itself."""
+        self._ask("remove_partitioned", topic=name)
+
+    def _ask(self, call: str, **arguments: Any) -> Any:
+        """What any server can answer."""
+        self._check_open()
+        request = Call("", call, json.dumps(arguments))
+        answer: Answer = self._link.wait(self._link.ask_for("", request, reads(Answer)))
+        return json.loads(answer.result)
+
+    def forget(self, topic: RemoteTopic | RemotePartitionedTopic) -> None:
         """It was closed."""
         with self._lock:
             if self._topics.get(topic.name) is topic:

@@ -142,20 +142,30 @@ class RemoteTopic(Handle):
         check_may_wait()
         check_name(subscription)
         check_start(start)
-        wanted = json.dumps(vars(SubscriptionConfig.of(settings))) if settings else ""
+        wanted = SubscriptionConfig.of(settings) if settings else None
         consumer = Consumer(self.name, subscription, name or f"consumer-{secrets.token_hex(4)}", queue=queue)
-        attached = Attachment(
-            self._link, Wanted(self.name, subscription, start, durable, priority, wanted), consumer, self._detached
-        )
         try:
-            self._link.wait(attached.attach())
+            there = self.attach(consumer, start, durable, priority, wanted)
         except BaseException:
             consumer.close()
             raise
+        consumer.attached(there, 0)
+        return consumer
+
+    def attach(
+        self, consumer: Consumer, start: Start, durable: bool, priority: int, settings: SubscriptionConfig | None
+    ) -> Attachment:
+        """Have the owner's subscription take a consumer; see `subscribe`. settings: None, whatever they are."""
+        self._check_open()
+        wanted = "" if settings is None else json.dumps(vars(settings))
+        attached = Attachment(
+            self._link, Wanted(self.name, consumer.subscription, start, durable, priority, wanted), consumer,
+            self._detached,
+        )  # fmt: skip
+        self._link.wait(attached.attach())
         with self._lock:
             self._attachments.add(attached)
-        consumer.attached(attached, 0)
-        return consumer
+        return attached
 
     def _detached(self, attachment: Attachment) -> None:
         with self._lock:
@@ -184,6 +194,9 @@ class RemoteTopic(Handle):
 
     def skip(self, subscription: str, messages: int) -> None:
         self._call("skip", subscription=subscription, messages=messages)
+
+    def skip_to(self, subscription: str, offset: int, *, token: str | None = None) -> None:
+        self._call("skip_to", subscription=subscription, offset=offset, token=token)
 
     def clear(self, subscription: str) -> None:
         self._call("clear", subscription=subscription)

@@ -52,7 +52,8 @@ def topic_report(topic: Topic) -> TopicStats:
         rate_published_bytes=rates["published_bytes"],
         rate_delivered=sum(sub.rate_delivered for sub in rated),
         rate_delivered_bytes=sum(sub.rate_delivered_bytes for sub in rated),
-        deduplicates=config.deduplicate, publishing=decision.publishing, quota_bytes=config.quota_bytes,
+        deduplicates=config.deduplicate, publishing=decision.publishing, waits_for=chain.waits_for,
+        quota_bytes=config.quota_bytes,
         quota_ms=config.quota_ms, quota_exceeded=decision.exceeded, quota_evictions=dict(topic.upkeep.evictions),
         subscriptions=rated, properties=dict(managed.chain.properties),
     )  # fmt: skip

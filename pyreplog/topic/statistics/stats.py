@@ -149,7 +149,8 @@ class TopicStats(Stats):
     of what is kept. storage_bytes: of it. quota_*: limits, None: there are none; quota_exceeded: "bytes", "age", those
     that are; quota_evictions: times that messages were acknowledged for a subscription, by the same names. publishing:
     "open", "held" or "refused". pending_*: published, not confirmed yet. duplicates: messages dropped because their
-    sequence was published before.
+    sequence was published before. waits_for: what is in the way of a new ledger, such as bookies that are missing, ""
+    nothing: as long as no ledger is open, publishers wait.
     """
 
     name: str
@@ -173,6 +174,7 @@ class TopicStats(Stats):
     rate_delivered_bytes: float = 0.0
     deduplicates: bool = False
     publishing: str = "open"
+    waits_for: str = ""
     quota_bytes: int | None = None
     quota_ms: int | None = None
     quota_exceeded: tuple[str, ...] = ()

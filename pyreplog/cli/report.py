@@ -1,0 +1,147 @@
+"""`pyreplog report`: a page of reports on a log or a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyreplog import __version__
+from pyreplog.cli import sourceoptions
+from pyreplog.cli.output import counted, duration, moment, print_json
+from pyreplog.cli.reportprogress import Steps, steps
+from pyreplog.reports.catalogue import REPORTS, require_pyarrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyreplog.reports.facts import Facts
+    from pyreplog.reports.outcome import Outcome
+    from pyreplog.reports.report import Report
+    from pyreplog.reports.suite import Engine
+
+NAME = "report"
+HELP = "make a page of reports on a log or a cluster: backlogs, rates, keys, copies"
+
+EXIT_FAILED_REPORT = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    sourceoptions.add_arguments(parser)
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the page: one HTML file")
+    parser.add_argument("--parquet", metavar="DIR", type=Path, help="each report's rows as a Parquet file in there")
+    parser.add_argument(
+        "--only", metavar="REPORT", action="append", default=[], choices=tuple(REPORTS),
+        help=f"a report (again for more; default: all that apply): {', '.join(REPORTS)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--subscription", metavar="NAME", action="append", default=[], dest="subscriptions",
+        help="of subscriptions, this one (again for more; default: all)",
+    )  # fmt: skip
+    parser.add_argument("--copy", metavar="DIR", help="a copy of the source: how far is it behind?")
+    parser.add_argument(
+        "--window", metavar="S", type=float, default=300.0, help="present rates are taken over S seconds (default: 300)"
+    )
+    parser.add_argument("--engine", choices=("local", "spark"), default="local", help="what computes (default: local)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    require_pyarrow()
+    from pyreplog.reports import facts, page, suite
+    from pyreplog.spark.options import ReadOptions
+
+    page.check_extra()
+    began, as_of_us = time.monotonic(), time.time_ns() // 1000
+    given, names = sourceoptions.options(arguments), suite.chosen(arguments.only)
+    gathered = facts.gather(ReadOptions.of(given), as_of_us, arguments.window)
+    copy = None if arguments.copy is None else {"path": arguments.copy}
+    with steps(len(names)) as shown:
+        engine = _engine(arguments, shown)
+        outcomes = suite.outcomes(names, given, gathered, engine, arguments.subscriptions, copy)
+        made = _told(outcomes, names, shown)
+    about = page.About(
+        f"Reports on {arguments.source}",
+        [
+            ("as of", f"{moment(as_of_us)[:19].replace('T', ' ')} UTC"),
+            *_chosen(arguments),
+            ("engine", arguments.engine),
+            ("took", duration(time.monotonic() - began)),
+        ],
+        f"Made by pyreplog {__version__}. Times are UTC. Point at a figure for its exact value.",
+    )
+    _write(arguments, page.page(about, made), made)
+    failed = [outcome.report.name for outcome in made if outcome.error]
+    if arguments.json:
+        print_json({"page": str(arguments.output), "reports": {one.report.name: _summary(one) for one in made}})
+    else:
+        print(arguments.output)
+    return EXIT_FAILED_REPORT if failed else 0
+
+
+def _engine(arguments: argparse.Namespace, shown: Steps) -> Engine:
+    from pyreplog.reports import local, onspark
+
+    if arguments.engine == "spark":
+        # Spark's Python workers must be this interpreter: another one has no pyreplog.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        return partial(onspark.table, onspark.session())
+
+    def engine(report: Report, given: Mapping[str, str], facts: Facts) -> pa.Table:
+        return local.run(
+            report, given, facts, workers=arguments.workers,
+            progress=lambda now: shown.update(now.done_bytes, now.bytes),
+        )  # fmt: skip
+
+    return engine
+
+
+def _told(outcomes: Iterator[Outcome], names: list[str], shown: Steps) -> list[Outcome]:
+    """All of them, each told as it comes."""
+    made: list[Outcome] = []
+    for name in names:
+        shown.begin(name)
+        made.append(next(outcomes))
+        shown.end(_news(made[-1]))
+    return made
+
+
+def _news(outcome: Outcome) -> str:
+    if outcome.table is None:
+        return f"left out: {outcome.left_out}" if outcome.left_out else f"failed: {outcome.error}"
+    return counted(len(outcome.table), "row")
+
+
+def _chosen(arguments: argparse.Namespace) -> list[tuple[str, str]]:
+    """What was asked for, in place of all."""
+    chosen = {
+        "topics": ", ".join(arguments.topics), "subscriptions": ", ".join(arguments.subscriptions),
+        "since": arguments.since, "until": arguments.until,
+    }  # fmt: skip
+    return [(name, text) for name, text in chosen.items() if text]
+
+
+def _write(arguments: argparse.Namespace, html: str, made: list[Outcome]) -> None:
+    from pyreplog.reports.files import replacing
+
+    with replacing(arguments.output) as draft:
+        draft.write_text(html, encoding="utf-8")
+    if arguments.parquet is None:
+        return
+    from pyarrow import parquet
+
+    arguments.parquet.mkdir(parents=True, exist_ok=True)
+    for outcome in made:
+        if outcome.table is not None:
+            with replacing(arguments.parquet / f"{outcome.report.name}.parquet") as draft:
+                parquet.write_table(outcome.table, draft, compression="zstd")
+
+
+def _summary(outcome: Outcome) -> dict[str, object]:
+    if outcome.table is None:
+        return {"left_out": outcome.left_out} if outcome.left_out else {"error": outcome.error}
+    return {"rows": len(outcome.table)}

@@ -1,0 +1,131 @@
+"""Where subscriptions stand, and where they stood before, as their cursor ledgers and the metadata store say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from pyreplog._native.ackset import AckSet
+from pyreplog.errors import InvalidRecordsError, NoSuchSubscriptionError
+from pyreplog.reports.facts import Ranges, SubscriptionFact, TopicFact
+from pyreplog.spark.backlogs import Seen, cursor_of, stored_records
+from pyreplog.spark.ledgers import each
+from pyreplog.spark.origins import Survey
+from pyreplog.topic.cursors.cursor import Cursor
+from pyreplog.topic.cursors.pages import Key, parse_page
+from pyreplog.topic.cursors.record import CursorRecord
+from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, list_subscriptions, load_subscription
+from pyreplog.topic.place import ORIGIN, Total
+from pyreplog.topic.policies.backlog import is_system
+from pyreplog.topic.publishing.dedupcursor import mark_of
+
+
+def subscription_facts(survey: Survey, topics: Sequence[TopicFact], since_us: int) -> tuple[SubscriptionFact, ...]:
+    """Of all durable subscriptions of these topics. since_us: where they stood then is wanted, too.
+
+    Errors: InvalidMetadataError: where one stands cannot be told; UnreadableError; those of the metadata store.
+    """
+    store = survey.around.metadata
+    names = each(survey, lambda topic: list_subscriptions(store, topic.name), topics)
+    pairs = [(topic, name) for topic, there in zip(topics, names, strict=True) for name in there]
+    loaded = each(survey, lambda pair: _load(survey, pair[0].name, pair[1]), pairs)
+    found = [(topic, name, metadata) for (topic, name), metadata in zip(pairs, loaded, strict=True) if metadata]
+    keys = [(topic.name, name) for topic, name, _ in found]
+    courses = {key: Course(metadata) for key, (_, _, metadata) in zip(keys, found, strict=True)}
+    records = stored_records(survey, keys, [metadata for _, _, metadata in found], partial(_seen, courses))
+    return tuple(
+        _fact(topic, (topic.name, name), there, courses[topic.name, name], since_us)
+        for (topic, name, _), there in zip(found, records, strict=True)
+    )
+
+
+def _load(survey: Survey, topic: str, name: str) -> SubscriptionMetadata | None:
+    """None: it was deleted meanwhile."""
+    try:
+        return load_subscription(survey.around.metadata, topic, name)
+    except NoSuchSubscriptionError:
+        return None
+
+
+def _fact(topic: TopicFact, key: Key, records: list[bytes], course: Course, since_us: int) -> SubscriptionFact:
+    system = is_system(key[1])
+    cursor = Cursor(key[1], Total(*mark_of(records[-1]))) if system else cursor_of(key, records)
+    cursor.advance(topic.start, 0)  # what was trimmed is not its backlog
+    reached = max(topic.end, cursor.mark)
+    starts, stops = cursor.acks.acked(cursor.mark.offset, reached.offset)
+    return SubscriptionFact(
+        on=topic.name, topic=topic.topic, partition=topic.partition, name=key[1], mark=cursor.mark,
+        end=reached.offset, acked=np.stack((starts, stops), axis=1),
+        backlog_messages=reached.offset - cursor.mark.offset - int((stops - starts).sum()),
+        backlog_bytes=max(cursor.backlog(reached).size, 0), moved_us=course.moved_us,
+        marks=course.since(since_us, cursor.mark.offset), is_system=system,
+    )  # fmt: skip
+
+
+# ---- where marks were ------------------------------------------------------------------------------------------
+
+
+class Course:
+    """How a cursor's mark moved, as the records tell that its cursor ledger has since its metadata named that."""
+
+    def __init__(self, metadata: SubscriptionMetadata) -> None:
+        self.metadata = metadata
+        self.moved_us = metadata.moved_us or None
+        self._marks: list[tuple[int, int]] = []
+        self._parts: list[bytes] = []
+        self._acks: AckSet | None = None
+        self._sequence = 0
+
+    def add(self, data: bytes, *, is_first: bool, is_last: bool, time_us: int) -> None:
+        """A part of a record; one that does not begin here is of no use. time_us: when it was stored."""
+        if is_first:
+            self._parts = []
+        elif not self._parts:
+            return
+        self._parts.append(data)
+        if is_last:
+            self._apply(b"".join(self._parts), time_us)
+            self._parts = []
+
+    def _apply(self, data: bytes, time_us: int) -> None:
+        try:
+            record = CursorRecord.from_bytes(data)
+            if record.is_snapshot:
+                self._acks = AckSet(ORIGIN)
+            elif self._acks is None or record.sequence != self._sequence + 1:
+                self._acks = None  # one is missing: until the next snapshot, nothing is known
+                return
+            self._acks.apply(record.acks)
+        except InvalidRecordsError:
+            self._acks = None
+            return
+        self._sequence = record.sequence
+        self._stands(self._acks.mark_offset, time_us)
+
+    def _stands(self, mark: int, time_us: int) -> None:
+        if not self._marks:
+            self._marks.append((self.moved_us or time_us, mark))
+        elif mark != self._marks[-1][1]:
+            self.moved_us = max(time_us, self._marks[-1][0])  # the two are of different clocks, maybe
+            self._marks.append((self.moved_us, mark))
+
+    def since(self, time_us: int, mark: int) -> Ranges:
+        """Where it stood at a time and moved to since: (time, mark) each. mark: where it stands, if no record says."""
+        if not self._marks and self.moved_us is not None:
+            self._marks.append((self.moved_us, mark))
+        marks = np.array(self._marks, np.int64).reshape(-1, 2)
+        first = int(np.searchsorted(marks[:, 0], time_us, side="right")) - 1
+        return marks[max(first, 0) :]
+
+
+def _seen(courses: Mapping[Key, Course], ledger: int) -> Seen:
+    def seen(page: bytes, entry: int, time_us: int) -> None:
+        for part in parse_page(page, ledger, entry):
+            course = courses.get(part.key)
+            if course is not None and course.metadata.cursor_ledger == ledger and not is_system(part.key[1]):
+                is_first = part.is_first and entry >= course.metadata.cursor_from
+                course.add(part.data, is_first=is_first, is_last=part.is_last, time_us=time_us)
+
+    return seen

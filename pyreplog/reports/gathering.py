@@ -1,0 +1,191 @@
+"""Gathering facts: from the headers of segments, or from a cluster's metadata, cursor ledgers and bookies."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pyreplog._native.sparse import SparseIndex
+from pyreplog.errors import InvalidMetadataError, ReplogError, UnauthorizedError, UnreadableError
+from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, ledger_key
+from pyreplog.ledger.stored import find_ledger, list_ledgers
+from pyreplog.log import names as log_names
+from pyreplog.reports.cursors import subscription_facts
+from pyreplog.reports.facts import Facts, LedgerFact, SegmentFact, SubscriptionFact, TopicFact
+from pyreplog.reports.moments import appended
+from pyreplog.spark.clusterplan import survey_of
+from pyreplog.spark.entryslices import slim
+from pyreplog.spark.held import hold
+from pyreplog.spark.ledgerends import amounts
+from pyreplog.spark.ledgers import each
+from pyreplog.spark.logs import LogSnapshot, SegmentFile, look
+from pyreplog.spark.options import ReadOptions
+from pyreplog.spark.origins import Survey
+from pyreplog.spark.paths import cluster_of, log_directories
+from pyreplog.spark.ranges import is_among, partition_of
+from pyreplog.spark.topics import PlannedTopic, find_topics
+from pyreplog.topic.names import TOPICS
+from pyreplog.topic.place import Total
+
+logger = logging.getLogger(__name__)
+
+_EVERY = re.compile(r".*", re.DOTALL)
+
+
+def gathered(options: ReadOptions, as_of_us: int, window_s: float) -> Facts:
+    """See `facts.gather`."""
+    made = Facts(as_of_us=as_of_us, window_s=window_s)
+    folder = cluster_of(options.paths)
+    if folder is None and options.cluster is None:
+        logs = tuple(_log(look(directory)) for directory in log_directories(options.paths))
+        return replace(made, logs=tuple(log for log in logs if log is not None))
+    with survey_of(folder, options) as survey:
+        planned = _topics(survey, options)
+        topics = tuple(_topic(one) for one in planned)
+        found = subscription_facts(survey, topics, made.since_us)
+        return replace(
+            made, topics=topics, subscriptions=tuple(_with_times(survey, planned, found)),
+            ledgers=_ledgers(survey, options, planned),
+        )  # fmt: skip
+
+
+# ---- topics ----------------------------------------------------------------------------------------------------
+
+
+def _topics(survey: Survey, options: ReadOptions) -> list[PlannedTopic]:
+    if options.ledgers is not None:
+        return []
+    if not options.reads_topics:
+        if not survey.around.metadata.list(TOPICS):
+            return []
+        options = replace(options, topics_pattern=_EVERY)
+    return find_topics(survey, options)
+
+
+def _topic(planned: PlannedTopic) -> TopicFact:
+    end = planned.chain.end
+    segments = []
+    for item, _, end in planned.ledgers:
+        start = item.start
+        segments.append(
+            SegmentFact(
+                str(item.ledger), start.offset, end.offset, end.size - start.size, item.created_us,
+                item.closed_us if item.is_closed else None, item.is_closed,
+            )
+        )  # fmt: skip
+    topic, partition = planned.rows
+    return TopicFact(
+        name=planned.name, topic=topic, partition=partition, start=planned.chain.start, end=end,
+        segments=tuple(segments),
+    )  # fmt: skip
+
+
+def _with_times(
+    survey: Survey, planned: list[PlannedTopic], found: Sequence[SubscriptionFact]
+) -> Iterator[SubscriptionFact]:
+    """The same, with the times of their oldest and newest messages."""
+    wanted: dict[str, set[int]] = {one.name: set() for one in planned}
+    for fact in found:
+        if not fact.is_system:
+            wanted[fact.on] |= {offset for offset in (fact.oldest, fact.newest) if offset is not None}
+    times = {one.name: appended(survey, one, wanted[one.name]) for one in planned}
+    for fact in found:
+        oldest_us, newest_us = (
+            None if offset is None else times[fact.on].get(offset) for offset in (fact.oldest, fact.newest)
+        )
+        yield replace(fact, oldest_us=oldest_us, newest_us=newest_us)
+
+
+# ---- ledgers ---------------------------------------------------------------------------------------------------
+
+
+def _ledgers(survey: Survey, options: ReadOptions, planned: list[PlannedTopic]) -> tuple[LedgerFact, ...]:
+    store = survey.around.metadata
+    if options.reads_topics:
+        ids = sorted(ledger for one in planned for ledger in one.chain.ids)
+    else:
+        ids = list_ledgers(store)
+    if options.ledgers is not None:
+        ranges = tuple((low, high + 1) for low, high in options.ledgers)
+        ids = [ledger for ledger in ids if is_among(ledger, ranges)]
+    found = [one for one in each(survey, lambda ledger: _load(survey, options, ledger), ids) if one is not None]
+    names: dict[str, str] = {}
+    entries = _entries(survey, found, ledger_key(options.password))
+    return tuple(LedgerFact(metadata=slim(one, names), entries=entries.get(one.ledger)) for one in found)
+
+
+def _load(survey: Survey, options: ReadOptions, ledger: int) -> LedgerMetadata | None:
+    """None: it was deleted meanwhile; or it makes no sense, and that does not matter."""
+    try:
+        found = find_ledger(survey.around.metadata, ledger)
+    except InvalidMetadataError as error:
+        if options.mode == "FAILFAST":
+            raise
+        logger.warning("ledger %d is passed over: %s", ledger, error)
+        return None
+    return None if found is None else found.metadata
+
+
+def _entries(survey: Survey, ledgers: list[LedgerMetadata], key: bytes) -> dict[int, int]:
+    """How many are certain, of those ledgers of which somebody can tell."""
+    try:
+        return {ledger: amount.entries for ledger, amount in amounts(survey.around, ledgers, key).items()}
+    except (UnreadableError, UnauthorizedError) as error:
+        if len(ledgers) == 1:
+            logger.warning("how far ledger %d goes cannot be told: %s", ledgers[0].ledger, error)
+            return {}
+    found = {one.ledger: one.last_entry + 1 for one in ledgers if one.state is State.CLOSED}
+    for one in ledgers:
+        if one.state is not State.CLOSED:
+            found |= _entries(survey, [one], key)
+    return found
+
+
+# ---- logs by themselves ----------------------------------------------------------------------------------------
+
+
+def _log(log: LogSnapshot) -> TopicFact | None:
+    """None: a bookie's log, whose segments hold entries of many ledgers."""
+    if not log.numbered:
+        return None
+    name, partition = partition_of(log)
+    bounds = _bounds(log)
+    segments = tuple(
+        _segment(log, segment, bounds[n], bounds[n + 1], is_last=n == len(log.segments) - 1)
+        for n, segment in enumerate(log.segments)
+    )
+    return TopicFact(
+        name=str(log.directory), topic=name, partition=partition, start=Total(log.first_entry, 0, 0),
+        end=Total(log.ends.end_entry, 0, 0), segments=segments,
+    )  # fmt: skip
+
+
+def _bounds(log: LogSnapshot) -> list[int]:
+    """Where segments begin, and the last ends. One that cannot be read counts as empty, and its entries as of the one
+    before it: nobody knows."""
+    bounds = [log.ends.end_entry]
+    for segment in reversed(log.segments):
+        bounds.append(bounds[-1] if segment.fault is not None else segment.first_entry)
+    return bounds[::-1]
+
+
+def _segment(log: LogSnapshot, file: SegmentFile, start: int, stop: int, *, is_last: bool) -> SegmentFact:
+    times = None if is_last or file.fault is not None else _times(log, file)
+    return SegmentFact(
+        Path(file.path).name, start, stop, file.weight, None if times is None else times[0],
+        None if times is None else times[1], not is_last,
+    )  # fmt: skip
+
+
+def _times(log: LogSnapshot, file: SegmentFile) -> tuple[int, int] | None:
+    """When the first and the last record of a sealed segment were appended, as its index says."""
+    try:
+        held = hold(file.path, log.uuid, file.base, file.epoch)
+        path = str(log_names.index_path(log.directory, file.base))
+        return SparseIndex.load(path, held.size, held.uuid, held.base, held.first_entry, held.stamp)[1:]
+    except (OSError, ReplogError) as error:
+        logger.info("when %s was closed cannot be told: %s", file.path, error)
+        return None

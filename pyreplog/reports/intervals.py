@@ -1,0 +1,40 @@
+"""Sets of whole numbers as int64[n, 2]: from the first to before the second, ascending, without touching each other."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Intervals: TypeAlias = "NDArray[np.int64]"
+
+
+def union(parts: Intervals) -> Intervals:
+    """Of parts in any order, which may overlap or be empty."""
+    parts = parts[parts[:, 1] > parts[:, 0]]
+    if not len(parts):
+        return parts
+    parts = parts[np.argsort(parts[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(parts[:, 1])
+    starts = np.flatnonzero(np.concatenate(([True], parts[1:, 0] > reach[:-1])))
+    return np.stack((parts[starts, 0], np.maximum.reduceat(parts[:, 1], starts)), axis=1)
+
+
+def without(some: Intervals, others: Intervals) -> Intervals:
+    """What is in `some` and not in `others`."""
+    parts = cut(some, others.ravel())
+    return union(parts[~inside(others, parts[:, 0])])
+
+
+def cut(some: Intervals, borders: NDArray[np.int64]) -> Intervals:
+    """Split at borders: parts may touch each other then."""
+    points = np.unique(np.concatenate((some.ravel(), borders)))
+    parts = np.stack((points[:-1], points[1:]), axis=1)
+    return parts[inside(some, parts[:, 0])]
+
+
+def inside(some: Intervals, points: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which points lie in one of them."""
+    found: NDArray[np.bool_] = np.searchsorted(some.ravel(), points, side="right") % 2 == 1
+    return found

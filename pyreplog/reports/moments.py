@@ -1,0 +1,62 @@
+"""When single messages of a topic were appended: an entry or two are read for each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from pyreplog.errors import (
+    InvalidMessagesError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    OutOfRangeError,
+    UnreadableError,
+)
+from pyreplog.ledger.reader import LedgerReader
+from pyreplog.ledger.stored import load_ledger
+from pyreplog.spark.origins import Survey
+from pyreplog.spark.topics import KEY, PlannedTopic, search_in
+from pyreplog.topic.managed.chain import ChainLedger
+from pyreplog.topic.managed.locating import OffsetSearch
+from pyreplog.topic.place import EntryPlace
+
+logger = logging.getLogger(__name__)
+
+_LOST = (NoSuchLedgerError, NoSuchEntryError, UnreadableError, InvalidMessagesError, OutOfRangeError)
+"""Removed meanwhile, or damaged."""
+
+
+class _TimeSearch(OffsetSearch):
+    time_us: int | None = None
+
+    def saw(self, place: EntryPlace, time_us: int) -> None:
+        super().saw(place, time_us)
+        if self.found is not None:
+            self.time_us = time_us
+
+
+def appended(survey: Survey, topic: PlannedTopic, offsets: Iterable[int]) -> dict[int, int]:
+    """When messages were appended, microseconds since 1970, by their offsets; without those that cannot be read.
+
+    Errors: those of the metadata store.
+    """
+    wanted, found = sorted(set(offsets)), dict[int, int]()
+    for item, entries, end in topic.ledgers:
+        there = [offset for offset in wanted if item.start.offset <= offset < end.offset]
+        if there:
+            found |= _of_ledger(survey, item, entries, end.offset, there)
+    return found
+
+
+def _of_ledger(survey: Survey, item: ChainLedger, entries: int, end: int, offsets: list[int]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    try:
+        with LedgerReader(load_ledger(survey.around.metadata, item.ledger).metadata, KEY, survey.around) as reader:
+            for offset in offsets:
+                search = _TimeSearch(offset, entries, item.start.offset, end)
+                search_in(reader, item, search)
+                if search.time_us is not None:
+                    found[offset] = search.time_us
+    except _LOST as error:
+        logger.warning("when messages of ledger %d were appended cannot be told: %s", item.ledger, error)
+    return found

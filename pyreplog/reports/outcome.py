@@ -1,0 +1,20 @@
+"""What came of one report: its table, what went wrong, or why it was not asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pyreplog.reports.report import Report
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One of table, error and left_out. error: what was raised, in one line. left_out: why the report says nothing of
+    this source."""
+
+    report: type[Report]
+    table: pa.Table | None = None
+    error: str = ""
+    left_out: str = ""

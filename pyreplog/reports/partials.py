@@ -1,0 +1,47 @@
+"""What one task does for a report: it reads its slices, and makes one small table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from pyreplog.reports.catalogue import report_of_view
+from pyreplog.reports.report import Report
+from pyreplog.spark import schema
+from pyreplog.spark.options import ReadOptions
+from pyreplog.spark.planning import Part
+from pyreplog.spark.reading import read
+from pyreplog.spark.schema import NEED_CRC
+
+BATCH_ROWS, BATCH_BYTES = 1 << 14, 16 << 20
+"""Of a batch without values, of which only numbers are kept: larger ones cost less for each record."""
+
+
+def view_of(options: ReadOptions) -> Report:
+    """The report whose partials are asked for. Errors: as of `report_of_view`."""
+    assert options.view is not None, "asked for the view of a read of records"
+    return report_of_view(options.view, options.view_options)
+
+
+def read_options(report: Report, options: ReadOptions) -> ReadOptions:
+    """With which a report's tasks read."""
+    columns = report.columns()
+    if NEED_CRC & {*columns}:
+        return replace(options, columns=columns)
+    rows, size = max(options.batch_rows, BATCH_ROWS), max(options.batch_bytes, BATCH_BYTES)
+    return replace(options, columns=columns, batch_rows=rows, batch_bytes=size)
+
+
+def partial_of(report: Report, task: tuple[Part, ...], options: ReadOptions) -> pa.Table:
+    """Of all that a task reads. options: as of `read_options`. Errors: those of reading."""
+    partial = report.partial(read(task, schema.default_columns(options), options))
+    return partial.select(report.parts.names).cast(report.parts)
+
+
+def tagged(partial: pa.Table, tag: Mapping[str, str]) -> pa.Table:
+    """With the columns of a tag."""
+    for name, text in tag.items():
+        partial = partial.append_column(name, pa.repeat(pa.scalar(text), len(partial)))
+    return partial

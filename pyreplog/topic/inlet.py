@@ -1,0 +1,45 @@
+"""What a subscription holds of a consumer of user code: not the consumer itself, so that it may be forgotten."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+from pyreplog.errors import ReplogError
+from pyreplog.topic.source import Delivery
+
+if TYPE_CHECKING:
+    from pyreplog.topic.consumer import Consumer
+
+
+class Inlet:
+    """A Receiver: passes all on to its consumer, while somebody has that. What comes in the moment in which the
+    consumer is forgotten is nobody's: it comes again to others when the consumer is detached, which its finalizer asks
+    for."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.name = consumer.name
+        self.is_active = consumer.is_active
+        self.consumer = weakref.ref(consumer)
+        """None: it was forgotten."""
+
+    def deliver(self, delivery: Delivery) -> None:
+        if (there := self.consumer()) is not None:
+            there.deliver(delivery)
+
+    def discard(self) -> None:
+        if (there := self.consumer()) is not None:
+            there.discard()
+
+    def became(self, active: bool) -> None:
+        self.is_active = active
+        if (there := self.consumer()) is not None:
+            there.became(active)
+
+    def failed(self, error: ReplogError) -> None:
+        if (there := self.consumer()) is not None:
+            there.failed(error)
+
+    def close(self) -> None:
+        if (there := self.consumer()) is not None:
+            there.close()

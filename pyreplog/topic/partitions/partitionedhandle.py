@@ -1,0 +1,237 @@
+"""PartitionedHandle: several topics that user code publishes to and subscribes to as to one, wherever they are."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import weakref
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from pyreplog._native.messages import MessageBatch
+from pyreplog.ack import Ack
+from pyreplog.errors import (
+    InvalidArgumentError,
+    NoSuchSubscriptionError,
+    SubscriptionBusyError,
+    TopicOwnedError,
+    WrongTypeError,
+)
+from pyreplog.handles import Handle
+from pyreplog.ledger.driver import check_may_wait
+from pyreplog.topic.config import SubscriptionConfig
+from pyreplog.topic.consumer import QUEUE
+from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer
+from pyreplog.topic.partitions.partitionedconsumer import PartitionedConsumer, Wait
+from pyreplog.topic.partitions.partitionedproducer import PartitionedProducer
+from pyreplog.topic.partitions.partitionedpublisher import PartitionedPublisher, gathered
+from pyreplog.topic.partitions.partitionedstats import PartitionedStats, partitioned_stats
+from pyreplog.topic.partitions.partitionoffset import PartitionedStart, PartitionOffset
+from pyreplog.topic.partitions.routing import Router
+from pyreplog.topic.positions import Start, check_start
+
+if TYPE_CHECKING:
+    from pyreplog.topic.remote.remotetopic import RemoteTopic
+    from pyreplog.topic.source import Source
+    from pyreplog.topic.topic import Topic
+
+T = TypeVar("T", bound="Topic | RemoteTopic")
+
+
+class Wish(NamedTuple):
+    """What a consumer was made with."""
+
+    durable: bool
+    queue: int
+    priority: int
+    settings: SubscriptionConfig | None
+
+
+class PartitionedHandle(Handle, Generic[T]):
+    """A topic of several partitions, which are topics of their own, called "<name>-partition-<i>". Any thread may call
+    anything; asyncio code awaits what `submit` and `submit_batch` give.
+
+    publish, submit, publish_batch, submit_batch: see `PartitionedPublisher`, whose methods they are.
+    """
+
+    def __init__(self, name: str, partitions: int, wait: Wait, what: str) -> None:
+        self.name = name
+        self._wait = wait
+        self._changing = threading.Lock()  # while partitions come, or consumers
+        self._wishes: weakref.WeakKeyDictionary[PartitionedConsumer, Wish] = weakref.WeakKeyDictionary()
+        self.publisher = publisher = PartitionedPublisher(Router(name, partitions), self._serving, wait)
+        self.publish, self.submit = publisher.publish, publisher.submit
+        self.publish_batch, self.submit_batch = publisher.publish_batch, publisher.submit_batch
+        super().__init__(what)
+
+    # ---- partitions -----------------------------------------------------------------------------------------
+
+    @property
+    def partitions(self) -> int:
+        """How many there are."""
+        return self.publisher.router.partitions
+
+    @property
+    @abstractmethod
+    def served(self) -> list[int]:
+        """Those that can be used without asking others for them."""
+
+    @abstractmethod
+    def partition(self, partition: int) -> T:
+        """One of them. Errors: InvalidArgumentError; those of opening a topic."""
+
+    @abstractmethod
+    def _serving(self, partition: int) -> T:
+        """As partition, for calls that must not wait."""
+
+    @abstractmethod
+    def _joined(self, topic: T, part: PartitionConsumer, start: Any, wish: Wish) -> tuple[Source, int]:
+        """Have a partition's subscription take a consumer; the two know each other by that number."""
+
+    def _check_partition(self, partition: int) -> None:
+        self._check_open()
+        if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < self.partitions:
+            raise InvalidArgumentError(f"partition: expected 0 to {self.partitions - 1}, found {partition!r}")
+
+    def _all(self) -> list[T]:
+        return [self.partition(partition) for partition in range(self.partitions)]
+
+    def _here(self) -> list[T]:
+        self._check_open()
+        return [self._serving(partition) for partition in self.served]
+
+    def stats(self) -> PartitionedStats:
+        """Of those in `served`, and of all of these together; as `Topic.stats`."""
+        self._check_open()
+        return partitioned_stats(self.name, self.partitions, {at: self._serving(at).stats() for at in self.served})
+
+    # ---- publishing and reading -----------------------------------------------------------------------------
+
+    def producer(self, name: str) -> PartitionedProducer:
+        """A named producer; as `Topic.producer`."""
+        self._check_open()
+        return PartitionedProducer(self.publisher, name)
+
+    def room(self) -> Ack[Any]:
+        """An Ack that is done as soon as there is room for messages of whatever key; as `Publisher.room`."""
+        return gathered([topic.room() for topic in self._here()])
+
+    def read(self, partition: int, start: Start = "earliest", end: int | None = None) -> Iterator[MessageBatch]:
+        """Messages of one partition, as columns; as `Topic.read`."""
+        return self._marked(partition, self.partition(partition).read(start, end))
+
+    def _marked(self, partition: int, batches: Iterator[MessageBatch]) -> Iterator[MessageBatch]:
+        for batch in batches:
+            batch.partition = partition
+            yield batch
+
+    # ---- subscribing ----------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        subscription: str,
+        *,
+        start: PartitionedStart = "latest",
+        durable: bool = True,
+        name: str | None = None,
+        queue: int = QUEUE,
+        priority: int = 0,
+        **settings: Any,
+    ) -> PartitionedConsumer:
+        """A consumer of a subscription of all partitions; as `Topic.subscribe`.
+
+        start: where a new one begins, a moment or an end. queue: messages that may wait in it, of all partitions, and
+        one of each at least. Of a failover subscription each partition has its own active consumer: of those of the
+        lowest `priority`, sorted by name, partition p has the one at p modulo their number.
+        Errors: as `Topic.subscribe`; TopicOwnedError, another process has a partition.
+        """
+        check_may_wait()
+        _check_common(start)
+        self._all()
+        wish = Wish(durable, queue, priority, SubscriptionConfig.of(settings) if settings else None)
+        consumer = PartitionedConsumer(
+            self.name, subscription, name or f"consumer-{secrets.token_hex(4)}", wait=self._wait
+        )
+        with self._changing:
+            try:
+                for partition in range(self.partitions):
+                    self._attach(consumer, partition, start, wish)
+            except BaseException:
+                consumer.close()
+                raise
+            self._wishes[consumer] = wish
+        return consumer
+
+    def _attach(self, consumer: PartitionedConsumer, partition: int, start: Any, wish: Wish) -> None:
+        topic = self._serving(partition)
+        part = PartitionConsumer(
+            partition, topic.name, consumer.subscription, consumer.name, on_change=consumer.changed,
+            queue=max(wish.queue // self.partitions, 1) if type(wish.queue) is int else wish.queue,
+        )  # fmt: skip
+        try:
+            there, number = self._joined(topic, part, start, wish)
+        except BaseException:
+            part.close()
+            raise
+        consumer.add(part)
+        part.attached(there, number)
+
+    def _follow(self, grown: Iterable[int]) -> None:
+        """Consumers that there are receive from new partitions, too; while they change."""
+        for consumer, wish in list(self._wishes.items()):
+            for partition in grown if not consumer.is_closed else ():
+                with suppress(TopicOwnedError):  # it was logged
+                    self._attach(consumer, partition, "earliest", wish)
+
+    def create_subscription(
+        self,
+        subscription: str,
+        *,
+        start: PartitionedStart = "latest",
+        properties: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        """Make a durable subscription of all partitions, where it is not. As `Topic.create_subscription`."""
+        _check_common(start)
+        for topic in self._all():
+            topic.create_subscription(subscription, start=start, properties=properties, **settings)  # type: ignore[arg-type]
+
+    def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
+        """Delete a subscription from all partitions. As `Topic.delete_subscription`."""
+        having = [topic for topic in self._all() if subscription in topic.subscriptions()]
+        if not having:
+            raise NoSuchSubscriptionError(self.name, f"there is no subscription {subscription}")
+        there = [sub for topic in having for sub in topic.stats().subscriptions if sub.name == subscription]
+        consumers = max((len(sub.consumers) for sub in there), default=0)
+        if consumers and not force:
+            raise SubscriptionBusyError(self.name, f"subscription {subscription} has {consumers} consumers")
+        for topic in having:
+            topic.delete_subscription(subscription, force=force)
+
+    def subscriptions(self) -> list[str]:
+        """Names of its subscriptions, of the partitions in `served`."""
+        return sorted({name for topic in self._here() for name in topic.subscriptions()})
+
+    # ---- the end --------------------------------------------------------------------------------------------
+
+    def delete(self) -> None:
+        """Delete it with its messages and subscriptions, for ever; if that fails in the middle, again.
+
+        Errors: TopicOwnedError, another process has a partition; those of `Topic.delete`.
+        """
+        for topic in self._all():
+            topic.delete()
+        self._remove()
+        self.close()
+
+    @abstractmethod
+    def _remove(self) -> None:
+        """It is no partitioned topic any more: its partitions were deleted."""
+
+
+def _check_common(start: PartitionedStart) -> None:
+    """WrongTypeError: it is no place in all partitions."""
+    if isinstance(start, PartitionOffset) or isinstance(check_start(start), int):
+        raise WrongTypeError("start: expected a datetime, 'earliest' or 'latest': an offset is of one partition")

@@ -1,0 +1,49 @@
+"""A topic that wants more bookies than there are: its publishers wait, and everybody is told why."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.managed import jobs
+from pyreplog.topic.remote.serving import TopicServer
+from tests.cli.support import Run
+from tests.topic.partitioning import PATIENCE_S, until
+
+WHY = "an ensemble of 3 bookies was asked for, 1 take entries"
+
+
+def test_who_wants_too_many_bookies_hears_of_it(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "RETRY_FIRST_S", 0.001)
+    tries: list[str] = []
+    rest = jobs.Jobs.rest
+    monkeypatch.setattr(
+        jobs.Jobs, "rest", lambda self, error, then: (tries.append(str(error)), rest(self, error, then))
+    )
+
+    def warnings() -> list[str]:
+        return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING and WHY in one.message]
+
+    with Cluster.embedded(tmp_path / "c", bookies=1) as cluster, TopicServer(cluster) as server:
+        topic = cluster.topic("orders", ensemble=3)
+        assert topic.stats().waits_for == ""
+        for episode in (1, 2):
+            ack = topic.submit(b"value")
+            until(lambda: tries.count(WHY) >= 3)
+            assert not ack.done() and topic.stats().waits_for == WHY
+            assert len(warnings()) == episode and "topic orders: " in warnings()[-1], "once, however often it is tried"
+            url = f"pyreplog://{server.address}"
+            assert run("topic", "stats", url, "orders", "--json").json["waits_for"] == WHY
+            assert f"waits for   {WHY}\n" in run("topic", "stats", url, "orders").out
+            topic.configure(ensemble=1)
+            assert ack.result(PATIENCE_S) == episode - 1
+            assert topic.stats().waits_for == ""
+            assert "waits for" not in run("topic", "stats", url, "orders").out
+            topic.configure(ensemble=3)
+            topic.managed.roll().result(PATIENCE_S)
+            tries.clear()

@@ -1,0 +1,1 @@
+"""Reports: both engines beside each other, and beside plain Python."""

@@ -1,0 +1,65 @@
+"""Both engines on the same, cut into tasks in several ways, beside rows that plain Python found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pyreplog.reports import local, onspark
+from pyreplog.reports.facts import Facts
+from pyreplog.reports.report import Report
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Row = dict[str, Any]
+
+CUTS: tuple[dict[str, str], ...] = ({}, {"minPartitions": "3"}, {"minPartitions": "17"}, {"maxPartitionBytes": "5000"})
+"""One task, a few, and so many that borders fall wherever they can."""
+
+
+def check(
+    report: Report,
+    options: Mapping[str, str],
+    facts: Facts,
+    expected: Sequence[Row],
+    *,
+    spark: SparkSession | None = None,
+    cuts: Sequence[Mapping[str, str]] = CUTS,
+) -> pa.Table:
+    """Each engine gives the same table, however it is cut, and it has these rows, in whatever order. Without `spark` the
+    local engine alone is run: where one test draws many examples. Returns the table."""
+    first = local.run(report, options, facts, workers=1)
+    assert first.schema == report.schema()
+    for cut in cuts:
+        found = local.run(report, {**options, **cut}, facts)
+        assert found == first, f"{report.name} with {cut}: {found.to_pylist()}, and {first.to_pylist()} in one task"
+    if spark is not None:
+        in_spark = onspark.run(spark, report, {**options, "minPartitions": "3"}, facts)
+        assert in_spark.columns == report.schema().names
+        assert in_spark.toArrow().cast(report.schema()) == first
+    assert_rows(first.to_pylist(), expected)
+    return first
+
+
+def assert_rows(found: Sequence[Row], expected: Sequence[Row]) -> None:
+    """The same rows, in whatever order; floats to nine digits."""
+    for one, other in zip(_sorted(found), _sorted(expected), strict=False):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            assert _is_same(value, other[name]), f"{name}: {one}, expected {other}"
+    assert len(found) == len(expected)
+
+
+def _is_same(value: object, other: object) -> bool:
+    if isinstance(value, float) and isinstance(other, int | float):
+        return math.isclose(value, other, rel_tol=1e-9) or (math.isnan(value) and math.isnan(other))
+    return value == other
+
+
+def _sorted(rows: Sequence[Row]) -> list[Row]:
+    """By all that is no float: those may differ in the last digit."""
+    return sorted(rows, key=lambda row: repr([(k, v) for k, v in sorted(row.items()) if not isinstance(v, float)]))

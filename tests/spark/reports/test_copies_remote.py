@@ -1,0 +1,126 @@
+"""Copies of bookies over TCP: what those that are away have is unknown, not missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+from pyreplog.bookie.protocol import Reply, Request, Status
+from pyreplog.ledger.ledgermetadata import metadata_key
+from pyreplog.ledger.stored import survey
+from pyreplog.reports import local
+from pyreplog.reports.audit import CrcAudit
+from pyreplog.reports.divergence import ReplicaDivergence
+from pyreplog.reports.facts import Facts, gather
+from pyreplog.reports.holes import ReplicaHoles
+from pyreplog.reports.report import Report
+from pyreplog.reports.underreplicated import UnderReplicated
+from pyreplog.spark.copyreading import UntoldError, read_copies
+from tests.spark.clusters import Nodes, fill
+from tests.spark.reading import options_of
+from tests.spark.reports.both import Row, assert_rows
+from tests.spark.reports.striped import Copies, metadata_of, write_set
+from tests.spark.reports.test_copies import holes_of, shortages_of
+
+NAMES = ("b0", "b1", "b2", "b3")
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    with Nodes(tmp_path, NAMES) as made:
+        with pyreplog.Cluster.connect(made.url) as cluster:
+            fill(cluster, [300, 1, 0, 40], (4, 2, 2))
+            fill(cluster, [100], (3, 3, 2))
+        yield made
+
+
+def facts_of(nodes: Nodes) -> Facts:
+    return gather(options_of(None, cluster=nodes.url), 0)
+
+
+def rows(report: Report, nodes: Nodes, facts: Facts) -> list[Row]:
+    return local.run(report, {"cluster": nodes.url, "minPartitions": "3"}, facts).to_pylist()
+
+
+def all_copies(nodes: Nodes) -> Copies:
+    return {
+        (bookie, metadata.ledger, entry): [0]
+        for metadata in survey(nodes.store)[0]
+        for entry in range(metadata.last_entry + 1)
+        for bookie in write_set(metadata, entry)
+    }
+
+
+def test_all_are_there(nodes: Nodes) -> None:
+    facts = facts_of(nodes)
+    for report in (ReplicaHoles(), UnderReplicated(), ReplicaDivergence()):
+        assert rows(report, nodes, facts) == []
+    audit = rows(CrcAudit(), nodes, facts)
+    assert [row["bookie"].partition("@")[0] for row in audit] == sorted(NAMES)
+    assert sum(row["records"] for row in audit) == len(all_copies(nodes))
+    assert {(row["segment"], row["bad_records"], row["complete"]) for row in audit} == {(None, 0, True)}
+
+
+def test_bookies_that_are_away(nodes: Nodes) -> None:
+    """Two of them: of some entries all copies are unknown, and none is lost."""
+    facts, ledgers = facts_of(nodes), survey(nodes.store)[0]
+    away = frozenset(name for name in {bookie for bookie, _, _ in all_copies(nodes)} if name[:2] in ("b1", "b2"))
+    nodes.stop("b1", "b2")
+    there = {key: crcs for key, crcs in all_copies(nodes).items() if key[0] not in away}
+    holes = rows(ReplicaHoles(), nodes, facts)
+    assert_rows(holes, list(holes_of(ledgers, there, away)))
+    assert {row["status"] for row in holes} == {"unknown"}
+    shortages = rows(UnderReplicated(), nodes, facts)
+    assert_rows(shortages, shortages_of(ledgers, there, away))
+    assert 0 in {row["found"] for row in shortages}
+    assert not any(row["lost"] or row["below_ack"] for row in shortages)
+    assert rows(ReplicaDivergence(), nodes, facts) == []
+    audit = {row["bookie"]: (row["records"] > 0, row["complete"]) for row in rows(CrcAudit(), nodes, facts)}
+    assert audit == {name: (name not in away, name not in away) for name in {key[0] for key in all_copies(nodes)}}
+
+
+def test_what_bookies_say_they_have_not(nodes: Nodes) -> None:
+    """A ledger that nobody wrote: all answer, and it is lost."""
+    names = sorted({bookie for bookie, _, _ in all_copies(nodes)})
+    metadata = metadata_of(77, (4, 2, 1), [(0, names), (6, names[::-1])], 9)
+    nodes.store.create(metadata_key(77), metadata.encode())
+    facts = facts_of(nodes)
+    assert_rows(rows(ReplicaHoles(), nodes, facts), list(holes_of([metadata], {})))
+    (row,) = rows(UnderReplicated(), nodes, facts)
+    assert (row["entries"], row["found"], row["unknown"], row["lost"]) == (10, 0, 0, True)
+
+
+class Silent:
+    """Surroundings of a bookie that cannot tell of entry 3, and has none of the others."""
+
+    def send(self, bookie: str, request: Request, on_reply) -> None:  # type: ignore[no-untyped-def]
+        if request.first == 3:
+            on_reply(Reply(Status.OVERLOADED, request.ledger, request.first, request.last, body=b"busy"))
+        else:
+            last = min(request.last, 2) if request.first < 3 else request.last
+            on_reply(Reply(Status.OK, request.ledger, request.first, last))
+
+    def expect(self, done) -> None:  # type: ignore[no-untyped-def]
+        """It is done already."""
+
+    def wait(self, ack):  # type: ignore[no-untyped-def]
+        return ack.result(0)
+
+
+def test_what_a_bookie_cannot_tell_is_said_by_entry() -> None:
+    found = list(read_copies(Silent(), "b0", 7, bytes(16), 0, 10))  # type: ignore[arg-type]
+    assert [(type(one), one.entry) for one in found] == [(UntoldError, 3)]  # type: ignore[union-attr]
+
+
+def test_an_open_ledger_of_which_nobody_tells(nodes: Nodes) -> None:
+    """All of its bookies are away: what its metadata prove counts, which is nothing."""
+    with pyreplog.Cluster.connect(nodes.url) as cluster, cluster.create_ledger(4, 2, 2) as ledger:
+        ledger.append_batch([b"one"] * 5)
+        nodes.stop(*NAMES)
+        facts = facts_of(nodes)
+    (fact,) = [one for one in facts.ledgers if one.metadata.ledger == ledger.id]
+    assert fact.entries is None
+    assert ledger.id not in {row["ledger_id"] for row in rows(UnderReplicated(), nodes, facts)}

@@ -1,0 +1,103 @@
+"""Stripes and slots, against sets of entries."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyreplog.reports.intervals import cut, inside, union, without
+from pyreplog.reports.slots import Slots
+from pyreplog.reports.stripes import Stripes, joined, runs_of, stripes_of
+from tests.spark.reports.striped import metadata_of, random_metadata, write_set
+
+NAMES = ["a", "b", "c", "d", "e"]
+Place = tuple[int, int, bool, int]
+
+places = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 1), st.booleans(), st.integers(0, 30)), max_size=60
+)  # fmt: skip
+ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)), max_size=8).map(
+    lambda found: np.array([(low, low + length) for low, length in found], np.int64).reshape(-1, 2)
+)
+
+
+def of(found: list[Place]) -> Stripes:
+    table = np.array(found, np.int64).reshape(-1, 4).T
+    return stripes_of(len(found), ledger=table[0], bookie=table[1], held=table[2], first=table[3])
+
+
+def entries_of(stripes: Stripes) -> set[Place]:
+    return {
+        (int(one["ledger"]), int(one["bookie"]), bool(one["held"]), int(one["first"]) + n)
+        for one in runs_of(stripes)
+        for n in range(one["run"])
+    }
+
+
+@given(places, st.integers(0, 60))
+def test_joined_stripes_have_the_same_entries(found: list[Place], middle: int) -> None:
+    once = joined(of(found))
+    twice = joined(np.concatenate((joined(of(found[middle:])), joined(of(found[:middle])))))
+    assert entries_of(once) == entries_of(twice) == set(found)
+
+
+def test_a_bookie_is_a_stripe() -> None:
+    """However its entries are cut into batches: five of seven, and what is cut off at both ends."""
+    own = [entry for entry in range(3000) if (entry - 3) % 7 < 5]
+    for size in (1, 4, 1000, 3000):
+        parts = [of([(0, 0, True, entry) for entry in own[at : at + size]]) for at in range(0, len(own), size)]
+        found = parts[0]
+        for part in parts[1:]:
+            found = joined(np.concatenate((found, joined(part))))
+        assert len(joined(found)) <= 3
+
+
+@given(st.integers(0, 1 << 30))
+def test_slots(seed: int) -> None:
+    """Entry by entry: which slot it is, and which slots some entries cover."""
+    rng = random.Random(seed)
+    ledgers = [random_metadata(NAMES, rng, ledger) for ledger in range(3)]
+    numbers = {name: at for at, name in enumerate(NAMES)}
+    slots = Slots.of([(one, one.last_entry + 1) for one in ledgers], numbers)
+    expected = sorted(
+        (one.ledger, numbers[bookie], entry)
+        for one in ledgers
+        for entry in range(one.last_entry + 1)
+        for bookie in write_set(one, entry)
+    )
+    every = np.arange(len(expected))
+    rows = slots.row(every)
+    assert slots.offset[-1] == len(expected)
+    assert list(zip(slots.ledger[rows], slots.bookie[rows], slots.entry(every), strict=True)) == expected
+    some = [rng.choice(expected) for _ in range(rng.randrange(20))] if expected else []
+    some += [(rng.randrange(4), rng.randrange(6), rng.randrange(50)) for _ in range(10)]
+    some += [place for place in expected if rng.random() < 0.7]
+    covered = slots.covered(joined(of([(ledger, bookie, True, entry) for ledger, bookie, entry in some])))
+    assert [expected[slot] for slot in every[inside(covered, every)]] == sorted(set(some) & set(expected))
+
+
+def test_a_stripe_that_fits_another_fragment() -> None:
+    """One run and distance, in two fragments in which the bookie has other places."""
+    metadata = metadata_of(0, (3, 1, 1), [(0, ["a", "b", "c"]), (10, ["b", "a", "c"])], 29)
+    slots = Slots.of([(metadata, 30)], {"a": 0})
+    own = [entry for entry in range(30) if write_set(metadata, entry) == ["a"]]
+    stray = stripes_of(1, first=0, step=3, times=10)
+    found = inside(slots.covered(stray), np.arange(len(own)))
+    assert [entry for entry, there in zip(own, found, strict=True) if there] == [0, 3, 6, 9]
+
+
+@given(ranges, ranges, st.lists(st.integers(0, 45), max_size=5))
+def test_intervals(some: np.ndarray, others: np.ndarray, borders: list[int]) -> None:
+    def members(found: np.ndarray) -> set[int]:
+        return {number for low, stop in found.tolist() for number in range(low, stop)}
+
+    one, other = union(some), union(others)
+    assert members(one) == members(some)
+    assert (one[1:, 0] > one[:-1, 1]).all()
+    assert members(without(one, other)) == members(one) - members(other)
+    parts = cut(one, np.array(borders, np.int64))
+    assert members(parts) == members(one)
+    assert not any(low < border < stop for low, stop in parts.tolist() for border in borders)

@@ -1,0 +1,182 @@
+"""What could be removed, what pins the rest, and which subscriptions seem dead."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pyreplog.reports.drain import DrainEstimate
+from pyreplog.reports.facts import Facts, gather
+from pyreplog.reports.retention import DeadSubscriptions, RetentionForecast
+from pyreplog.topic.policies.retention import ClosedLedger, trimmable
+from tests import samples
+from tests.spark.reading import options_of, read_table
+from tests.spark.reports.both import assert_rows, check
+from tests.spark.reports.subscribed import BEGIN_US, SECOND, Row, World, fill, moment, world
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("retention") / "data") as made:
+        fill(made, random.Random(5))
+        yield made
+
+
+def expected_segments(made: World) -> list[Row]:
+    rows = []
+    for row, known in made.partitions():
+        slowest = min(((sub.mark, name) for name, sub in known.subs.items()), default=None)
+        for item in known.topic.managed.chain.ledgers:
+            end = known.end if not item.is_closed else item.end.offset
+            pinned_by = slowest[1] if slowest is not None and slowest[0] < end else None
+            offsets = range(item.start.offset, end)
+            rows.append({
+                **row, "segment": str(item.ledger), "closes_ts": moment(item.closed_us or None),
+                "deletable": item.is_closed and all(sub.mark >= end for sub in known.subs.values()),
+                "bytes_freed": made.stored_bytes(known.topic.name, offsets), "pinned_by": pinned_by,
+            })  # fmt: skip
+    return rows
+
+
+def expected_dead(made: World, since_us: int) -> list[Row]:
+    rows = []
+    for row, known, name, sub in made.rows():
+        left, (moved_us, mark) = known.left(name), sub.marks[-1]
+        if left and moved_us < since_us:
+            pinned = [item for item in known.topic.managed.chain.ledgers if item.is_closed and item.end.offset > mark]
+            rows.append({
+                **row, "last_cursor_move_ts": moment(moved_us), "pinned_segments": len(pinned),
+                "backlog_bytes": made.stored_bytes(known.topic.name, left),
+            })  # fmt: skip
+    return rows
+
+
+def test_what_could_be_removed(made: World, spark: SparkSession) -> None:
+    rows = expected_segments(made)
+    assert {row["pinned_by"] for row in rows} >= {None, "audit", "billing"}
+    assert {row["deletable"] for row in rows} == {True, False}
+    check(RetentionForecast(), {"path": str(made.path)}, made.facts(), rows, spark=spark, cuts=())
+
+
+def test_as_retention_decides(made: World) -> None:
+    """What may be removed is what the owner would remove if no setting kept it."""
+    facts = made.facts()
+    found = RetentionForecast().merge(RetentionForecast.parts.empty_table(), facts).to_pylist()
+    for row, known in made.partitions():
+        ledgers = [
+            ClosedLedger(item.end, item.closed_us, item.size)
+            for item in known.topic.managed.chain.ledgers
+            if item.is_closed
+        ]
+        marks = [there.cursor.durable_mark for there in known.topic.all_subscriptions()]
+        count = trimmable(
+            ledgers, min(marks, default=None), kept_bytes=1 << 40, retention_bytes=0, retention_ms=0, now_us=1 << 60
+        )
+        there = [one for one in found if (one["topic"], one["partition"]) == (row["topic"], row["partition"])]
+        assert [one["deletable"] for one in there[: len(ledgers)]] == [n < count for n in range(len(ledgers))]
+
+
+@pytest.mark.parametrize("window_s", [30.0, 300.0, 2000.0])
+def test_dead(made: World, spark: SparkSession, window_s: float) -> None:
+    facts = made.facts(window_s)
+    rows = expected_dead(made, facts.since_us)
+    found = check(
+        DeadSubscriptions(), {"path": str(made.path)}, facts, rows, spark=spark if window_s == 300 else None, cuts=()
+    )
+    moved = found["last_cursor_move_ts"].to_pylist()
+    assert moved == sorted(moved)
+
+
+def test_that_some_are_dead(made: World) -> None:
+    counts = [len(expected_dead(made, made.facts(window_s).since_us)) for window_s in (30.0, 300.0, 2000.0)]
+    assert counts[0] > counts[1] > counts[2] >= 1
+
+
+def test_closed_and_opened_again(tmp_path: Path) -> None:
+    """When a mark last moved is known without an owner, too, and to the next one."""
+    path = tmp_path / "data"
+    with world(path) as made:
+        known = made.make("t", roll_entries=2)
+        for _ in range(5):
+            made.publish(known, [1, 2])
+        made.subscribe(known, "s")
+        made.subscribe(known, "t")
+        made.clock.advance(60 * SECOND)
+        made.upto(known, "s", 5)
+        made.clock.advance(60 * SECOND)
+        made.acknowledge(known, "s", [7, 9])
+        known.topic.close()
+        rows = expected_dead(made, BEGIN_US + 100 * SECOND)
+        assert [row["pinned_segments"] for row in rows] == [2, 3]
+        check(DeadSubscriptions(), {"path": str(path)}, made.facts(20), rows, cuts=())
+        made.clock.advance(500 * SECOND)
+        known.topic = made.cluster.topic("t")
+        check(DeadSubscriptions(), {"path": str(path)}, made.facts(20), rows, cuts=())
+        made.upto(known, "t", 1)
+        known.topic.close()
+        rows = expected_dead(made, BEGIN_US + 100 * SECOND)
+        assert len(rows) == 1
+        check(DeadSubscriptions(), {"path": str(path)}, made.facts(20), rows, cuts=())
+
+
+def test_duplicate_detection_pins(tmp_path: Path) -> None:
+    """It is no subscription of anybody's, and yet needs what its cursor has not passed."""
+    with world(tmp_path / "data") as made:
+        known = made.make("t", roll_entries=1, deduplicate=True)
+        with known.topic.producer("p") as producer:
+            for n in range(4):
+                producer.publish_batch([b"x"], sequences=[n])
+                known.times.append(made.clock.now_us())
+        found = RetentionForecast().merge(RetentionForecast.parts.empty_table(), made.facts()).to_pylist()
+        assert {row["pinned_by"] for row in found} == {"pyreplog.dedup"}
+        assert not any(row["deletable"] for row in found)
+        assert len(DeadSubscriptions().merge(DeadSubscriptions.parts.empty_table(), made.facts())) == 0
+        dedup: Any = known.topic.dedup
+        dedup.store(known.topic).result(30)
+        found = RetentionForecast().merge(RetentionForecast.parts.empty_table(), made.facts()).to_pylist()
+        assert [row["pinned_by"] for row in found] == [None] * len(found)
+        assert [row["deletable"] for row in found if row["closes_ts"] is not None] == [True] * 3
+
+
+def test_logs(tmp_path: Path) -> None:
+    """A log has segments, and no subscription. Each was closed after its last record."""
+    path = tmp_path / "log"
+    samples.make_log(path)
+    facts = gather(options_of(path), BEGIN_US)
+    (fact,) = facts.logs
+    first: dict[str, int] = {}
+    last: dict[str, Row] = {}
+    for row in read_table(path, columns="segment,offset,timestamp").to_pylist():
+        first.setdefault(row["segment"], row["offset"])
+        last[row["segment"]] = row
+    assert len(last) >= 3
+    assert (fact.topic, fact.partition) == ("log", -1)
+    assert [(one.name, one.start, one.end) for one in fact.segments] == [
+        (name, first[name], row["offset"] + 1) for name, row in last.items()
+    ]
+    newest = fact.segments[-1]
+    assert newest.closed_us is None
+    closed = [moment(one.closed_us) for one in fact.segments[:-1]]
+    assert all(time >= last[one.name]["timestamp"] for one, time in zip(fact.segments, closed, strict=False))
+    assert closed == sorted(closed)
+    rows = [
+        {
+            "topic": "log", "partition": -1, "segment": one.name, "closes_ts": moment(one.closed_us),
+            "deletable": one is not newest, "bytes_freed": one.size, "pinned_by": None,
+        }
+        for one in fact.segments
+    ]  # fmt: skip
+    check(RetentionForecast(), {"path": str(path)}, facts, rows, cuts=())
+    for report in (DrainEstimate(), DeadSubscriptions()):
+        check(report, {"path": str(path)}, facts, [], cuts=())
+
+
+def test_nothing_to_tell() -> None:
+    assert_rows(RetentionForecast().merge(RetentionForecast.parts.empty_table(), Facts(as_of_us=0)).to_pylist(), [])

@@ -1,0 +1,91 @@
+"""Exactly once into Parquet: `kill -9` of Spark, driver and JVM, at random moments, while the log is written.
+
+PYREPLOG_SPARK_KILLS says how many times (2).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyreplog
+from tests.spark import streaming_driver
+from tests.spark.sparkhome import spark_home
+from tests.spark.streams import append, open_log, value_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+KILLS = int(os.environ.get("PYREPLOG_SPARK_KILLS", "2"))
+LIMIT_S = 120.0
+
+
+@contextmanager
+def writer_of(log: pyreplog.CommitLog, most: int) -> Iterator[None]:
+    """Appends go on meanwhile, slowly, up to so many entries."""
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.wait(0.01) and log.end < most:
+            append(log, 50)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def committed(folder: Path) -> int:
+    """Batches that Spark knows to be done."""
+    return sum(path.name.isdecimal() for path in (folder / "checkpoint" / "commits").glob("*"))
+
+
+def run_and_kill(folder: Path, batches: int, delay_s: float) -> None:
+    """A Spark that is killed so long after so many batches more."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    environment["SPARK_HOME"] = str(folder / "home")
+    command = [sys.executable, "-m", "tests.spark.streaming_driver", str(folder)]
+    before, deadline = committed(folder), time.monotonic() + LIMIT_S
+    with (folder / "output").open("ab") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True
+        )  # fmt: skip
+        try:
+            while committed(folder) < before + batches:
+                assert process.poll() is None, (folder / "output").read_text()
+                assert time.monotonic() < deadline, (folder / "output").read_text()
+                time.sleep(0.01)
+            time.sleep(delay_s)
+            assert process.poll() is None, (folder / "output").read_text()
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def test_killed_and_restarted(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    spark_home(tmp_path)
+    with open_log(tmp_path / "log") as log:
+        append(log, 1000)
+        with writer_of(log, 60_000):
+            for _ in range(KILLS):
+                run_and_kill(tmp_path, rng.randrange(1, 4), rng.random() * 0.4)
+        streaming_driver.ROWS = 100_000
+        assert committed(tmp_path) >= KILLS
+        assert streaming_driver.start(spark, tmp_path, available_now=True).awaitTermination(LIMIT_S)
+        rows = spark.read.parquet(str(tmp_path / "sink")).orderBy("offset").collect()
+        assert [row.offset for row in rows] == list(range(log.end))
+        assert all(row.value == value_of(row.offset) for row in rows)

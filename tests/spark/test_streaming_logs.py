@@ -1,0 +1,264 @@
+"""Streams of logs that are written, rolled, trimmed, cut and replaced meanwhile."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pyreplog.errors import CheckpointError, ConfigError, OutOfRangeError, TrimmedError, TruncatedError
+from pyreplog.log import names
+from tests.spark.streams import Query, append, decoded, offsets, open_log, position, value_of
+
+
+def test_follows_what_is_appended(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log, Query(log.path) as query:
+        assert query.read() == []
+        for count in (50, 2000, 100):
+            before = log.end
+            append(log, count)
+            wanted = [(n, value_of(n)) for n in range(before, log.end)]
+            assert [(row["offset"], row["value"]) for row in query.read()] == wanted
+        assert len(names.segment_bases(log.path)) > 2
+
+
+def test_begins_in_a_log_that_nobody_wrote_yet(tmp_path: Path) -> None:
+    open_log(tmp_path / "log").close()
+    with Query(tmp_path / "log") as query:
+        assert query.read() == []
+        with open_log(tmp_path / "log") as log:
+            append(log, 100)
+            assert offsets(query.read()) == list(range(100))
+        assert query.read() == []
+
+
+def test_a_batch_replayed_is_the_same(tmp_path: Path, seed: int) -> None:
+    """Another process, later, when the log has grown and rolled, gives the same rows for the same two offsets, and each
+    task the same ones: the segments that were written then have indexes now."""
+    rng = random.Random(seed)
+    with open_log(tmp_path / "log") as log:
+        append(log, 300)
+        played = []
+        query = Query(log.path, minPartitions=3)
+        while log.end < 6000:
+            append(log, rng.randrange(50, 700))
+            end = query.next()
+            played.append((query.offset, end, query.tasks(query.offset, end)))
+            query.offset = end
+        query.planner.close()
+        for start, end, tasks in played:
+            with Query(log.path, offset=start, minPartitions=rng.randrange(1, 9)) as again:
+                assert again.tasks(start, end) == tasks
+        assert [n for *_, tasks in played for task in tasks for n in task] == list(range(log.end))
+        assert all(len(tasks) == 3 for *_, tasks in played)
+
+
+@pytest.mark.parametrize("limit", [1, 7, 100, 5000])
+def test_rows_at_a_time(tmp_path: Path, limit: int) -> None:
+    with open_log(tmp_path / "log") as log:
+        append(log, 50 if limit == 1 else 1000)
+        with Query(log.path, maxOffsetsPerTrigger=limit) as query:
+            batches = [offsets(rows) for rows in query.batches()]
+        assert [n for rows in batches for n in rows] == list(range(log.end))
+        assert all(len(rows) == limit for rows in batches[:-1])
+
+
+@pytest.mark.parametrize("limit", [1, 3000, 100_000])
+def test_bytes_at_a_time(tmp_path: Path, limit: int) -> None:
+    """As many records as fit, and at least one."""
+    with open_log(tmp_path / "log") as log:
+        append(log, 50 if limit == 1 else 3000)
+        with Query(log.path, maxBytesPerTrigger=limit) as query:
+            batches = [offsets(rows) for rows in query.batches()]
+        assert [n for rows in batches for n in rows] == list(range(log.end))
+        for rows in batches[:-1]:
+            size = log.position_of(rows[-1]) - log.position_of(rows[0])
+            assert len(rows) == 1 or size <= limit
+        assert limit == 1 or len(batches) <= 2 + 1.5 * log.end_position / limit
+
+
+def test_several_logs_share_a_batch(tmp_path: Path) -> None:
+    with open_log(tmp_path / "a" / "log") as few, open_log(tmp_path / "b" / "log") as many:
+        append(few, 100)
+        append(many, 1000)
+        with Query(tmp_path / "*" / "log", maxOffsetsPerTrigger=110) as query:
+            batches = list(query.batches())
+        assert [len(rows) for rows in batches] == [110] * 10
+        assert sorted(n for rows in batches for n in offsets(rows)) == sorted([*range(100), *range(1000)])
+
+
+def test_a_log_that_comes_later(tmp_path: Path) -> None:
+    """A glob finds it; it begins with one batch, and is read from its beginning in the next."""
+    with open_log(tmp_path / "a") as first:
+        append(first, 100)
+        with Query(tmp_path / "*") as query:
+            assert len(query.read()) == 100
+            with open_log(tmp_path / "b") as second:
+                append(second, 50)
+                batches = list(query.batches())
+            assert [(len(rows), {row["topic"] for row in rows}) for rows in batches] == [(0, set()), (50, {"b"})]
+
+
+def test_the_end_of_a_query_that_reads_what_is_available(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log:
+        append(log, 500)
+        with Query(log.path, maxOffsetsPerTrigger=150) as query:
+            query.planner.stop_at_what_is_there()
+            append(log, 500)
+            assert [len(rows) for rows in query.batches()] == [150, 150, 150, 50]
+        with Query(log.path, offset=query.offset) as again:
+            assert offsets(again.read()) == list(range(500, 1000))
+
+
+def test_a_batch_reads_only_its_part_of_the_segment_that_is_written(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log, Query(log.path) as query:
+        append(log, 500)
+        query.read()
+        start = query.offset
+        append(log, 50)
+        ((part,),) = query.planner.tasks(decoded(start), decoded(query.next()))
+        assert part.size == log.position_of(550) - log.position_of(500)
+
+
+def test_planning_looks_at_the_segments_of_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_log(tmp_path / "log") as log:
+        append(log, 10_000)
+        query = Query(log.path, startingOffsets="latest")
+        append(log, 50)
+        end = query.next()
+        opened: list[str] = []
+        real_open = os.open
+        monkeypatch.setattr(os, "open", lambda path, *more: opened.append(str(path)) or real_open(path, *more))
+        query.planner.tasks(decoded(query.offset), decoded(end))
+        monkeypatch.undo()
+        query.planner.close()
+        assert len(names.segment_bases(log.path)) > 10
+        assert len({path for path in opened if path.endswith(".log")}) <= 2
+
+
+# ---- where a new query begins ----------------------------------------------------------------------------------
+
+
+def test_where_a_query_begins(tmp_path: Path) -> None:
+    with open_log(tmp_path / "orders") as log:
+        append(log, 1000)
+        middle = log.read(400).timestamp
+
+        def first(**options: object) -> int:
+            with Query(log.path, **options) as query:
+                return position(query)
+
+        assert first() == 0
+        assert first(startingOffsets="latest") == 1000
+        assert first(startingOffsets=-1) == 1000
+        assert first(startingOffsets="earliest") == 0
+        assert first(startingOffsets=500) == 500
+        assert first(startingOffsets='{"orders": {"-1": 7}}') == 7
+        assert first(startingTimestamp=middle // 1000 + 1_000_000) == 1000
+        found = first(startingTimestamp=middle // 1000)
+        assert log.read(found).timestamp >= middle // 1000 * 1000
+        assert found == 0 or log.read(found - 1).timestamp < middle // 1000 * 1000
+        for wrong in ({"startingOffsets": 1001}, {"startingOffsets": '{"other": {"-1": 7}}'}):
+            with pytest.raises((OutOfRangeError, ConfigError)):
+                first(**wrong)
+
+
+# ---- what is removed -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_trimmed_under_the_query(tmp_path: Path, lenient: bool) -> None:
+    with open_log(tmp_path / "log") as log, Query(log.path, failOnDataLoss=not lenient) as query:
+        append(log, 100)
+        query.read()
+        append(log, 3000)
+        end = query.next()
+        first = log.trim(2000)
+        assert 100 < first <= 2000
+        if lenient:
+            assert offsets(query.rows(query.offset, end)) == list(range(first, 3100))
+            assert offsets(query.read()) == list(range(first, 3100))
+            return
+        for call in (query.next, lambda: query.rows(query.offset, end)):
+            with pytest.raises(TrimmedError, match=f"offset 100 was removed, it begins at {first}; set failOnDataLoss"):
+                call()
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_cut_under_the_query(tmp_path: Path, lenient: bool) -> None:
+    with open_log(tmp_path / "log") as log:
+        append(log, 1000)
+        with Query(log.path, failOnDataLoss=not lenient) as query:
+            query.read()
+        log.truncate(900)
+    with Query(tmp_path / "log", offset=query.offset, failOnDataLoss=not lenient) as again:
+        if not lenient:
+            with pytest.raises(TruncatedError, match="ends at 900, and what was read up to 1000 was cut"):
+                again.next()
+            return
+        assert again.read() == []
+        with open_log(tmp_path / "log") as log:
+            append(log, 50)
+            assert offsets(again.read()) == list(range(900, 950))
+
+
+def test_another_log_in_its_place(tmp_path: Path) -> None:
+    """Under way, and after a restart; also when what is lost does not matter: nothing would be left of the query."""
+    with open_log(tmp_path / "log") as log:
+        append(log, 100)
+    with Query(tmp_path / "log", failOnDataLoss=False) as query:
+        query.read()
+        shutil.rmtree(tmp_path / "log")
+        with open_log(tmp_path / "log") as log:
+            append(log, 200)
+        with pytest.raises(CheckpointError, match=r"is of other logs \(log\) than those .*begin with a new checkpoint"):
+            query.next()
+        with Query(tmp_path / "log", offset=query.offset) as again, pytest.raises(CheckpointError):
+            again.rows(query.offset, query.offset)
+
+
+def test_a_log_that_moved_is_the_same(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log:
+        append(log, 100)
+    with Query(tmp_path / "log") as query:
+        query.read()
+    (tmp_path / "log").rename(tmp_path / "moved")
+    with open_log(tmp_path / "moved") as log:
+        append(log, 50)
+        with Query(log.path, offset=query.offset) as again:
+            assert offsets(again.read()) == list(range(100, 150))
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_one_of_several_is_gone(tmp_path: Path, lenient: bool) -> None:
+    """Its place is remembered: should it come back, nothing is read twice."""
+    for name in ("a", "b"):
+        with open_log(tmp_path / name) as log:
+            append(log, 100)
+    with Query(tmp_path / "[ab]", failOnDataLoss=not lenient) as query:
+        query.read()
+        (tmp_path / "b").rename(tmp_path / "away")
+        with open_log(tmp_path / "a") as log:
+            append(log, 50)
+        if not lenient:
+            with pytest.raises(
+                CheckpointError, match=r"log b \(\w{32}\) of the checkpoint is not there; set failOnData"
+            ):
+                query.next()
+            return
+        assert offsets(query.read()) == list(range(100, 150))
+        (tmp_path / "away").rename(tmp_path / "b")
+        with open_log(tmp_path / "b") as log:
+            append(log, 50)
+        assert [(row["topic"], row["offset"]) for row in query.read()] == [("b", n) for n in range(100, 150)]
+
+
+def test_the_same_log_twice(tmp_path: Path) -> None:
+    with open_log(tmp_path / "a") as log:
+        append(log, 100)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(ConfigError, match="are the same log"):
+        Query(tmp_path / "*")

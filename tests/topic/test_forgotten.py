@@ -1,0 +1,107 @@
+"""Consumers that are forgotten without being closed: it is said, and others get what they had."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.remote.client import connect
+from pyreplog.topic.remote.serving import TopicServer
+from tests.topic.partitioning import PATIENCE_S, PLAIN, until
+
+VALUES = [b"%d" % at for at in range(8)]
+KEYS = [b"%d" % (at % 5) for at in range(8)]
+
+
+@pytest.fixture(params=["here", "elsewhere"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster.embedded(tmp_path / "c", bookies=1))
+        server = stack.enter_context(TopicServer(cluster))
+        yield cluster if request.param == "here" else stack.enter_context(connect(f"pyreplog://{server.address}"))
+
+
+def take(consumer: Any, count: int) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < count:
+        message = consumer.receive(timeout=PATIENCE_S)
+        assert message is not None, f"{len(found)} of {count} came"
+        found.append(message)
+    return found
+
+
+def forget(make: Callable[[], Any], take_part: Callable[[Any], None]) -> None:
+    """A consumer that is used, and then dropped."""
+    consumer = make()
+    take_part(consumer)
+    del consumer
+    gc.collect()
+
+
+@pytest.mark.parametrize("partitions", [None, 3])
+@pytest.mark.parametrize("kind", ["exclusive", "shared", "failover"])
+def test_others_get_what_a_forgotten_consumer_had(place: Any, partitions: int | None, kind: str) -> None:
+    topic = place.topic("t", **({} if partitions is None else {"partitions": partitions}), **PLAIN)
+    topic.create_subscription("s", start="earliest")
+    topic.publish_batch(VALUES, KEYS)
+    acked: list[bytes] = []
+
+    def use(consumer: Any) -> None:
+        messages = take(consumer, len(VALUES))
+        consumer.acknowledge(messages[:3])
+        consumer.flush()
+        acked.extend(message.value for message in messages[:3])
+
+    with pytest.warns(ResourceWarning, match=r"unclosed consumer forgetful of s on t\b") as said:
+        forget(lambda: topic.subscribe("s", type=kind, name="forgetful"), use)
+    assert len([one for one in said if one.category is ResourceWarning]) == 1, "once, also of several partitions"
+
+    def consumers() -> int:
+        stats = topic.stats()
+        (sub,) = (stats if partitions is None else stats.total).subscriptions
+        return len(sub.consumers)
+
+    until(lambda: consumers() == 0)
+    with topic.subscribe("s", type=kind) as other:
+        left = sorted(message.value for message in take(other, len(VALUES) - len(acked)))
+        assert left == sorted(set(VALUES) - set(acked))
+
+
+def test_one_that_waits_gets_it_at_once(place: Any) -> None:
+    topic = place.topic("t", **PLAIN)
+    with pytest.warns(ResourceWarning):
+        first = topic.subscribe("s", type="shared", start="earliest")
+        topic.publish_batch(VALUES)
+        take(first, len(VALUES))
+        with topic.subscribe("s", type="shared") as second:
+            del first
+            gc.collect()
+            assert [message.value for message in take(second, len(VALUES))] == VALUES
+
+
+def test_finalizers_run_anywhere(tmp_path: Path) -> None:
+    """Also in a thread that holds the lock of the consumer's subscription."""
+    with Cluster.embedded(tmp_path / "c", bookies=1) as cluster:
+        topic = cluster.topic("t", **PLAIN)
+        consumers = [topic.subscribe("s", type="shared", start="earliest")]
+        there = topic.subscription("s")
+        with pytest.warns(ResourceWarning), there._lock:
+            consumers.clear()
+            gc.collect()
+        until(lambda: there.consumers == 0)
+
+
+def test_who_closes_is_not_told(place: Any) -> None:
+    """Nor who leaves that to the topic. (Warnings are errors.)"""
+    for partitions in ({}, {"partitions": 2}):
+        topic = place.topic(f"t{len(partitions)}", **partitions, **PLAIN)
+        consumer = topic.subscribe("s")
+        topic.close()
+        del consumer, topic
+        gc.collect()

@@ -1,0 +1,242 @@
+"""Partitioned topics over TCP: as at their owners, which may be several servers, and change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyreplog
+from pyreplog.errors import (
+    InvalidArgumentError,
+    NoSuchSubscriptionError,
+    NoSuchTopicError,
+    SubscriptionBusyError,
+    TopicExistsError,
+    WrongTypeError,
+)
+from pyreplog.topic.partitions.partitionoffset import PartitionOffset
+from pyreplog.topic.remote.client import Client
+from pyreplog.topic.remote.remotepartitioned import RemotePartitionedTopic
+from pyreplog.topic.remote.serving import TopicServer
+from tests.topic.partitioning import key_of, other_process, receive, until
+from tests.topic.remoting import PATIENCE_S, PLAIN, Served, served
+from tests.topic.test_routing import PULSAR
+
+KEYS = [b"%02d" % (at * 7 % 20) for at in range(60)]
+VALUES = [b"%03d" % at for at in range(60)]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path) as here:
+        yield here
+
+
+@pytest.fixture
+def client(here: Served) -> Client:
+    return here.client()
+
+
+@pytest.fixture
+def topic(client: Client) -> RemotePartitionedTopic:
+    return client.topic("t", partitions=3, **PLAIN)
+
+
+def stored(topic: Any) -> list[list[bytes]]:
+    """Values, by partition."""
+    return [
+        [value for batch in topic.read(partition) for value in batch.values()] for partition in range(topic.partitions)
+    ]
+
+
+# ---- publishing ------------------------------------------------------------------------------------------------
+
+
+def test_keys_go_where_pulsars_go(topic: RemotePartitionedTopic) -> None:
+    for key, hashed in PULSAR.items():
+        assert topic.publish(b"v", key).partition == hashed % 3
+    found = topic.publish_batch([b"v"] * len(PULSAR), list(PULSAR))
+    wanted = [hashed % 3 for hashed in PULSAR.values()]
+    assert {part.partition: len(part.offsets) for part in found} == {at: wanted.count(at) for at in sorted(set(wanted))}
+
+
+def test_what_is_published_is_at_the_owner(here: Served, topic: RemotePartitionedTopic) -> None:
+    assert [topic.publish(b"v") for _ in range(4)] == [(0, 0), (1, 0), (2, 0), (0, 1)]
+    topic.publish_batch(VALUES, KEYS, properties=[{"at": str(at)} for at in range(60)], event_times=list(range(1, 61)))
+    local = here.cluster.topic("t")
+    assert (local.partitions, topic.partitions, topic.served) == (3, 3, [0, 1, 2])
+    assert stored(topic) == stored(local)
+    assert sorted(value for part in stored(topic) for value in part) == sorted([b"v"] * 4 + VALUES)
+    rows = [row for batch in topic.read(2, 1) for row in batch]
+    assert {row.partition for row in rows} == {2} and rows[0].properties["at"] == str(int(rows[0].value)).encode()
+
+    async def scene() -> PartitionOffset:
+        await topic.room()
+        return await topic.submit(b"last", key_of(1, 3))
+
+    assert asyncio.run(scene()) == PartitionOffset(1, len(stored(local)[1]) - 1)
+
+
+def test_what_was_published_before_is_dropped(here: Served) -> None:
+    with here.client().topic("d", partitions=2, deduplicate=True, **PLAIN).producer("p") as producer:
+        keys = [key_of(at % 2, 2) for at in range(6)]
+        producer.publish_batch(VALUES[:4], keys[:4], sequences=range(4))
+    again = here.client().topic("d").producer("p")
+    assert again.last_sequences == [2, 3]
+    assert again.publish(b"again", keys[1], sequence=3) == PartitionOffset(1, -1)
+    found = again.publish_batch(VALUES[:6], keys, sequences=range(6))
+    assert [(part, list(offsets)) for part, offsets in found] == [(0, [2]), (1, [2])], "of those that are stored now"
+
+
+# ---- receiving -------------------------------------------------------------------------------------------------
+
+
+def test_all_partitions_are_received_as_one(topic: RemotePartitionedTopic, here: Served) -> None:
+    topic.create_subscription("s", start="earliest", type="shared")
+    topic.publish_batch(VALUES, KEYS)
+    with topic.subscribe("s") as consumer:
+        found = receive(consumer, 60)
+        assert sorted(message.value for message in found) == VALUES
+        for partition in range(3):
+            assert (of_it := [each.offset for each in found if each.partition == partition]) == list(range(len(of_it)))
+        consumer.acknowledge(found[:50])
+        consumer.nack(found[50], delay=0.0)
+        assert receive(consumer, 1)[0].value == found[50].value
+        consumer.acknowledge([PartitionOffset(each.partition, each.offset) for each in found[50:59]])
+        consumer.flush()
+        total = topic.stats().total
+        assert (total.subscriptions[0].backlog_messages, total.published_messages) == (1, 60)
+        with pytest.raises(SubscriptionBusyError):
+            topic.delete_subscription("s")
+    with here.client().topic("t").subscribe("s") as consumer:
+        assert [each.value for each in receive(consumer, 1)] == [found[59].value]
+        assert len(consumer.seek("earliest")) == 3
+        assert len(receive(consumer, 60)) == 60
+    assert topic.subscriptions() == ["s"]
+    topic.delete_subscription("s")
+    assert topic.subscriptions() == []
+    with pytest.raises(NoSuchSubscriptionError):
+        topic.delete_subscription("s")
+    with pytest.raises(WrongTypeError, match="an offset is of one partition"):
+        topic.subscribe("s", start=5)  # type: ignore[arg-type]
+
+
+def test_clients_share_the_partitions_of_a_failover_subscription(topic: RemotePartitionedTopic, here: Served) -> None:
+    """By priority and name, whoever came first; the others go on when one goes."""
+    with topic.subscribe("s", type="failover", start="earliest", name="b") as second:
+        first = here.client().topic("t").subscribe("s", type="failover", name="a")
+        until(lambda: (first.active_partitions, second.active_partitions) == ([0, 2], [1]))
+        topic.publish_batch(VALUES, KEYS)
+        mine = receive(second, len(stored(topic)[1]))
+        assert {message.partition for message in mine} == {1}
+        second.acknowledge(mine)
+        first.close()
+        assert {message.partition for message in receive(second, 60 - len(mine))} == {0, 2}
+        assert second.active_partitions == [0, 1, 2]
+
+
+# ---- coming, growing, going ------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_made_once_whoever_asks(here: Served) -> None:
+    clients = [here.client() for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda one: one.topic("t", partitions=4, **PLAIN), clients))
+    for at, topic in enumerate(made):
+        assert topic.publish(b"v", key_of(at, 4)) == PartitionOffset(at, 0)
+    client = clients[0]
+    assert client.topic("t") is made[0] is client.topic("t", partitions=4)
+    assert client.topics() == [f"t-partition-{at}" for at in range(4)]
+    assert client.partitioned_topics() == ["t"]
+    assert client.topic("t-partition-1").end == 1, "a partition is a topic"
+    made[0].close()
+    assert client.topic("t") is not made[0] and client.topic("t").publish(b"v", key_of(0, 4)).offset == 1
+
+
+def test_what_cannot_be_made_or_opened(client: Client, topic: RemotePartitionedTopic) -> None:
+    client.topic("plain", **PLAIN)
+    with pytest.raises(TopicExistsError, match="plain"):
+        client.topic("plain", partitions=2)
+    with pytest.raises(InvalidArgumentError, match="expected 3 or more, found 2"):
+        client.topic("t", partitions=2)
+    with pytest.raises(NoSuchTopicError, match="t has 3 partitions"):
+        client.topic("t-partition-3")
+    with pytest.raises(NoSuchTopicError, match="none"):
+        client.topic("none", partitions=2, create=False)
+    for wrong in (0, 65537, True):
+        with pytest.raises(InvalidArgumentError, match="partitions"):
+            client.topic("new", partitions=wrong)
+    with pytest.raises(InvalidArgumentError, match="expected 0 to 2"):
+        topic.partition(3)
+    assert client.partitioned_topics() == ["t"]
+
+
+def test_a_topic_grows_and_consumers_follow(here: Served, topic: RemotePartitionedTopic) -> None:
+    other = here.client()
+    late = other.topic("t")
+    with topic.subscribe("s", type="shared", start="earliest") as consumer:
+        grown = here.client().topic("t", partitions=5)
+        assert grown.publish(b"new", key_of(4, 5)) == PartitionOffset(4, 0)
+        assert (topic.partitions, consumer.partitions) == (3, [0, 1, 2])
+        assert topic._client.topic("t") is topic
+        assert (topic.partitions, consumer.partitions) == (5, [0, 1, 2, 3, 4])
+        assert [(message.partition, message.value) for message in receive(consumer, 1)] == [(4, b"new")]
+    assert grown.partition(4).config == grown.partition(0).config, "new ones are as the others"
+    assert other.topic("t") is late and late.partitions == 5
+
+
+def test_deleting_deletes_all(here: Served, client: Client, topic: RemotePartitionedTopic) -> None:
+    topic.publish_batch(VALUES, KEYS)
+    elsewhere = here.client()
+    elsewhere.topic("t")
+    topic.partition(1).delete()  # as if an earlier try had ended there
+    topic.delete()
+    assert (client.topics(), client.partitioned_topics()) == ([], [])
+    for one in (client, elsewhere):
+        with pytest.raises(NoSuchTopicError):
+            one.topic("t", create=False)
+    assert client.topic("t", **PLAIN).publish(b"plain now") == 0
+
+
+def test_a_topic_with_partitions_is_not_forgotten(client: Client, topic: RemotePartitionedTopic) -> None:
+    with pytest.raises(TopicExistsError, match="t-partition-0"):
+        client.remove_partitioned("t")
+    assert client.partitioned_topics() == ["t"]
+
+
+# ---- several servers -------------------------------------------------------------------------------------------
+
+
+def test_partitions_of_several_servers_are_one_topic(here: Served, client: Client) -> None:
+    """Each at its owner, also after it has moved; consumers and producers go on."""
+    topic = client.topic("t", partitions=3, deduplicate=True, **PLAIN)
+    with other_process(here.cluster) as other, TopicServer(other) as second:
+        here.cluster.topics.get("t-partition-1").close()  # type: ignore[union-attr]
+        other.topic("t-partition-1")
+        owners = [here.cluster.topics.owner(f"t-partition-{at}").address for at in range(3)]  # type: ignore[union-attr]
+        assert owners == [here.server.address, second.address, here.server.address]
+        one = here.client(f"{second.address},{here.server.address}").topic("t")
+        producer = one.producer("p")
+        producer.publish_batch(VALUES, KEYS)
+        assert {at: part.owner for at, part in one.stats().parts.items()} == dict(enumerate(owners))
+        with one.subscribe("s", start="earliest", type="shared") as consumer:
+            assert sorted(message.value for message in receive(consumer, 60)) == VALUES
+            second.drain(PATIENCE_S)
+            other.close()
+            behind = stored(topic)[1]
+            assert producer.publish(b"moved", key_of(1, 3)) == PartitionOffset(1, len(behind))
+            found = receive(consumer, len(behind) + 1)
+            assert {message.partition for message in found} == {1}, "what was not acknowledged there comes again"
+            assert sorted(message.value for message in found) == sorted([*behind, b"moved"])
+
+
+def test_what_users_need_is_exported() -> None:
+    assert pyreplog.RemotePartitionedTopic is RemotePartitionedTopic
+    for name in ("PartitionedTopic", "PartitionedConsumer", "PartitionedProducer", "PartitionRange", "Producer"):
+        assert getattr(pyreplog, name).__name__ == name
+    assert pyreplog.PartitionOffset is PartitionOffset
