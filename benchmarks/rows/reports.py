@@ -17,11 +17,11 @@ from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.sampling import interleave
 from pyreplog import reports
 from pyreplog.clock import ManualClock
-from pyreplog.spark import schema
-from pyreplog.spark.arrays import schema_of
-from pyreplog.spark.options import ReadOptions
-from pyreplog.spark.planning import plan as plan_tasks
-from pyreplog.spark.reading import read
+from pyreplog.tables import schema
+from pyreplog.tables.arrays import schema_of
+from pyreplog.tables.options import ReadOptions
+from pyreplog.tables.planning import plan as plan_tasks
+from pyreplog.tables.reading import read
 
 _SIZES = (100, 1024)
 _SEGMENTS = 16

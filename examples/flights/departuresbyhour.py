@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyreplog.reports.facts import Facts
-from pyreplog.reports.pagedrawings import Buckets
+from pyreplog.reports.page.drawings import Buckets
 from pyreplog.reports.report import Figure, Report
 
 

@@ -11,11 +11,12 @@ from departuresbyhour import PLOT, DeparturesByHour
 from topicservice import ARCHIVE, TOPIC
 from verification import Mismatch
 
-from pyreplog.reports import facts, local, pageplots, suite
+from pyreplog.reports import facts, local, suite
 from pyreplog.reports.files import replacing
 from pyreplog.reports.outcome import Outcome
-from pyreplog.reports.page import About, page
-from pyreplog.spark.options import ReadOptions
+from pyreplog.reports.page import plots as pageplots
+from pyreplog.reports.page.page import About, page
+from pyreplog.tables.options import ReadOptions
 
 LOST = "bookie-2"
 

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     require_pyarrow()
     from pyreplog.reports.export import all_topics, export
-    from pyreplog.spark.options import ReadOptions
+    from pyreplog.tables.options import ReadOptions
 
     began, given = time.monotonic(), all_topics(sourceoptions.options(arguments))
     if arguments.columns is not None:

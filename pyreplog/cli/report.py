@@ -52,8 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     require_pyarrow()
-    from pyreplog.reports import facts, page, suite
-    from pyreplog.spark.options import ReadOptions
+    from pyreplog.reports import facts, suite
+    from pyreplog.reports.page import page
+    from pyreplog.tables.options import ReadOptions
 
     page.check_extra()
     began, as_of_us = time.monotonic(), time.time_ns() // 1000

@@ -4,25 +4,11 @@
 |---|---|
 | `report`, `facts` | what every report is made of; what is known without reading a log through |
 | `gathering`, `cursors`, `moments` | where facts come from: metadata, cursor ledgers, and single entries |
-| `catalogue` | all reports, by name |
+| `catalogue` | all reports, by name: those on `records`, `subscriptions`, `copies` |
 | `given`, `partials` | what a report is asked of; what one task does for it |
 | `local`, `onspark` | the two engines that run them |
-| `streams` | which log or topic records are of |
-| `rates`, `sizes` | what was appended per minute; how large it is |
-| `keys`, `partitions` | what most of it has in common; how evenly it is spread |
-| `subscribing` | what reports on subscriptions have in common |
-| `backlog`, `ages`, `drain` | how far subscriptions are behind; since when; whether they catch up |
-| `retention` | what could be removed, and subscriptions that nobody reads |
-| `duplicates`, `gaps`, `order` | what is there twice, missing, or older than what is before it |
-| `copies`, `holes`, `underreplicated` | what copies of ledgers there are, and should be |
-| `slots`, `stripes`, `intervals` | copies that there should be, entries that there are, ranges: in few rows |
-| `audit`, `torntails` | records whose CRC is wrong; what crashes left behind the ends of logs |
-| `divergence` | copies that differ |
-| `replicationlag`, `samenames` | how far a copy is behind; what entries are called on both sides |
 | `suite`, `outcome` | several reports on one source; what came of each |
-| `page`, `pagenames`, `pagecells` | a page of them, as HTML |
-| `pagesummary`, `pagefindings`, `pagecopies`, `pagesentences` | what it begins with |
-| `pageplots`, `pagedrawings`, `pagesvg` | its drawings |
+| `page` | a page of them, as HTML |
 | `export`, `files` | records as Parquet files; files that are there as a whole or not at all |
 
 `run` runs any of them. Importing this package loads neither pyspark nor pyarrow.

@@ -10,9 +10,9 @@ import numpy as np
 from pyreplog._native.ackset import AckSet
 from pyreplog.errors import InvalidRecordsError, NoSuchSubscriptionError
 from pyreplog.reports.facts import Ranges, SubscriptionFact, TopicFact
-from pyreplog.spark.backlogs import Seen, cursor_of, stored_records
-from pyreplog.spark.ledgers import each
-from pyreplog.spark.origins import Survey
+from pyreplog.tables.backlogs import Seen, cursor_of, stored_records
+from pyreplog.tables.ledgers import each
+from pyreplog.tables.origins import Survey
 from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.cursors.pages import Key, parse_page
 from pyreplog.topic.cursors.record import CursorRecord

@@ -17,13 +17,13 @@ from pyarrow import parquet
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.reports.files import sync
 from pyreplog.reports.suite import EVERY_TOPIC
-from pyreplog.spark import schema
-from pyreplog.spark.arrays import schema_of
-from pyreplog.spark.clusterplan import survey_of
-from pyreplog.spark.options import ReadOptions
-from pyreplog.spark.paths import cluster_of
-from pyreplog.spark.planning import Part, plan
-from pyreplog.spark.reading import read
+from pyreplog.tables import schema
+from pyreplog.tables.arrays import schema_of
+from pyreplog.tables.clusterplan import survey_of
+from pyreplog.tables.options import ReadOptions
+from pyreplog.tables.paths import cluster_of
+from pyreplog.tables.planning import Part, plan
+from pyreplog.tables.reading import read
 from pyreplog.topic.names import TOPICS
 
 GROUP_BYTES = 64 << 20

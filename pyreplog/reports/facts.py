@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.spark.options import ReadOptions
+from pyreplog.tables.options import ReadOptions
 from pyreplog.topic.place import Total
 
 if TYPE_CHECKING:

@@ -16,17 +16,17 @@ from pyreplog.log import names as log_names
 from pyreplog.reports.cursors import subscription_facts
 from pyreplog.reports.facts import Facts, LedgerFact, SegmentFact, SubscriptionFact, TopicFact
 from pyreplog.reports.moments import appended
-from pyreplog.spark.clusterplan import survey_of
-from pyreplog.spark.entryslices import slim
-from pyreplog.spark.held import hold
-from pyreplog.spark.ledgerends import amounts
-from pyreplog.spark.ledgers import each
-from pyreplog.spark.logs import LogSnapshot, SegmentFile, look
-from pyreplog.spark.options import ReadOptions
-from pyreplog.spark.origins import Survey
-from pyreplog.spark.paths import cluster_of, log_directories
-from pyreplog.spark.ranges import is_among, partition_of
-from pyreplog.spark.topics import PlannedTopic, find_topics
+from pyreplog.tables.clusterplan import survey_of
+from pyreplog.tables.entryslices import slim
+from pyreplog.tables.held import hold
+from pyreplog.tables.ledgerends import amounts
+from pyreplog.tables.ledgers import each
+from pyreplog.tables.logs import LogSnapshot, SegmentFile, look
+from pyreplog.tables.options import ReadOptions
+from pyreplog.tables.origins import Survey
+from pyreplog.tables.paths import cluster_of, log_directories
+from pyreplog.tables.ranges import is_among, partition_of
+from pyreplog.tables.topics import PlannedTopic, find_topics
 from pyreplog.topic.names import TOPICS
 from pyreplog.topic.place import Total
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from pyreplog.errors import ConfigError
 from pyreplog.reports.facts import Facts, gather
 from pyreplog.reports.report import Read, Report
-from pyreplog.spark.options import EXCLUSIVE, ReadOptions
+from pyreplog.tables.options import EXCLUSIVE, ReadOptions
 
 _OURS = ("columns", "includeHeaders", "includeMetadata", "view", "viewOptions")
 """Options of the Spark source that a report sets itself."""

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from pyreplog.reports.catalogue import report_of_view
 from pyreplog.reports.report import Report
-from pyreplog.spark import schema
-from pyreplog.spark.options import ReadOptions
-from pyreplog.spark.planning import Part
-from pyreplog.spark.reading import read
-from pyreplog.spark.schema import NEED_CRC
+from pyreplog.tables import schema
+from pyreplog.tables.options import ReadOptions
+from pyreplog.tables.planning import Part
+from pyreplog.tables.reading import read
+from pyreplog.tables.schema import NEED_CRC
 
 BATCH_ROWS, BATCH_BYTES = 1 << 14, 16 << 20
 """Of a batch without values, of which only numbers are kept: larger ones cost less for each record."""

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import pyarrow as pa
 
 from pyreplog.reports.facts import Facts
-from pyreplog.spark.options import ReadOptions
+from pyreplog.tables.options import ReadOptions
 
 TIME = pa.timestamp("us", "UTC")
 

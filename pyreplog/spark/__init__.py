@@ -2,20 +2,10 @@
 
 | module | holds |
 |---|---|
-| options, offsets, schema | what a read is asked for, and the columns there are |
-| paths, logs | what paths point to; what a log holds at one moment |
-| ranges, planning, slices | which stretches of logs are read, and by which task |
-| held, scan, arrays, buffers, damage | reading them: mapped, verified, as Arrow columns; what is no record |
-| clusterplan, ledgers, ledgerends, topics, backlogs, entryslices | which entries of a cluster are read |
-| origins, storedmetadata, storedlog, storedbookies | a cluster in a directory, read beside its process; or over TCP |
-| entryscan, copyreading, messagearrays | reading entries, from whichever copies there are, and the messages in them |
-| reading, source | what tasks do; what Spark calls |
-| writeoptions, writecolumns | what a write is asked for, and the columns it takes |
-| writing, writtenrows, rowpublisher | into topics: what Spark calls, rows as columns of producers, each stored once |
-| streamoptions, streamoffsets | what a stream is asked for; how far it has come, as its checkpoint says |
-| tracks, streamlogs, streamtopics | the logs and topics that a stream follows, as they are found |
-| streamlimits, streamplan, streaming | what its next batch is; what Spark calls of it |
-| acknowledging | moving a subscription to where a stream has come |
+| `source` | what Spark calls: the data source, over `pyreplog.tables` |
+| `stream` | reading streams |
+| `write` | writing into topics |
+| `acknowledging` | moving a subscription to where a stream has come |
 
 Spark finds the source by itself, through the top-level package `pyspark_pyreplog`. Importing this one loads neither
 pyspark nor pyarrow.

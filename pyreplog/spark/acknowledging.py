@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyreplog.errors import CheckpointError
-from pyreplog.spark.slices import NO_PARTITION
-from pyreplog.spark.streamoffsets import SOURCE, StreamOffset
+from pyreplog.spark.stream.offsets import SOURCE, StreamOffset
+from pyreplog.tables.slices import NO_PARTITION
 from pyreplog.topic.partitions.routing import partition_name
 
 if TYPE_CHECKING:

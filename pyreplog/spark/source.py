@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, cast
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyreplog.spark import schema as columns
-from pyreplog.spark.options import ReadOptions
-from pyreplog.spark.schema import Column
-from pyreplog.spark.streamoptions import StreamOptions, check_batch, common_options
+from pyreplog.spark.stream.options import StreamOptions, check_batch, common_options
+from pyreplog.tables import schema as columns
+from pyreplog.tables.options import ReadOptions
+from pyreplog.tables.schema import Column
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-    from pyreplog.spark.planning import Part
-    from pyreplog.spark.streaming import LogStreamReader
-    from pyreplog.spark.writing import TopicStreamWriter, TopicWriter
+    from pyreplog.spark.stream.reader import LogStreamReader
+    from pyreplog.spark.write.writer import TopicStreamWriter, TopicWriter
+    from pyreplog.tables.planning import Part
 
 
 class PyreplogDataSource(DataSource):
-    """Logs as tables. Options: `ReadOptions`; columns: `pyreplog.spark.schema`. Of writing: `WriteOptions`,
-    `pyreplog.spark.writecolumns`.
+    """Logs as tables. Options: `ReadOptions`; columns: `pyreplog.tables.schema`. Of writing: `WriteOptions`,
+    `pyreplog.spark.write.columns`.
 
     A DataFrame stays as it was planned: the log's end is settled at its first action, and a new `load` sees a new one.
     """
@@ -62,23 +62,23 @@ class PyreplogDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> LogStreamReader:
         """Of the columns of a schema. ConfigError: not all of them are there, or no stream is of that."""
-        from pyreplog.spark.streaming import LogStreamReader
+        from pyreplog.spark.stream.reader import LogStreamReader
 
         wanted = StreamOptions.of(self.given)
         return LogStreamReader(wanted, columns.columns_of(schema, wanted.read))
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
         """Of the rows of a DataFrame. Errors: as `WriteOptions.of`, `TopicWriter`."""
-        from pyreplog.spark.writeoptions import WriteOptions
-        from pyreplog.spark.writing import TopicWriter, check_appends
+        from pyreplog.spark.write.options import WriteOptions
+        from pyreplog.spark.write.writer import TopicWriter, check_appends
 
         check_appends(overwrite)
         return TopicWriter(WriteOptions.of(self.given), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:
         """Of the rows of a stream. Errors: as `WriteOptions.of`, `TopicStreamWriter`."""
-        from pyreplog.spark.writeoptions import WriteOptions
-        from pyreplog.spark.writing import TopicStreamWriter, check_appends
+        from pyreplog.spark.write.options import WriteOptions
+        from pyreplog.spark.write.writer import TopicStreamWriter, check_appends
 
         check_appends(overwrite)
         return TopicStreamWriter(WriteOptions.of(self.given), schema)
@@ -103,13 +103,13 @@ class LogSourceReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One for each task; errors as of `planning.plan`."""
-        from pyreplog.spark.planning import plan
+        from pyreplog.tables.planning import plan
 
         return [Task(slices) for slices in plan(self.options)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Arrow batches; errors as of `reading.read`. An empty plan is one partition of None."""
-        from pyreplog.spark.reading import read
+        from pyreplog.tables.reading import read
 
         return read(cast("tuple[Part, ...] | None", partition.value) or (), self.columns, self.options)
 
@@ -122,7 +122,7 @@ class ViewReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One for each task; errors as of `planning.plan`."""
-        from pyreplog.spark.planning import plan
+        from pyreplog.tables.planning import plan
 
         return [Task(slices) for slices in plan(self.options)]
 

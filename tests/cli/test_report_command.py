@@ -8,8 +8,8 @@ import pytest
 from pyarrow import parquet
 
 import pyreplog
-from pyreplog.reports import gaps
 from pyreplog.reports.catalogue import REPORTS
+from pyreplog.reports.records import gaps
 from tests.cli.support import Run
 from tests.spark.clusters import embedded
 

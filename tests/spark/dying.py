@@ -20,8 +20,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyreplog.spark.source import PyreplogDataSource
-from pyreplog.spark.writeoptions import WriteOptions
-from pyreplog.spark.writing import TopicStreamWriter, TopicWriter
+from pyreplog.spark.write.options import WriteOptions
+from pyreplog.spark.write.writer import TopicStreamWriter, TopicWriter
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

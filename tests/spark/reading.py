@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from pyreplog.spark import schema
-from pyreplog.spark.arrays import schema_of
-from pyreplog.spark.options import ReadOptions
-from pyreplog.spark.planning import Part, plan
-from pyreplog.spark.reading import read
+from pyreplog.tables import schema
+from pyreplog.tables.arrays import schema_of
+from pyreplog.tables.options import ReadOptions
+from pyreplog.tables.planning import Part, plan
+from pyreplog.tables.reading import read
 
 
 def options_of(path: Path | str | None, **options: object) -> ReadOptions:

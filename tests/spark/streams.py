@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pyreplog
-from pyreplog.spark.streamoffsets import StreamOffset
-from pyreplog.spark.streamoptions import StreamOptions
-from pyreplog.spark.streamplan import StreamPlanner
+from pyreplog.spark.stream.offsets import StreamOffset
+from pyreplog.spark.stream.options import StreamOptions
+from pyreplog.spark.stream.plan import StreamPlanner
 from tests import samples
 from tests.spark.reading import read_slices
 

@@ -11,7 +11,7 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import InvalidMetadataError
-from pyreplog.spark.planning import plan
+from pyreplog.tables.planning import plan
 from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, create_subscription, load_subscription
 from pyreplog.topic.place import Total

@@ -9,7 +9,7 @@ import pytest
 import pyreplog
 from pyreplog.errors import ConfigError, NotALogError
 from pyreplog.log.ledgerlog import LedgerLog
-from pyreplog.spark.planning import plan
+from pyreplog.tables.planning import plan
 from tests import ledgers
 from tests.spark.reading import bytes_planned, column, options_of, read_slices, read_table
 

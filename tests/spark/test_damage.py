@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import pyreplog
 from pyreplog.errors import CorruptionError
-from pyreplog.spark.planning import plan
+from pyreplog.tables.planning import plan
 from tests import samples
 from tests.spark.reading import column, options_of, read_slices, read_table
 

@@ -10,7 +10,7 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import NotALogError, TrimmedError, TruncatedError
-from pyreplog.spark.planning import plan
+from pyreplog.tables.planning import plan
 from tests import samples
 from tests.spark.reading import batches_of, column, options_of, read_slices
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pyreplog.errors import ConfigError
-from pyreplog.spark.offsets import FIRST, LAST
-from pyreplog.spark.options import ReadOptions
+from pyreplog.tables.offsets import FIRST, LAST
+from pyreplog.tables.options import ReadOptions
 
 
 def test_defaults() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import pyreplog
 from pyreplog.clock import ManualClock
 from pyreplog.errors import ConfigError, NotALogError, OutOfRangeError, TrimmedError
-from pyreplog.spark.planning import plan
+from pyreplog.tables.planning import plan
 from tests import samples
 from tests.spark.reading import bytes_planned, column, options_of, read_slices, read_table
 
@@ -233,8 +233,8 @@ def test_what_is_no_log(tmp_path: Path, name: str, says: str) -> None:
 
 
 def test_ten_thousand_slices_are_packed_by_bytes() -> None:
-    from pyreplog.spark.planning import pack
-    from pyreplog.spark.slices import LogName, Slice
+    from pyreplog.tables.planning import pack
+    from pyreplog.tables.slices import LogName, Slice
 
     draw = random.Random(7)
     name = LogName("nowhere", "t", bytes(16))

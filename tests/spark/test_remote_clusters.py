@@ -10,8 +10,8 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import NotConnectedError, ReplogError, UnreadableError
-from pyreplog.spark.clusterplan import SECRET
-from pyreplog.spark.planning import plan
+from pyreplog.tables.clusterplan import SECRET
+from pyreplog.tables.planning import plan
 from tests.spark.clusters import Nodes, Place, copies, fill, value_of, values
 from tests.spark.reading import batches_of, column, options_of, read_slices, read_table
 

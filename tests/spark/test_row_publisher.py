@@ -18,11 +18,11 @@ from pyreplog.errors import (
     ReplogError,
     SequenceError,
 )
-from pyreplog.spark import rowpublisher
-from pyreplog.spark.rowpublisher import RowPublisher
-from pyreplog.spark.writecolumns import WrittenColumns
-from pyreplog.spark.writeoptions import WriteOptions
-from pyreplog.spark.writtenrows import Rows, rows_of
+from pyreplog.spark.write import publisher as rowpublisher
+from pyreplog.spark.write.columns import WrittenColumns
+from pyreplog.spark.write.options import WriteOptions
+from pyreplog.spark.write.publisher import RowPublisher
+from pyreplog.spark.write.rows import Rows, rows_of
 from pyreplog.topic.topic import Topic
 from tests.topic.owners import until
 from tests.topic.remoting import PLAIN, Served, Wire, served
@@ -237,7 +237,7 @@ class Context:
 
 def test_a_query_that_goes_on_has_its_producers(server: Served, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another driver's writer, and the same batch: as behind a crash."""
-    writing = pytest.importorskip("pyreplog.spark.writing")
+    writing = pytest.importorskip("pyreplog.spark.write.writer")
     schema = pytest.importorskip("pyspark.sql.types").StructType().add("value", "binary")
     batch = pa.RecordBatch.from_pydict({"value": [b"%d" % n for n in range(5)]})
     for number, stored_now in ((6, 10), (6, 0), (7, 10)):

@@ -16,7 +16,7 @@ from pyreplog._native.record import NO_EVENT_TIME
 from pyreplog.config import LogConfig
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.log.ledgerlog import LedgerLog
-from pyreplog.spark.planning import plan
+from pyreplog.tables.planning import plan
 from tests import samples
 from tests.spark.reading import batches_of, column, options_of, read_table
 

@@ -18,9 +18,9 @@ from pyspark.sql.types import (
 )
 
 from pyreplog.errors import ConfigError
-from pyreplog.spark import schema
-from pyreplog.spark.arrays import TYPES, schema_of
-from pyreplog.spark.options import ReadOptions
+from pyreplog.tables import schema
+from pyreplog.tables.arrays import TYPES, schema_of
+from pyreplog.tables.options import ReadOptions
 from tests.spark.reading import options_of
 
 KAFKA = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]

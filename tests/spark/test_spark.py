@@ -132,7 +132,7 @@ def test_what_spark_looks_for_loads_nothing() -> None:
         "assert not hasattr(pyspark_pyreplog, 'Other')\n"
         "assert pyspark_pyreplog.DefaultSource is pyreplog.spark.PyreplogDataSource\n"
         "assert not {'pyreplog.ledger.cluster', 'pyreplog.net.reactor', 'kazoo', 'sqlite3'} & set(sys.modules)\n"
-        "import pyreplog.spark.scan\n"
+        "import pyreplog.tables.scan\n"
         "assert not {'pyreplog.ledger.cluster', 'pyreplog.net.reactor', 'kazoo'} & set(sys.modules)\n"
     )
     run = subprocess.run(

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog.errors import CheckpointError, ConfigError
-from pyreplog.spark.offsets import LAST
-from pyreplog.spark.options import ReadOptions
-from pyreplog.spark.streamlimits import cut, shares
-from pyreplog.spark.streamoffsets import TRACKS_MAX, Position, StreamOffset
-from pyreplog.spark.streamoptions import StreamOptions, check_batch
+from pyreplog.spark.stream.limits import cut, shares
+from pyreplog.spark.stream.offsets import TRACKS_MAX, Position, StreamOffset
+from pyreplog.spark.stream.options import StreamOptions, check_batch
+from pyreplog.tables.offsets import LAST
+from pyreplog.tables.options import ReadOptions
 from tests.spark.streams import Query, append, open_log
 
 UUID = "00112233445566778899aabbccddeeff"

@@ -20,8 +20,8 @@ from pyreplog.errors import (
     OutOfRangeError,
     TrimmedError,
 )
-from pyreplog.spark import topics as planning
-from pyreplog.spark.planning import plan
+from pyreplog.tables import topics as planning
+from pyreplog.tables.planning import plan
 from tests.spark.clusters import corrupt, embedded
 from tests.spark.reading import bytes_planned, column, options_of, read_slices, read_table
 

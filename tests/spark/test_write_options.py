@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pyreplog.errors import ConfigError
-from pyreplog.spark.writecolumns import WrittenColumns, written_columns
-from pyreplog.spark.writeoptions import SECRET, WriteOptions
+from pyreplog.spark.write.columns import WrittenColumns, written_columns
+from pyreplog.spark.write.options import SECRET, WriteOptions
 
 types = pytest.importorskip("pyspark.sql.types")
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.spark import writtenrows
-from pyreplog.spark.writecolumns import WrittenColumns
-from pyreplog.spark.writtenrows import Rows, rows_of
+from pyreplog.spark.write import rows as writtenrows
+from pyreplog.spark.write.columns import WrittenColumns
+from pyreplog.spark.write.rows import Rows, rows_of
 
 pa = pytest.importorskip("pyarrow")
 

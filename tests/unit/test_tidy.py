@@ -27,7 +27,10 @@ LAYERS = [
     {"topic"},
     {"geo", "autorecovery"},
     {"facade"},
-    {"spark", "cli"},
+    {"tables"},
+    {"reports"},
+    {"spark"},
+    {"cli"},
     {"__main__"},
 ]
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}

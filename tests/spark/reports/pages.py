@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pyreplog.reports.catalogue import report_class
 from pyreplog.reports.outcome import Outcome
-from pyreplog.reports.page import About, page
+from pyreplog.reports.page.page import About, page
 
 MINUTE_US = 60_000_000
 NOON_US = 1_780_000_020_000_000 // MINUTE_US * MINUTE_US

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyreplog.reports.catalogue import report_of_view
 from pyreplog.reports.facts import Facts
 from pyreplog.reports.report import Report
-from pyreplog.spark.arrays import schema_of
+from pyreplog.tables.arrays import schema_of
 from tests.spark.reports.oracle import Record
 
 COLUMNS = {

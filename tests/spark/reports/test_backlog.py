@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pyreplog.reports.ages import BUCKETS, BacklogAgeHistogram
-from pyreplog.reports.backlog import BacklogBySubscription
 from pyreplog.reports.facts import Facts
+from pyreplog.reports.subscriptions.ages import BUCKETS, BacklogAgeHistogram
+from pyreplog.reports.subscriptions.backlog import BacklogBySubscription
 from tests.spark.reports.both import check
 from tests.spark.reports.subscribed import SECOND, Row, World, fill, moment, world
 

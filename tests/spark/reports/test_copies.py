@@ -13,10 +13,10 @@ import pytest
 from pyreplog.errors import ConfigError
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.reports import local
+from pyreplog.reports.copies.holes import ReplicaHoles
+from pyreplog.reports.copies.underreplicated import UnderReplicated
 from pyreplog.reports.facts import Facts
-from pyreplog.reports.holes import ReplicaHoles
 from pyreplog.reports.report import Report
-from pyreplog.reports.underreplicated import UnderReplicated
 from tests.spark.reports.both import Row, check
 from tests.spark.reports.striped import (
     Copies,

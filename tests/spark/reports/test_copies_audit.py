@@ -12,7 +12,7 @@ import pytest
 import pyreplog
 from pyreplog.errors import ConfigError
 from pyreplog.reports import local
-from pyreplog.reports.audit import CrcAudit
+from pyreplog.reports.copies.audit import CrcAudit
 from pyreplog.reports.facts import Facts
 from tests import samples
 from tests.spark.reports.both import Row, check

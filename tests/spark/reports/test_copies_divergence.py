@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pyreplog.reports import divergence, local
-from pyreplog.reports.divergence import ReplicaDivergence
+from pyreplog.reports import local
+from pyreplog.reports.copies import divergence
+from pyreplog.reports.copies.divergence import ReplicaDivergence
 from tests.spark.reports.both import Row, check
 from tests.spark.reports.striped import Striped, copies_in, fill, flip_some, metadata_of, record, write_set
 

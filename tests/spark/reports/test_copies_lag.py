@@ -15,8 +15,8 @@ import pytest
 import pyreplog
 from pyreplog.errors import ConfigError
 from pyreplog.reports import local
+from pyreplog.reports.copies.replicationlag import ReplicationLag
 from pyreplog.reports.facts import Facts
-from pyreplog.reports.replicationlag import ReplicationLag
 from tests.ha.nodes import Lab, until
 from tests.spark.clusters import embedded
 from tests.spark.reading import read_table

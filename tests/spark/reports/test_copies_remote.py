@@ -12,13 +12,13 @@ from pyreplog.bookie.protocol import Reply, Request, Status
 from pyreplog.ledger.ledgermetadata import metadata_key
 from pyreplog.ledger.stored import survey
 from pyreplog.reports import local
-from pyreplog.reports.audit import CrcAudit
-from pyreplog.reports.divergence import ReplicaDivergence
+from pyreplog.reports.copies.audit import CrcAudit
+from pyreplog.reports.copies.divergence import ReplicaDivergence
+from pyreplog.reports.copies.holes import ReplicaHoles
+from pyreplog.reports.copies.underreplicated import UnderReplicated
 from pyreplog.reports.facts import Facts, gather
-from pyreplog.reports.holes import ReplicaHoles
 from pyreplog.reports.report import Report
-from pyreplog.reports.underreplicated import UnderReplicated
-from pyreplog.spark.copyreading import UntoldError, read_copies
+from pyreplog.tables.copyreading import UntoldError, read_copies
 from tests.spark.clusters import Nodes, fill
 from tests.spark.reading import options_of
 from tests.spark.reports.both import Row, assert_rows

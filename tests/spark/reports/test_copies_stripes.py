@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.reports.intervals import cut, inside, union, without
-from pyreplog.reports.slots import Slots
-from pyreplog.reports.stripes import Stripes, joined, runs_of, stripes_of
+from pyreplog.reports.copies.intervals import cut, inside, union, without
+from pyreplog.reports.copies.stripes import Stripes, joined, runs_of, stripes_of
+from pyreplog.reports.records.slots import Slots
 from tests.spark.reports.striped import metadata_of, random_metadata, write_set
 
 NAMES = ["a", "b", "c", "d", "e"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.reports.drain import DrainEstimate
 from pyreplog.reports.facts import Facts
+from pyreplog.reports.subscriptions.drain import DrainEstimate
 from tests.spark.reports.both import check
 from tests.spark.reports.subscribed import SECOND, Row, Sub, World, world
 

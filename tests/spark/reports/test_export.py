@@ -13,7 +13,7 @@ from pyarrow import parquet
 import pyreplog
 from pyreplog.errors import CorruptionError, InvalidArgumentError
 from pyreplog.reports.export import all_topics, export
-from pyreplog.spark.options import ReadOptions
+from pyreplog.tables.options import ReadOptions
 from tests.spark.clusters import embedded
 
 SEGMENT = 64 << 10

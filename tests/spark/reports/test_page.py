@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyreplog.errors import MissingExtraError
-from pyreplog.reports import pagecells, suite
+from pyreplog.reports import suite
 from pyreplog.reports.catalogue import REPORTS, report_class
 from pyreplog.reports.facts import Facts
 from pyreplog.reports.outcome import Outcome
-from pyreplog.reports.page import ROWS, check_extra
-from pyreplog.reports.pageplots import PLOTS, plots
-from pyreplog.reports.pagesummary import ORDER, questions
+from pyreplog.reports.page import cells as pagecells
+from pyreplog.reports.page.page import ROWS, check_extra
+from pyreplog.reports.page.plots import PLOTS, plots
+from pyreplog.reports.page.summary import ORDER, questions
 from tests.spark.reports.pages import NOON_US, SCRIPT, backlog, html, key, minute, outcome
 
 VOID = {"meta", "img", "br", "link", "input"}

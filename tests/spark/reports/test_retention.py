@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pyreplog.reports.drain import DrainEstimate
 from pyreplog.reports.facts import Facts, gather
-from pyreplog.reports.retention import DeadSubscriptions, RetentionForecast
+from pyreplog.reports.subscriptions.drain import DrainEstimate
+from pyreplog.reports.subscriptions.retention import DeadSubscriptions, RetentionForecast
 from pyreplog.topic.policies.retention import ClosedLedger, trimmable
 from tests import samples
 from tests.spark.reading import options_of, read_table

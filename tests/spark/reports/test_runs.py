@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyreplog.reports.runs import holes, joined, repeated
+from pyreplog.reports.records.runs import holes, joined, repeated
 
 Run = tuple[str | None, int, int]
 RUNS = st.lists(

@@ -1,0 +1,172 @@
+"""Entries whose copies differ, each of them intact.
+
+Comparing all CRCs would take memory for all of them. So first those of many entries are put into one number, for each
+bookie; only where the numbers of bookies differ, all are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pyreplog.reports.copies.copies import certain_entries, reads_of_copies
+from pyreplog.reports.facts import Facts
+from pyreplog.reports.records.slots import Column
+from pyreplog.reports.report import Figure, Read, Report
+from pyreplog.tables.options import ReadOptions, merged
+
+if TYPE_CHECKING:
+    from pyreplog.ledger.ledgermetadata import LedgerMetadata
+
+BLOCK = 4096
+"""Entries of a ledger that are put into one number, of those that have the same write set."""
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class ReplicaDivergence(Report):
+    """shapes: by ledger, the size of the ensemble and where fragments begin, unless all bookies have every entry.
+    blocks: by ledger, those to be compared entry by entry; None: none are known yet. Both are found by the report
+    itself."""
+
+    shapes: Mapping[str, list[int]] = field(default_factory=dict)
+    blocks: Mapping[str, list[int]] | None = None
+
+    name = "replica_divergence"
+    title = "Copies that differ from each other"
+    definition = (
+        "Entries of which bookies have intact copies with different CRC-32Cs, as far as their ledger is confirmed: "
+        "whoever reads them gets one or the other. Copies of bookies that are away are not compared."
+    )
+    figures = (
+        Figure("ledger_id", pa.int64(), "ledger"),
+        Figure("entry_id", pa.int64(), "entry"),
+        Figure("crcs", pa.list_(pa.int64()), "different CRC-32Cs of its copies, ascending"),
+    )
+    needs = ("ledgerId", "entryId", "bookie", "crc", "crcOk")
+    parts = pa.schema(
+        [
+            ("ledger", pa.int64()), ("entry", pa.int64()), ("rest", pa.int64()), ("bookie", pa.string()),
+            ("copies", pa.int64()), ("sum", pa.int64()),
+        ]
+    )  # fmt: skip
+
+    def reads(self, options: ReadOptions, facts: Facts) -> list[Read]:
+        """Errors: as of `reads_of_copies`."""
+        found = reads_of_copies(self.name, options, facts)
+        if self.blocks is None or not found:
+            return found
+        chosen = ",".join(f"{low}-{high}" for low, high in merged((int(one), int(one)) for one in self.blocks))
+        return [Read({**found[0].options, "ledgers": chosen})]
+
+    def at(self, facts: Facts) -> ReplicaDivergence:
+        shapes = {str(one.metadata.ledger): _shape(one.metadata) for one in facts.ledgers}
+        return replace(self, shapes={ledger: shape for ledger, shape in shapes.items() if shape != [1, 0]})
+
+    def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
+        """Sums of blocks; of blocks that are to be compared, each CRC."""
+        made = self.parts.empty_table()
+        for batch in batches:
+            part = self._counted(batch.filter(pc.fill_null(batch["crcOk"], False)))
+            made = _summed(pa.concat_tables([made, part])) if self.blocks is None else _distinct(made, part)
+        return made
+
+    def second(self, partials: pa.Table) -> ReplicaDivergence | None:
+        """Of blocks of which bookies have different sums: copies differ, or some have not all of them."""
+        if self.blocks is not None:
+            return None
+        sums = _summed(partials.select(self.parts.names)).group_by(["ledger", "entry", "rest"])
+        bounds = sums.aggregate([("sum", "min"), ("sum", "max"), ("copies", "min"), ("copies", "max")])
+        differs = pc.or_(
+            pc.not_equal(bounds["sum_min"], bounds["sum_max"]), pc.not_equal(bounds["copies_min"], bounds["copies_max"])
+        )
+        blocks: dict[str, list[int]] = {}
+        for row in bounds.filter(differs).sort_by([("ledger", "ascending"), ("entry", "ascending")]).to_pylist():
+            there = blocks.setdefault(str(row["ledger"]), [])
+            if row["entry"] not in there[-1:]:
+                there.append(row["entry"])
+        return replace(self, blocks=blocks) if blocks else None
+
+    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+        if self.blocks is None:
+            return self.schema().empty_table()
+        ends = {one.metadata.ledger: certain_entries(one) for one in facts.ledgers}
+        copies = _distinct(self.parts.empty_table(), partials.select(self.parts.names))
+        counts = copies.group_by(["ledger", "entry"]).aggregate([("sum", "count_distinct"), ("sum", "list")])
+        differs = counts.filter(pc.greater(counts["sum_count_distinct"], 1))
+        rows = differs.sort_by([("ledger", "ascending"), ("entry", "ascending")]).to_pylist()
+        rows = [row for row in rows if row["entry"] < ends[row["ledger"]]]
+        return self.table(
+            {
+                "ledger_id": [row["ledger"] for row in rows],
+                "entry_id": [row["entry"] for row in rows],
+                "crcs": [sorted(set(row["sum_list"])) for row in rows],
+            }
+        )
+
+    # ---- rows of partials ---------------------------------------------------------------------------------------
+
+    def _counted(self, batch: pa.RecordBatch) -> pa.Table:
+        ledger, entry, crc = (batch[name].to_numpy() for name in ("ledgerId", "entryId", "crc"))
+        bookie, rest, block = batch["bookie"], np.zeros_like(entry), entry // BLOCK
+        if self.blocks is None:
+            rest, value = _write_sets(self.shapes, ledger, entry), _mixed(entry, crc)
+            entry = block
+        else:
+            keep = _chosen(self.blocks, ledger, block)
+            ledger, entry, rest, value = ledger[keep], entry[keep], rest[keep], crc[keep]
+            bookie = pa.nulls(len(entry), pa.string())
+        columns = {"ledger": ledger, "entry": entry, "rest": rest, "bookie": bookie, "sum": value}
+        return pa.table({**columns, "copies": np.ones(len(entry), np.int64)}).select(self.parts.names).cast(self.parts)
+
+
+def _mixed(entry: Column, crc: Column) -> Column:
+    """A number that tells (entry, CRC) from others, so that sums of many still do. (The finisher of splitmix64.)"""
+    made = (entry.astype(np.uint64) << np.uint64(32) ^ crc.astype(np.uint64)) * _MIX
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        made = (made ^ made >> np.uint64(shift)) * np.uint64(factor)
+    return (made ^ made >> np.uint64(31)).view(np.int64)
+
+
+def _shape(metadata: LedgerMetadata) -> list[int]:
+    size = 1 if metadata.ensemble_size == metadata.write_quorum else metadata.ensemble_size
+    return [size, *(fragment.first for fragment in metadata.fragments)]
+
+
+def _write_sets(shapes: Mapping[str, list[int]], ledgers: Column, entries: Column) -> Column:
+    """A number for each entry: those of a ledger that have the same one are on the same bookies."""
+    made = np.zeros_like(entries)
+    for ledger in np.unique(ledgers).tolist():
+        size, *firsts = shapes.get(str(ledger), [1, 0])
+        if (size, firsts) != (1, [0]):
+            own = ledgers == ledger
+            made[own] = np.searchsorted(firsts, entries[own], side="right") * size + entries[own] % size
+    return made
+
+
+def _chosen(blocks: Mapping[str, list[int]], ledgers: Column, block: Column) -> NDArray[np.bool_]:
+    keep = np.zeros(len(ledgers), np.bool_)
+    for ledger in np.unique(ledgers).tolist():
+        keep |= (ledgers == ledger) & np.isin(block, blocks.get(str(ledger), []))
+    return keep
+
+
+def _summed(table: pa.Table) -> pa.Table:
+    """One row for each bookie and block; sums wrap around."""
+    keys = ["ledger", "entry", "rest", "bookie"]
+    made = table.group_by(keys).aggregate([("copies", "sum"), ("sum", "sum")])
+    return made.rename_columns([*keys, "copies", "sum"])
+
+
+def _distinct(some: pa.Table, others: pa.Table) -> pa.Table:
+    """One row for each entry and CRC."""
+    keys = ["ledger", "entry", "rest", "bookie", "sum"]
+    made = pa.concat_tables([some, others]).group_by(keys).aggregate([("copies", "sum")])
+    return made.rename_columns([*keys, "copies"]).select(some.column_names)

@@ -1,0 +1,166 @@
+"""How far one cluster, topic or log is behind another that it is a copy of.
+
+Both sides are read as ranges of what their entries are called (`samenames`); then of the source, what lies in the
+ranges that the other one has not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyreplog.errors import ConfigError
+from pyreplog.reports.copies.samenames import Names, as_names, as_rows, gaps_between, missing_in, names_in
+from pyreplog.reports.facts import Facts
+from pyreplog.reports.records.streams import numbers, streams
+from pyreplog.reports.report import TIME, Figure, Read, Report
+from pyreplog.tables.options import ANY, ReadOptions
+from pyreplog.tables.paths import cluster_of, log_directories
+
+SOURCE, TARGET = "source", "target"
+_SIDE, _FROM, _IS_LOG, _IS_ALONE = "side", "from", "is_log", "is_alone"  # tags
+
+
+@dataclass(frozen=True)
+class ReplicationLag(Report):
+    """to: where the copy is: options of the Spark source, over those of the source. gaps: what the copy has not, as
+    JSON can hold it; found by the report itself, None: not yet."""
+
+    to: Mapping[str, str] = field(default_factory=dict)
+    gaps: Mapping[str, list[list[int]]] | None = None
+
+    name = "replication_lag"
+    title = "How far a copy is behind"
+    definition = (
+        "Of each topic, or log, of the source: what the target has not. Messages are the same if they have the same "
+        "producer and sequence number; those without are, if the property original-offset of the target's says the "
+        "source's offset; entries of logs, if they have the same offset. lag_s: append time of the last entry of the "
+        "source, less that of the last of those that the target has; null while it has none. Topics and logs are told "
+        "by name, unless each side was given just one."
+    )
+    figures = (
+        Figure("from_cluster", pa.string(), "where the source is"),
+        Figure("to_cluster", pa.string(), "where the copy is"),
+        Figure("topic", pa.string(), "topic, or log, of the source"),
+        Figure("partition", pa.int32(), "of a partitioned topic; -1: it is none"),
+        Figure("missing_entries", pa.int64(), "that the copy has not"),
+        Figure("missing_bytes", pa.int64(), "of their values"),
+        Figure("oldest_missing_ts", TIME, "append time of the first of them"),
+        Figure("lag_s", pa.float64(), "seconds from the last one that the copy has to the last one there is"),
+    )
+    needs = ("topic", "partition", "offset", "timestamp", "size", "producerName", "sequenceId", "headers")
+    parts = pa.schema(
+        [
+            ("topic", pa.string()), ("partition", pa.int32()), ("kind", pa.string()), ("producer", pa.string()),
+            ("first", pa.int64()), ("stop", pa.int64()), ("entries", pa.int64()), ("bytes", pa.int64()),
+            ("oldest", TIME), ("newest", TIME), ("newest_there", TIME),
+        ]
+    )  # fmt: skip
+
+    def reads(self, options: ReadOptions, facts: Facts) -> list[Read]:
+        """ConfigError: `to` does not say where the copy is; entries of ledgers, which have no names, are read."""
+        if not self.to:
+            raise ConfigError(f"to: {self.name} compares two; expected options that say where the copy is, found none")
+        copy = ReadOptions.of(self.to)
+        is_log = not (options.reads_topics or copy.reads_topics)
+        for one in (options, copy):
+            if one.replica != ANY or (is_log and (one.cluster is not None or cluster_of(one.paths) is not None)):
+                raise ConfigError(
+                    f"{self.name} is of topics or of logs; expected the option topics for {place_of(one)}"
+                )
+        tag = {
+            _FROM: place_of(options), _IS_LOG: str(is_log),
+            _IS_ALONE: str(_is_alone(options, is_log) and _is_alone(copy, is_log, options)),
+        }  # fmt: skip
+        source = Read({}, {**tag, _SIDE: SOURCE})
+        return [source, Read(self.to, {**tag, _SIDE: TARGET})] if self.gaps is None else [source]
+
+    def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
+        """Ranges of names, and the newest time; or what is missing."""
+        found = Names()
+        made = self.parts.empty_table()
+        for batch in batches:
+            for stream, rows in streams(batch):
+                times = rows["timestamp"]
+                row: dict[str, Any] = {"topic": stream.topic, "partition": stream.partition, "newest": pc.max(times)}
+                if self.gaps is None:
+                    found.add(stream.topic, stream.partition, names_in(rows))
+                else:
+                    row |= _counted(rows, missing_in(self.gaps, stream.topic, stream.partition, rows))
+                made = _summed(pa.concat_tables([made, self._row(row)]), self.parts)
+        return pa.concat_tables([made, as_rows(found, self.parts)])
+
+    def second(self, partials: pa.Table) -> ReplicationLag | None:
+        """Of what the target has not."""
+        if self.gaps is not None or not len(partials):
+            return None
+        is_log, is_alone = (partials[name][0].as_py() == "True" for name in (_IS_LOG, _IS_ALONE))
+        ranges = partials.filter(partials["kind"].is_valid())
+        source, target = (as_names(ranges.filter(pc.equal(ranges[_SIDE], side))) for side in (SOURCE, TARGET))
+        gaps = gaps_between(source, target, is_log=is_log, is_alone=is_alone)
+        return replace(self, gaps=gaps) if gaps else None
+
+    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+        whence = partials[_FROM][0].as_py() if len(partials) else None
+        rows = partials.filter(partials["kind"].is_null())
+        if _SIDE in rows.column_names:
+            rows = rows.filter(pc.equal(rows[_SIDE], SOURCE))
+        rows = _summed(rows.select(self.parts.names), self.parts)
+        rows = rows.sort_by([("topic", "ascending"), ("partition", "ascending")])
+        there = rows["newest"] if self.gaps is None else rows["newest_there"]
+        lag = pc.subtract(rows["newest"].cast(pa.int64()), there.cast(pa.int64()))
+        return self.table(
+            {
+                "from_cluster": pa.repeat(pa.scalar(whence, pa.string()), len(rows)),
+                "to_cluster": pa.repeat(pa.scalar(place_of(ReadOptions.of(self.to))), len(rows)),
+                "topic": rows["topic"],
+                "partition": rows["partition"],
+                "missing_entries": rows["entries"],
+                "missing_bytes": rows["bytes"],
+                "oldest_missing_ts": rows["oldest"],
+                "lag_s": pc.divide(lag.cast(pa.float64()), 1e6),
+            }
+        )
+
+    def _row(self, known: Mapping[str, Any]) -> pa.Table:
+        given = {"entries": 0, "bytes": 0, **known}
+        arrays = [pa.array([_plain(given.get(one.name))], one.type) for one in self.parts]
+        return pa.Table.from_arrays(arrays, schema=self.parts)
+
+
+def place_of(options: ReadOptions) -> str:
+    """Where options lead to."""
+    return options.cluster if options.cluster is not None else ", ".join(options.paths)
+
+
+def _is_alone(options: ReadOptions, is_log: bool, other: ReadOptions | None = None) -> bool:
+    """Whether one log, or topic, was named. other: whose topics are meant where these options name none."""
+    if is_log:
+        return len(log_directories(options.paths)) == 1
+    named = options if options.reads_topics or other is None else other
+    return named.topics is not None and len(named.topics) == 1
+
+
+def _counted(rows: pa.RecordBatch, missing: pa.Array) -> dict[str, Any]:
+    lost = rows.filter(missing)
+    return {
+        "entries": len(lost), "bytes": int(numbers(lost["size"]).sum()), "oldest": pc.min(lost["timestamp"]),
+        "newest_there": pc.max(rows.filter(pc.invert(missing))["timestamp"]),
+    }  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    return value.as_py() if isinstance(value, pa.Scalar) else value
+
+
+def _summed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """One row for each topic and partition."""
+    how = {"entries": "sum", "bytes": "sum", "oldest": "min", "newest": "max", "newest_there": "max"}
+    made = table.group_by(["topic", "partition"]).aggregate([*how.items()])
+    made = made.rename_columns(["topic", "partition", *how])
+    blank = {name: pa.nulls(len(made), schema.field(name).type) for name in schema.names}
+    return pa.table({name: made[name] if name in made.column_names else blank[name] for name in schema.names})

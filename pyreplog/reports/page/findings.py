@@ -1,0 +1,184 @@
+"""What reports on records and subscriptions find, in sentences: each function reads the table of one report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyreplog.reports.page.cells import amount, duration, moment, number, share
+from pyreplog.reports.page.names import key_of, rows, subscription_of, topic_of
+from pyreplog.reports.page.sentences import MOST, Found, counted, each, total
+
+HOT_TIMES = 10.0
+"""A key is hot with so many times the entries of the mean key."""
+UNEVEN_TIMES = 2.0
+"""A partition is hot with so many times the entries of the mean one; so is a minute."""
+
+
+# ---- subscriptions ---------------------------------------------------------------------------------------------
+
+
+def lagging(table: pa.Table) -> Found:
+    behind = table.filter(pc.greater(table["backlog_entries"], 0)).sort_by(
+        [("age_s", "descending"), ("backlog_entries", "descending")]
+    )
+    yield from each(behind, "bad", _lag, "more subscriptions lag")
+    up = table.filter(pc.equal(table["backlog_entries"], 0))
+    if len(up):
+        names = ", ".join(subscription_of(row) for row in rows(up.slice(0, MOST)))
+        yield "fine", f"Without a backlog: {names}{'' if len(up) <= MOST else f', and {len(up) - MOST:,} more'}."
+    if not len(table):
+        yield "fine", "There are no subscriptions."
+
+
+def _lag(row: dict[str, Any]) -> str:
+    size = "" if row["backlog_bytes"] is None else f" ({amount(row['backlog_bytes'])})"
+    text = f"{subscription_of(row)} lags by {counted(row['backlog_entries'], 'message')}{size}"
+    if row["oldest_ts"] is None:
+        return f"{text}; since when is not known."
+    return f"{text}; the oldest has waited since {moment(row['oldest_ts'])} UTC, {duration(row['age_s'])}."
+
+
+def draining(table: pa.Table) -> Found:
+    growing = table.filter(pc.equal(table["status"], "growing"))
+    yield from each(growing, "bad", _growing, "more subscriptions fall further behind")
+    stalled = table.filter(pc.equal(table["status"], "stalled"))
+    yield from each(stalled, "bad", _stalled, "more subscriptions are stalled")
+    unknown = table.filter(pc.and_(table["status"].is_null(), pc.greater(table["backlog_entries"], 0)))
+    yield from each(unknown, "unknown", _undrained, "more of which that is not known")
+    drained = table.filter(pc.greater(table["drain_s"], 0)).sort_by([("drain_s", "descending")])
+    yield from each(drained, "fine", _drained, "more subscriptions are worked off")
+
+
+def _growing(row: dict[str, Any]) -> str:
+    return f"{subscription_of(row)} is worked off more slowly than messages come."
+
+
+def _stalled(row: dict[str, Any]) -> str:
+    return f"{subscription_of(row)} has a backlog and is not worked off at all."
+
+
+def _undrained(row: dict[str, Any]) -> str:
+    return f"Whether {subscription_of(row)} is worked off: where it stood a while ago is not known."
+
+
+def _drained(row: dict[str, Any]) -> str:
+    return f"{subscription_of(row)} will be without a backlog in {duration(row['drain_s'])}, at the present rate."
+
+
+def dead(table: pa.Table) -> Found:
+    yield from each(table, "bad", _dead, "more subscriptions look dead")
+
+
+def _dead(row: dict[str, Any]) -> str:
+    moved = row["last_cursor_move_ts"]
+    since = "when it last moved is not known" if moved is None else f"it has not moved since {moment(moved)} UTC"
+    return f"{subscription_of(row)} looks dead: {since}; it keeps {amount(row['backlog_bytes'] or 0)}."
+
+
+def nothing(table: pa.Table) -> Found:
+    """Of a report that answers by its figures only."""
+    yield from ()
+
+
+# ---- what is hot -----------------------------------------------------------------------------------------------
+
+
+def hot_keys(table: pa.Table) -> Found:
+    first = table.filter(pc.equal(table["rank"], 1)).sort_by([("share", "descending")])
+    times = pc.multiply(first["share"], first["distinct_keys"])
+    is_hot = pc.or_(pc.greater_equal(times, HOT_TIMES), pc.equal(first["distinct_keys"], 1))
+    hot, even = first.filter(is_hot), first.filter(pc.invert(is_hot))
+    yield from each(hot, "hot", _hot_key, "more logs or topics have a hot key")
+    yield from each(even, "fine", _even_keys, "more logs or topics have no hot key")
+    if not len(first):
+        yield "fine", "No entry has a key."
+
+
+def _hot_key(row: dict[str, Any]) -> str:
+    if row["distinct_keys"] == 1:
+        return f"{_first_key(row)}, and there is no other."
+    times = number(row["share"] * row["distinct_keys"])
+    return f"{_first_key(row)}, {times} times those of the mean of {counted(row['distinct_keys'], 'key')}."
+
+
+def _even_keys(row: dict[str, Any]) -> str:
+    return f"{_first_key(row)}, the most of {counted(row['distinct_keys'], 'key')}: none is hot."
+
+
+def _first_key(row: dict[str, Any]) -> str:
+    return f"{key_of(row['key'])} of {topic_of(row)} has {share(row['share'])} of the entries"
+
+
+def hot_partitions(table: pa.Table) -> Found:
+    table = table.filter(pc.greater_equal(table["partition"], 0))
+    hot = table.filter(pc.greater_equal(table["ratio_to_mean"], UNEVEN_TIMES)).sort_by(
+        [("ratio_to_mean", "descending")]
+    )
+    yield from each(hot, "hot", _hot_partition, "more partitions are hot")
+    if len(table) and not len(hot):
+        most = pc.max(table["ratio_to_mean"]).as_py()
+        yield "fine", f"Partitions are even: the largest has {number(most)} times the entries of the mean one."
+
+
+def _hot_partition(row: dict[str, Any]) -> str:
+    return f"{topic_of(row)} has {number(row['ratio_to_mean'])} times the entries of the mean partition."
+
+
+def busiest(table: pa.Table) -> Found:
+    if not len(table):
+        yield "fine", "Nothing was appended."
+        return
+    minutes = table.group_by(["minute"]).aggregate([("entries", "sum"), ("bytes", "sum")])
+    most = next(rows(minutes.sort_by([("entries_sum", "descending"), ("minute", "ascending")]).slice(0, 1)))
+    found = f"{counted(most['entries_sum'], 'entry')}, {amount(most['bytes_sum'])}"
+    times = most["entries_sum"] / pc.mean(minutes["entries_sum"]).as_py()
+    if len(minutes) == 1:
+        yield "fine", f"All was appended in the minute from {moment(most['minute'])} UTC: {found}."
+        return
+    yield (
+        "hot" if times >= UNEVEN_TIMES else "fine",
+        f"The busiest minute began {moment(most['minute'])} UTC: {found}, {number(times)} times those of the mean "
+        f"of {counted(len(minutes), 'minute')} with any.",
+    )
+
+
+# ---- gaps, duplicates, order -----------------------------------------------------------------------------------
+
+
+def gaps(table: pa.Table) -> Found:
+    if len(table):
+        yield "bad", f"{counted(total(table, 'missing'), 'offset')} missing, in {counted(len(table), 'gap')}."
+    else:
+        yield "fine", "Offsets have no gap."
+
+
+def sequence_gaps(table: pa.Table) -> Found:
+    if len(table):
+        text = f"{counted(total(table, 'missing'), 'sequence number')} of producers missing"
+        yield "bad", f"{text}, in {counted(len(table), 'gap')}."
+    else:
+        yield "fine", "Sequence numbers of producers have no gap."
+
+
+def duplicates(table: pa.Table) -> Found:
+    if len(table):
+        more = total(table, "copies") - len(table)
+        text = f"{counted(len(table), 'message')} of producers there more than once"
+        yield "bad", f"{text}: {counted(more, 'duplicate')}."
+    else:
+        yield "fine", "No producer's message is there twice."
+
+
+def order(table: pa.Table) -> Found:
+    found = table.filter(pc.greater(table["violations"], 0)).sort_by([("violations", "descending")])
+    yield from each(found, "bad", _backwards, "more logs or topics are out of order")
+    if not len(found):
+        yield "fine", "Append times never go back."
+
+
+def _backwards(row: dict[str, Any]) -> str:
+    back = duration(row["max_backstep_ms"] / 1000)
+    return f"{topic_of(row)}: append times go back {counted(row['violations'], 'time')}, by up to {back}."

@@ -1,0 +1,126 @@
+"""A page of reports: one HTML file that holds all it needs, and asks no network for anything."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from pyreplog.errors import MissingExtraError
+from pyreplog.reports.outcome import Outcome
+from pyreplog.reports.page.cells import Cell, cells, is_number, printable, python_values
+from pyreplog.reports.page.plots import plots
+from pyreplog.reports.page.summary import ORDER, questions
+from pyreplog.reports.report import Report
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+ROWS = 500
+"""Of a report, at most so many are in the page."""
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class About:
+    """title: of the page. facts: names and values that say what was read, and how. footer: below all."""
+
+    title: str
+    facts: Sequence[tuple[str, str]]
+    footer: str
+
+
+class _Column(NamedTuple):
+    name: str
+    meaning: str
+    right: bool
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One report in the page. plots: SVG elements. more: rows that the page has not, in words."""
+
+    name: str
+    title: str
+    definition: str
+    count: str
+    error: str
+    columns: tuple[_Column, ...]
+    rows: list[tuple[Cell, ...]]
+    plots: list[str]
+    more: str
+
+
+def page(about: About, outcomes: Iterable[Outcome]) -> str:
+    """The page, as HTML. All of it that comes from data is escaped.
+
+    MissingExtraError: jinja2 or matplotlib is not installed.
+    """
+    template = _environment().get_template("page.html")
+    places = {name: place for place, name in enumerate(ORDER)}
+    found = sorted(outcomes, key=lambda outcome: places.get(outcome.report.name, len(places)))  # one's own are last
+    script = (_HERE / "page.js").read_text()
+    return template.render(
+        about=About(printable(about.title), [(name, printable(value)) for name, value in about.facts], about.footer),
+        questions=questions({outcome.report.name: outcome for outcome in found}),
+        parts=[_part(outcome) for outcome in found if not outcome.left_out],
+        left_out=[(outcome.report, printable(outcome.left_out)) for outcome in found if outcome.left_out],
+        style=(_HERE / "page.css").read_text(),
+        script=script,
+        script_hash=_hash(script),
+    )
+
+
+def check_extra() -> None:
+    """MissingExtraError: something that a page needs is not installed."""
+    _environment()
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise _missing(error) from error
+
+
+def _environment() -> Environment:
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    except ImportError as error:
+        raise _missing(error) from error
+    return Environment(
+        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+
+
+def _missing(error: ImportError) -> MissingExtraError:
+    return MissingExtraError(f"report pages need jinja2 and matplotlib: pip install 'pyreplog[report]' ({error})")
+
+
+def _hash(script: str) -> str:
+    """As a content security policy names a script."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+
+
+def _part(outcome: Outcome) -> _Part:
+    report, table = outcome.report, outcome.table
+    rows = 0 if table is None else len(table)
+    return _Part(
+        name=report.name,
+        title=report.title,
+        definition=report.definition,
+        count="failed" if table is None else "1 row" if rows == 1 else f"{rows:,} rows",
+        error=printable(outcome.error),
+        columns=tuple(_Column(figure.name, figure.meaning, is_number(figure)) for figure in report.figures),
+        rows=[] if table is None else _rows(report, table.slice(0, ROWS)),
+        plots=[] if table is None else plots(report, table),
+        more=f"The first {ROWS:,} of {rows:,} rows." if rows > ROWS else "",
+    )
+
+
+def _rows(report: type[Report], table: pa.Table) -> list[tuple[Cell, ...]]:
+    columns = [cells(figure, python_values(table[figure.name])) for figure in report.figures]
+    return list(zip(*columns, strict=True))

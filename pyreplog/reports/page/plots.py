@@ -1,0 +1,44 @@
+"""Which drawing belongs to which report."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyreplog.reports.page.drawings import Buckets, OverTime, Plot, Ranked
+from pyreplog.reports.page.svg import drawn
+from pyreplog.reports.report import Report
+
+_TOPIC = ("topic", "partition")
+_SUBSCRIPTION = (*_TOPIC, "subscription")
+
+PLOTS: dict[str, tuple[Plot, ...]] = {
+    "rate_by_minute": (OverTime("minute", "entries", _TOPIC), OverTime("minute", "bytes", _TOPIC)),
+    "size_histogram": (Buckets("lo", "entries", _TOPIC, "bytes, at least"),),
+    "key_skew": (Ranked((*_TOPIC, "key"), "entries"),),
+    "partition_skew": (Ranked(_TOPIC, "entries"),),
+    "backlog_by_subscription": (Ranked(_SUBSCRIPTION, "backlog_entries"),),
+    "backlog_age_histogram": (
+        Buckets("bucket", "entries", _SUBSCRIPTION, "age", ("<=1m", "5m", "15m", "1h", "6h", "1d", "7d", ">7d")),
+    ),
+    "retention_forecast": (Ranked((*_TOPIC, "pinned_by"), "bytes_freed"),),
+    "dead_subscriptions": (Ranked(_SUBSCRIPTION, "backlog_bytes"),),
+    "under_replicated": (Buckets("found", "entries", ("ledger_id",), "copies that were found"),),
+    "replica_holes": (Ranked(("bookie", "status"), "missing"),),
+}
+"""Drawings by the name of a report; the others are tables only."""
+
+
+def plots(report: type[Report], table: pa.Table) -> list[str]:
+    """SVG elements, of a report's table; none where there is nothing to be drawn. MissingExtraError: matplotlib is not
+    installed."""
+    return [
+        drawn(
+            f"{report.name}-{place}",
+            report.title,
+            plot.size(table),
+            lambda drawing, plot=plot: plot.draw(table, drawing),  # type: ignore[misc]
+        )
+        for place, plot in enumerate(PLOTS.get(report.name, ()))
+        if pc.sum(table[plot.amount]).as_py()
+    ]

@@ -1,0 +1,102 @@
+"""What a page begins with: questions that people have, and what reports answer. What is unknown is said to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from pyreplog.reports.outcome import Outcome
+from pyreplog.reports.page import copies as pagecopies
+from pyreplog.reports.page import findings as pagefindings
+from pyreplog.reports.page.cells import printable
+from pyreplog.reports.page.sentences import Found, State
+
+
+class Finding(NamedTuple):
+    """report: where the figures are; empty: nowhere in the page."""
+
+    state: State
+    text: str
+    report: str = ""
+
+
+class Question(NamedTuple):
+    title: str
+    findings: list[Finding]
+
+
+_Reader = Callable[[pa.Table], Found]
+
+_QUESTIONS: tuple[tuple[str, tuple[tuple[str, _Reader], ...]], ...] = (
+    (
+        "Which subscription lags, by how much, and since when?",
+        (
+            ("backlog_by_subscription", pagefindings.lagging),
+            ("drain_estimate", pagefindings.draining),
+            ("dead_subscriptions", pagefindings.dead),
+            ("backlog_age_histogram", pagefindings.nothing),
+            ("retention_forecast", pagefindings.nothing),
+        ),
+    ),
+    (
+        "What is hot?",
+        (
+            ("key_skew", pagefindings.hot_keys),
+            ("partition_skew", pagefindings.hot_partitions),
+            ("rate_by_minute", pagefindings.busiest),
+            ("size_histogram", pagefindings.nothing),
+        ),
+    ),
+    (
+        "Which bookie lost copies?",
+        (
+            ("replica_holes", pagecopies.holes),
+            ("under_replicated", pagecopies.under_replicated),
+            ("replica_divergence", pagecopies.diverging),
+        ),
+    ),
+    (
+        "Is anything damaged, missing, there twice, or out of order?",
+        (
+            ("crc_audit", pagecopies.damaged),
+            ("log_gaps", pagefindings.gaps),
+            ("sequence_gaps", pagefindings.sequence_gaps),
+            ("duplicates", pagefindings.duplicates),
+            ("order_violations", pagefindings.order),
+            ("replication_lag", pagecopies.replication_lag),
+        ),
+    ),
+)
+"""Each with the reports that answer it, and what reads their tables."""
+
+ORDER = tuple(name for _, readers in _QUESTIONS for name, _ in readers)
+"""Of reports in a page: as they are asked for."""
+
+_WORST_FIRST: tuple[State, ...] = ("bad", "hot", "unknown", "fine", "n/a")
+
+
+def questions(outcomes: Mapping[str, Outcome]) -> list[Question]:
+    """With all that is known, the worst first. outcomes: by name of the report."""
+    return [Question(title, _answers(readers, outcomes)) for title, readers in _QUESTIONS]
+
+
+def _answers(readers: tuple[tuple[str, _Reader], ...], outcomes: Mapping[str, Outcome]) -> list[Finding]:
+    asked = [(read, outcomes[name]) for name, read in readers if name in outcomes]
+    found = [finding for read, outcome in asked if not outcome.left_out for finding in _findings(read, outcome)]
+    if found:
+        return sorted(found, key=lambda finding: _WORST_FIRST.index(finding.state))
+    reasons = dict.fromkeys(outcome.left_out for _, outcome in asked)
+    if reasons:
+        return [Finding("n/a", printable(f"{reason[:1].upper()}{reason[1:]}.")) for reason in reasons]
+    return [Finding("unknown", "No report that tells was asked for.")]
+
+
+def _findings(read: _Reader, outcome: Outcome) -> Iterator[Finding]:
+    name = outcome.report.name
+    if outcome.table is None:
+        yield Finding("unknown", f"{outcome.report.title}: the report failed. {printable(outcome.error)}", name)
+        return
+    for state, text in read(outcome.table):
+        yield Finding(state, text, name)

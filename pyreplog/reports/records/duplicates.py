@@ -1,0 +1,115 @@
+"""Records that are there more than once.
+
+Two looks: the first takes in headers alone, as runs of sequence numbers; where runs overlap, the second reads values.
+So memory grows with what is there twice, not with what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyreplog._native.checksum import crc32c
+from pyreplog.reports.facts import Facts
+from pyreplog.reports.records.gaps import PRODUCER, RUNS, sequence_runs
+from pyreplog.reports.records.runs import FIRST, LAST, repeated
+from pyreplog.reports.records.streams import PARTITION, TOPIC, Numbers, OnRecords, Stream, numbers, streams
+from pyreplog.reports.report import Figure, Report
+
+Suspects = tuple[tuple[str | None, int, str, list[int]], ...]
+"""(topic, partition, producer, numbers that come more than once: first and last of each run of them, ascending)."""
+
+
+@dataclass(frozen=True)
+class Duplicates(OnRecords):
+    """suspects: None: nothing is known yet."""
+
+    suspects: Suspects | None = None
+
+    name = "duplicates"
+    title = "Records that are there more than once"
+    definition = (
+        "Of each named producer, the sequence numbers that more than one record has: how many, the first and the last "
+        "of them by offset, and whether their values are the same, by CRC-32C."
+    )
+    figures = (
+        TOPIC,
+        PARTITION,
+        Figure("producer_name", pa.string(), "who numbered them"),
+        Figure("sequence_id", pa.int64(), "the number that they have in common"),
+        Figure("copies", pa.int64(), "records of this number, two or more"),
+        Figure("first_offset", pa.int64(), "the smallest of their offsets"),
+        Figure("last_offset", pa.int64(), "the largest of their offsets"),
+        Figure("same_payload", pa.bool_(), "whether the values of all are the same"),
+    )
+    needs = ("topic", "partition", "offset", "producerName", "sequenceId")
+    parts = pa.schema([*RUNS, ("offset", pa.int64()), ("crc", pa.int64())])
+
+    def columns(self) -> tuple[str, ...]:
+        return self.needs if self.suspects is None else (*self.needs, "value")
+
+    def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
+        if self.suspects is None:
+            runs = sequence_runs(batches)
+            nothing = pa.nulls(len(runs), pa.int64())
+            return runs.append_column("offset", nothing).append_column("crc", nothing)
+        bounds = {tuple(who): np.array(found, np.int64) for *who, found in self.suspects}
+        copies = [
+            table
+            for batch in batches
+            for stream, rows in streams(batch)
+            for table in _copies(stream, rows, bounds, self.parts)
+        ]
+        return pa.concat_tables([self.parts.empty_table(), *copies])
+
+    def second(self, partials: pa.Table) -> Report | None:
+        if self.suspects is not None:
+            return None
+        found: dict[tuple[Any, ...], list[int]] = {}
+        for row in repeated(partials, PRODUCER).to_pylist():
+            found.setdefault(tuple(row[name] for name in PRODUCER), []).extend((row[FIRST], row[LAST]))
+        return Duplicates(tuple((*who, bounds) for who, bounds in found.items())) if found else None
+
+    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+        copies = partials.filter(pc.is_valid(partials["offset"]))
+        figures = [("offset", "count"), ("offset", "min"), ("offset", "max"), ("crc", "min"), ("crc", "max")]
+        made = copies.group_by([*PRODUCER, FIRST]).aggregate(figures)
+        made = made.filter(pc.greater(made["offset_count"], 1))
+        made = made.sort_by([(name, "ascending") for name in (*PRODUCER, FIRST)])
+        return self.table(
+            {
+                **{name: made[name] for name in PRODUCER},
+                "sequence_id": made[FIRST], "copies": made["offset_count"], "first_offset": made["offset_min"],
+                "last_offset": made["offset_max"], "same_payload": pc.equal(made["crc_min"], made["crc_max"]),
+            }
+        )  # fmt: skip
+
+
+def _copies(
+    stream: Stream, rows: pa.RecordBatch, bounds: dict[tuple[Any, ...], Numbers], schema: pa.Schema
+) -> Iterator[pa.Table]:
+    """Those of the rows of one stream that are suspected."""
+    for name in rows["producerName"].unique().drop_null().to_pylist():
+        who = stream.topic, stream.partition, name
+        if who not in bounds:
+            continue
+        own = rows.filter(pc.and_(pc.equal(rows["producerName"], name), pc.is_valid(rows["sequenceId"])))
+        own = own.filter(pa.array(_is_within(numbers(own["sequenceId"]), bounds[who])))
+        crcs = [crc32c(value) for value in own["value"].to_pylist()]  # of suspects alone
+        told = {key: [value] * len(own) for key, value in zip(PRODUCER, who, strict=True)}
+        numbered = own["sequenceId"]
+        columns = {**told, FIRST: numbered, LAST: numbered, "offset": own["offset"], "crc": crcs}
+        yield pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+
+
+def _is_within(values: Numbers, bounds: Numbers) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """bounds: first and last of each run."""
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.searchsorted(
+        bounds[::2], values, side="right"
+    ) > np.searchsorted(bounds[1::2], values, side="left")
+    return found

@@ -1,0 +1,113 @@
+"""Times that step back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pyreplog.reports.facts import Facts
+from pyreplog.reports.records.streams import LEDGER, PARTITION, TOPIC, OnRecords, Stream, numbers, streams
+from pyreplog.reports.report import Figure
+
+
+@dataclass
+class _Piece:
+    """Records of one stream in order of their offsets, none of which is elsewhere in between. first_us, last_us: times
+    of the first and last one. worst_us: the largest step back."""
+
+    stream: Stream
+    first: int
+    last: int
+    first_us: int
+    last_us: int
+    violations: int = 0
+    first_violation: int | None = None
+    worst_us: int = 0
+
+    def take(self, other: _Piece) -> None:
+        """Those that follow."""
+        step = self.last_us - other.first_us
+        if step > 0:
+            self._note(1, other.first, step)
+        self._note(other.violations, other.first_violation, other.worst_us)
+        self.last, self.last_us = other.last, other.last_us
+
+    def _note(self, count: int, first: int | None, worst_us: int) -> None:
+        self.violations += count
+        self.first_violation = first if self.first_violation is None else self.first_violation
+        self.worst_us = max(self.worst_us, worst_us)
+
+
+class OrderViolations(OnRecords):
+    name = "order_violations"
+    title = "Append times that step back"
+    definition = (
+        "Of each log, topic partition or ledger: how many records have a time before that of the record before them, "
+        "by offset; the first of them; and by how much at most. None: times never step back."
+    )
+    figures = (
+        TOPIC,
+        PARTITION,
+        LEDGER,
+        Figure("violations", pa.int64(), "records that are older than the one before"),
+        Figure("first_offset", pa.int64(), "offset of the first of them; null: there is none"),
+        Figure("max_backstep_ms", pa.float64(), "the largest step back, in milliseconds"),
+    )
+    needs = ("topic", "partition", "ledgerId", "offset", "timestamp")
+    parts = pa.schema(
+        [
+            ("topic", pa.string()), ("partition", pa.int32()), ("ledger", pa.int64()), ("first", pa.int64()),
+            ("last", pa.int64()), ("first_us", pa.int64()), ("last_us", pa.int64()), ("violations", pa.int64()),
+            ("first_violation", pa.int64()), ("worst_us", pa.int64()),
+        ]
+    )  # fmt: skip
+
+    def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
+        made, last = list[_Piece](), dict[Stream, _Piece]()
+        for batch in batches:
+            for stream, rows in streams(batch):
+                piece, before = _piece(stream, rows), last.get(stream)
+                if before is not None and before.last < piece.first:
+                    before.take(piece)
+                else:
+                    made.append(piece)
+                    last[stream] = piece
+        rows = [{**vars(piece), **piece.stream._asdict()} for piece in made]
+        return pa.table({name: [row[name] for row in rows] for name in self.parts.names}, schema=self.parts)
+
+    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+        found: dict[Stream, _Piece] = {}
+        for row in partials.sort_by([("first", "ascending")]).to_pylist():
+            stream = Stream(row.pop("topic"), row.pop("partition"), row.pop("ledger"))
+            piece = _Piece(stream, **row)
+            if stream in found:
+                found[stream].take(piece)
+            else:
+                found[stream] = piece
+        rows = [
+            (*stream, piece.violations, piece.first_violation, piece.worst_us / 1000)
+            for stream, piece in sorted(found.items(), key=lambda item: _order(item[0]))
+        ]
+        columns = zip(*rows, strict=True) if rows else ([] for _ in self.figures)
+        return self.table(dict(zip(self.schema().names, columns, strict=True)))
+
+
+def _order(stream: Stream) -> tuple[str, int, int]:
+    return stream.topic or "", stream.partition, -1 if stream.ledger is None else stream.ledger
+
+
+def _piece(stream: Stream, rows: pa.RecordBatch) -> _Piece:
+    offset, time = numbers(rows["offset"]), numbers(rows["timestamp"])
+    if not (offset[1:] > offset[:-1]).all():
+        order = np.argsort(offset, kind="stable")
+        offset, time = offset[order], time[order]
+    back = time[:-1] - time[1:]
+    at = np.flatnonzero(back > 0)
+    piece = _Piece(stream, int(offset[0]), int(offset[-1]), int(time[0]), int(time[-1]))
+    if at.size:
+        piece.violations, piece.first_violation = len(at), int(offset[at[0] + 1])
+        piece.worst_us = int(back[at].max())
+    return piece

@@ -1,0 +1,98 @@
+"""How much was appended, minute by minute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyreplog.reports.facts import Facts
+from pyreplog.reports.records.streams import PARTITION, TOPIC, Numbers, OnRecords, Stream, numbers, streams, stretches
+from pyreplog.reports.report import TIME, Figure
+
+MINUTE_US = 60_000_000
+
+_GROUP = ["topic", "partition", "minute"]
+
+_Sums = dict[tuple[Stream, int, str | None], tuple[int, int, int]]
+"""By stream, minute and producer: entries, bytes, the largest."""
+
+
+class RateByMinute(OnRecords):
+    name = "rate_by_minute"
+    title = "Entries and bytes appended per minute"
+    definition = (
+        "Of each minute (UTC) in which anything was appended: entries, bytes of their values, their mean and largest "
+        "size, and how many named producers they are of."
+    )
+    figures = (
+        TOPIC,
+        PARTITION,
+        Figure("minute", TIME, "its beginning"),
+        Figure("entries", pa.int64(), "entries, of a topic messages, appended in it"),
+        Figure("bytes", pa.int64(), "of their values"),
+        Figure("avg_size", pa.float64(), "bytes / entries"),
+        Figure("max_size", pa.int64(), "bytes of the largest"),
+        Figure("producers", pa.int64(), "named producers"),
+    )
+    needs = ("topic", "partition", "timestamp", "size", "producerName")
+    parts = pa.schema(
+        [
+            ("topic", pa.string()), ("partition", pa.int32()), ("minute", TIME), ("producer", pa.string()),
+            ("entries", pa.int64()), ("bytes", pa.int64()), ("max_size", pa.int64()),
+        ]
+    )  # fmt: skip
+
+    def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
+        sums: _Sums = {}
+        for batch in batches:
+            for stream, rows in streams(batch):
+                _add(sums, stream, rows)
+        made = [
+            (stream.topic, stream.partition, minute * MINUTE_US, producer, *found)
+            for (stream, minute, producer), found in sums.items()
+        ]
+        columns = zip(*made, strict=True) if made else [[] for _ in self.parts]
+        return pa.table([pa.array(c, f.type) for c, f in zip(columns, self.parts, strict=True)], schema=self.parts)
+
+    def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
+        sums = [("entries", "sum"), ("bytes", "sum"), ("max_size", "max"), ("producer", "count_distinct")]
+        made = partials.group_by(_GROUP).aggregate(sums).sort_by([(name, "ascending") for name in _GROUP])
+        entries, size = made["entries_sum"], made["bytes_sum"]
+        return self.table(
+            {
+                **{name: made[name] for name in _GROUP},
+                "entries": entries, "bytes": size, "max_size": made["max_size_max"],
+                "avg_size": pc.divide(size.cast(pa.float64()), entries.cast(pa.float64())),
+                "producers": made["producer_count_distinct"],
+            }
+        )  # fmt: skip
+
+
+def _add(sums: _Sums, stream: Stream, rows: pa.RecordBatch) -> None:
+    """Rows of one stream, sorted by what they are summed by unless they are so: times hardly ever step back."""
+    time, size, producer = numbers(rows["timestamp"]), rows["size"].to_numpy(), rows["producerName"]
+    first, names = int(time.min()) // MINUTE_US, list[str | None]([None])
+    if producer.null_count == len(producer) and int(time.max()) // MINUTE_US == first:  # as most often
+        _note(sums, (stream, first, None), len(rows), int(size.sum(dtype=np.int64)), int(size.max()))
+        return
+    codes: Numbers = time // MINUTE_US - first
+    if producer.null_count < len(producer):
+        encoded = producer.dictionary_encode(null_encoding="encode")
+        names = encoded.dictionary.to_pylist()
+        codes = codes * len(names) + numbers(encoded.indices)
+    if (codes[1:] < codes[:-1]).any():
+        order = np.argsort(codes, kind="stable")
+        codes, size = codes[order], size[order]
+    starts = stretches(codes)
+    counts = np.diff(starts, append=len(codes))
+    total, largest = np.add.reduceat(size, starts, dtype=np.int64), np.maximum.reduceat(size, starts)
+    for code, *found in zip(*(column.tolist() for column in (codes[starts], counts, total, largest)), strict=True):
+        _note(sums, (stream, first + code // len(names), names[code % len(names)]), *found)
+
+
+def _note(sums: _Sums, key: tuple[Stream, int, str | None], entries: int, size: int, largest: int) -> None:
+    before = sums.get(key, (0, 0, 0))
+    sums[key] = before[0] + entries, before[1] + size, max(before[2], largest)

@@ -1,0 +1,117 @@
+"""Which log, topic or ledger records are of: what one report says of each of them is told apart by this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyreplog.errors import ConfigError
+from pyreplog.reports.facts import Facts
+from pyreplog.reports.report import Figure, Read, Report
+from pyreplog.tables.options import ANY, ReadOptions
+
+Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+TOPIC = Figure("topic", pa.string(), "topic, or name of the log; null: ledgers are read by themselves")
+PARTITION = Figure("partition", pa.int32(), "of a partitioned topic; -1: it is none")
+LEDGER = Figure("ledger", pa.int64(), "of ledgers that are read by themselves; else null")
+
+
+class OnRecords(Report):
+    """A report that reads every record once, and is of nothing else."""
+
+    needs_facts = False
+
+    def reads(self, options: ReadOptions, facts: Facts) -> list[Read]:
+        """ConfigError: copies of the same entries are asked for."""
+        if options.replica != ANY:
+            raise ConfigError(f"replica: {self.name} is of entries, each once; expected any, found {options.replica!r}")
+        return [Read()]
+
+
+class Stream(NamedTuple):
+    """What offsets count within. ledger: None unless ledgers are read by themselves, and told apart."""
+
+    topic: str | None
+    partition: int
+    ledger: int | None = None
+
+
+def streams(batch: pa.RecordBatch) -> Iterator[tuple[Stream, pa.RecordBatch]]:
+    """The rows of each stream, in their order. Ledgers are told apart where there is a column `ledgerId`."""
+    if not len(batch):
+        return
+    if _is_constant(batch):
+        yield _stream_of(batch), batch
+        return
+    codes = _codes(batch)
+    order = np.argsort(codes, kind="stable")
+    starts = stretches(codes[order])
+    for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
+        rows = batch.take(pa.array(order[start:stop]))
+        yield _stream_of(rows), rows
+
+
+def numbers(column: pa.Array) -> Numbers:
+    """The values of a column of numbers or times, none of which is null, as int64."""
+    wide = column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column
+    found: Numbers = wide.to_numpy().astype(np.int64, copy=False)
+    return found
+
+
+def stretches(values: Numbers) -> Numbers:
+    """Where each stretch of equal values begins."""
+    found: Numbers = np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1))
+    return found
+
+
+def _stream_of(batch: pa.RecordBatch) -> Stream:
+    """Of the first row."""
+    topic, ledger = batch["topic"][0].as_py(), None
+    if topic is None and "ledgerId" in batch.schema.names:
+        ledger = batch["ledgerId"][0].as_py()
+    return Stream(topic, batch["partition"][0].as_py(), ledger)
+
+
+def _is_constant(batch: pa.RecordBatch) -> bool:
+    """Whether all rows are of one stream: nearly always, and looked up without a step per row."""
+    topic = batch["topic"]
+    if topic.null_count == len(topic):
+        if "ledgerId" in batch.schema.names and not _is_one(numbers(batch["ledgerId"])):
+            return False
+    elif topic.null_count or not _is_one_text(topic):
+        return False
+    return _is_one(batch["partition"].to_numpy())
+
+
+def _is_one(values: np.ndarray[Any, Any]) -> bool:
+    return bool((values == values[0]).all())
+
+
+def _is_one_text(column: pa.Array) -> bool:
+    """Whether all strings are the same, by their bytes; false when that cannot be told so."""
+    _, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    first, last, size = int(ends[0]), int(ends[-1]), int(ends[1] - ends[0])
+    if data is None or not size or not (ends[1:] - ends[:-1] == size).all():
+        return False
+    rest = last - first - size
+    return bool(data.slice(first + size, rest).equals(data.slice(first, rest)))
+
+
+def _codes(batch: pa.RecordBatch) -> Numbers:
+    """A number for each row, the same for rows of the same stream."""
+    columns: list[Any] = [batch["topic"], batch["partition"]]
+    if "ledgerId" in batch.schema.names:
+        nothing = pa.scalar(None, pa.int64())
+        columns.append(pc.if_else(batch["topic"].is_null(), batch["ledgerId"], nothing))
+    codes = np.zeros(len(batch), np.int64)
+    for column in columns:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        codes = codes * len(encoded.dictionary) + numbers(encoded.indices)
+        codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+    return codes

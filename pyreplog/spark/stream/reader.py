@@ -1,0 +1,86 @@
+"""What Spark calls of a stream: `spark.readStream.format("pyreplog")`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from pyreplog.errors import ConfigError
+from pyreplog.spark.source import Task
+from pyreplog.spark.stream.offsets import StreamOffset
+from pyreplog.spark.stream.options import StreamOptions
+from pyreplog.tables.schema import Column
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+    from pyreplog.spark.stream.plan import StreamPlanner
+    from pyreplog.tables.planning import Part
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans in a process beside the driver, and reads on executors, to which it is sent: files are opened by the first
+    call that needs them.
+
+    `commit` moves nothing: Spark calls it for a batch when it plans the next one, so for the last one perhaps never.
+    """
+
+    def __init__(self, options: StreamOptions, wanted: tuple[Column, ...]) -> None:
+        self.options, self.columns = options, wanted
+
+    @cached_property
+    def planner(self) -> StreamPlanner:
+        """Opens files, or connects."""
+        from pyreplog.spark.stream.plan import StreamPlanner
+
+        return StreamPlanner(self.options)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Of a query without a checkpoint. Errors: as `StreamPlanner.begin`."""
+        return self.planner.begin().encode()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """As maxOffsetsPerTrigger or maxBytesPerTrigger says."""
+        if self.options.max_rows is not None:
+            return ReadMaxRows(self.options.max_rows)
+        return ReadAllAvailable() if self.options.max_bytes is None else ReadMaxBytes(self.options.max_bytes)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch. Errors: as `StreamPlanner.next`."""
+        rows, size = getattr(limit, "max_rows", None), getattr(limit, "max_bytes", None)
+        if rows is None and size is None and not isinstance(limit, ReadAllAvailable):
+            raise ConfigError(f"read limit: expected rows or bytes at most, found {limit!r}")
+        return self.planner.next(StreamOffset.decode(start), max_rows=rows, max_bytes=size).encode()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The query ends where everything ends now."""
+        self.planner.stop_at_what_is_there()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where everything ended when it was looked at last."""
+        latest = self.planner.latest
+        return None if latest is None else latest.encode()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """One for each task of a batch. Errors: as `StreamPlanner.tasks`."""
+        return [Task(slices) for slices in self.planner.tasks(StreamOffset.decode(start), StreamOffset.decode(end))]
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """Arrow batches; errors as of `reading.read`."""
+        from pyreplog.tables.reading import read
+
+        return read(cast("tuple[Part, ...]", partition.value), self.columns, self.options.read)
+
+    def stop(self) -> None:
+        """Let go of files and connections."""
+        self.planner.close()

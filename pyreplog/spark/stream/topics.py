@@ -1,0 +1,143 @@
+"""Streams of topics: their chains say which offsets there are, and how many bytes, without a look at a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from pyreplog.ledger.reader import LedgerReader
+from pyreplog.ledger.stored import load_ledger
+from pyreplog.spark.stream.offsets import Kind
+from pyreplog.spark.stream.options import StreamOptions
+from pyreplog.spark.stream.tracks import Feed, Track, Tracks
+from pyreplog.tables.backlogs import positions
+from pyreplog.tables.clusterplan import survey_of
+from pyreplog.tables.offsets import FIRST, LAST, Offsets, Partition
+from pyreplog.tables.origins import Survey
+from pyreplog.tables.planning import Part
+from pyreplog.tables.ranges import bounded
+from pyreplog.tables.slices import Range
+from pyreplog.tables.topics import KEY, PlannedTopic, find_topics, search_in, since, slices_of_topic
+from pyreplog.topic.managed.chain import ChainLedger
+from pyreplog.topic.place import Total
+
+
+class TopicTrack(Track):
+    """A topic, or a partition of one."""
+
+    def __init__(self, topic: PlannedTopic) -> None:
+        self.what, self.topic, self.token = f"topic {topic.name}", topic, topic.chain.token
+        self.start, self.end = topic.chain.start.offset, topic.end
+        self.is_open = topic.chain.open_ledger is not None
+
+    def bytes_before(self, offset: int) -> int:
+        """Messages of one ledger count as equal."""
+        for item, _, end in self.topic.ledgers:
+            if offset < end.offset:
+                start = item.start
+                return start.size + _scaled(offset - start.offset, end.offset - start.offset, end.size - start.size)
+        return self._end.size
+
+    def offset_at(self, place: int) -> int:
+        """Messages of one ledger count as equal."""
+        for item, _, end in self.topic.ledgers:
+            if place < end.size:
+                start = item.start
+                return start.offset + _scaled(place - start.size, end.size - start.size, end.offset - start.offset)
+        return self.end
+
+    @property
+    def _end(self) -> Total:
+        ends = [end for _, _, end in self.topic.ledgers]
+        return ends[-1] if ends else self.topic.chain.start
+
+
+class TopicFeed(Feed):
+    """Topics of an embedded cluster, in a directory, or of one over TCP, whose connections are kept."""
+
+    kind: Kind = "topics"
+
+    def __init__(self, folder: Path | None, options: StreamOptions) -> None:
+        self._folder, self._options = folder, options
+        self._closing = ExitStack()
+        self._remote: Survey | None = None
+        self._tracks: dict[Partition, TopicTrack] = {}
+
+    @contextmanager
+    def _survey(self) -> Iterator[Survey]:
+        """A directory is looked at anew each time: what lies where changes while it is written."""
+        if self._folder is not None:
+            with survey_of(self._folder, self._options.read) as found:
+                yield found
+            return
+        if self._remote is None:
+            self._remote = self._closing.enter_context(survey_of(None, self._options.read))
+        yield self._remote
+
+    def look(self) -> Tracks:
+        """Errors: those of `find_topics`, and of connecting."""
+        with self._survey() as around:
+            self._tracks = {topic.rows: TopicTrack(topic) for topic in find_topics(around, self._options.read)}
+        return self._tracks
+
+    def begin(self, tracks: Tracks) -> dict[Partition, int]:
+        """Errors: NoSuchSubscriptionError; ConfigError, TrimmedError, OutOfRangeError: an offset is not there."""
+        options, topics = self._options, self._tracks
+        options.starting_offsets.check_names("startingOffsets", list(topics))
+        if options.subscription is not None:
+            with self._survey() as around:
+                acks = positions(around, [track.topic.name for track in topics.values()], options.subscription)
+            return {key: min(ack.mark_offset, topics[key].end) for key, ack in zip(topics, acks, strict=True)}
+        if options.starting_time is not None:
+            with self._survey() as around:
+                return {key: _offset_since(around, topic, options.starting_time) for key, topic in topics.items()}
+        return {key: self._first(key, topic) for key, topic in topics.items()}
+
+    def _first(self, key: Partition, topic: TopicTrack) -> int:
+        wanted = self._options.starting_offsets.of(key)
+        if wanted in (FIRST, LAST):
+            return topic.start if wanted == FIRST else topic.end
+        lenient = not self._options.read.fail_on_data_loss
+        return bounded(topic.what, wanted, LAST, topic.start, topic.end, lenient=lenient)[0]
+
+    def slices(self, wanted: Iterable[tuple[Partition, Range]]) -> list[Part]:
+        """Errors: those of `topic_slices`."""
+        found: list[Part] = []
+        with self._survey() as around:
+            for key, (low, high) in wanted:
+                offsets = replace(self._options.read, starting_offsets=Offsets(low), ending_offsets=Offsets(high))
+                found += [part for part, _ in slices_of_topic(around, self._tracks[key].topic, None, offsets)]
+        return found
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._closing.close()
+        self._remote = None
+
+
+def _scaled(part: int, whole: int, other: int) -> int:
+    """What is to `other` as `part` is to `whole`."""
+    return max(part, 0) * other // whole if whole else 0
+
+
+def _offset_since(around: Survey, track: TopicTrack, time_us: int) -> int:
+    """The first message appended then or later; the end, when none was."""
+    for item, entries, _ in track.topic.ledgers:
+        if 0 < item.closed_us < time_us or not entries:
+            continue
+        if item.created_us >= time_us:
+            return item.start.offset
+        found = _search(around, item, entries, time_us)
+        if found is not None:
+            return found
+    return track.end
+
+
+def _search(around: Survey, item: ChainLedger, entries: int, time_us: int) -> int | None:
+    search = since(time_us, entries)
+    metadata = load_ledger(around.around.metadata, item.ledger).metadata
+    with LedgerReader(metadata, KEY, around.around) as reader:
+        search_in(reader, item, search)
+    return None if search.found is None else search.found.first

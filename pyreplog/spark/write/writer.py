@@ -1,0 +1,127 @@
+"""What Spark calls to write: checks in the driver, one producer for each partition, on executors."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pyreplog.errors import ConfigError, ReplogError
+from pyreplog.spark.write.columns import WrittenColumns, written_columns
+from pyreplog.spark.write.options import WriteOptions
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+logger = logging.getLogger(__name__)
+
+_QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # local properties of a query's tasks
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task did. rows: of its partition; stored: of these by this attempt, the others were there."""
+
+    partition: int
+    rows: int
+    stored: int
+
+
+class TopicWriter(DataSourceArrowWriter):
+    """Of `df.write`: one job, whose tasks may be tried again. It is sent to executors."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        """ConfigError: of columns; and where one topic takes all rows, errors of `open_topic`."""
+        self._options, self._columns = options, written_columns(schema, options)
+        self._job = uuid.uuid4().hex
+        if options.topic is not None:
+            _check_topic(options, options.topic)
+
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+        """The rows of one partition. Errors: those of `rows_of` and `RowPublisher`."""
+        return _write(iterator, self._options, self._columns, self._job, 0)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All is stored by now."""
+        logger.info("job %s: %s", self._job, _summary(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What is stored stays: topics only grow."""
+        logger.warning("job %s failed; what was stored stays: %s", self._job, _summary(messages))
+
+
+class TopicStreamWriter(DataSourceStreamArrowWriter):
+    """Of `df.writeStream`: query and batch, as its checkpoint has them, number the rows. It is sent to executors."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        """ConfigError: of columns."""
+        self._options, self._columns = options, written_columns(schema, options)
+
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+        """The rows of one partition of a batch. Errors: as of TopicWriter.write."""
+        context = _context()
+        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+        if not query or batch is None:
+            raise ConfigError(f"expected a task of a streaming query, found query {query!r}, batch {batch!r}")
+        return _write(iterator, self._options, self._columns, query, int(batch))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """All is stored by now."""
+        logger.info("batch %d: %s", batchId, _summary(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What is stored stays; when the batch comes again, it is not stored again."""
+        logger.warning("batch %d failed; what was stored stays: %s", batchId, _summary(messages))
+
+
+def check_appends(overwrite: bool) -> None:
+    """ConfigError: a topic cannot be overwritten."""
+    if overwrite:
+        raise ConfigError("mode: topics are appended to; expected mode or outputMode append, found one that overwrites")
+
+
+def _check_topic(options: WriteOptions, topic: str) -> None:
+    from pyreplog.spark.write.publisher import open_topic
+    from pyreplog.topic.remote.client import connect
+
+    with connect(options.cluster, secret=options.secret) as client:
+        open_topic(client, topic, options)
+
+
+def _write(
+    batches: Iterator[RecordBatch], options: WriteOptions, columns: WrittenColumns, job: str, number: int
+) -> Written:
+    from pyreplog.spark.write.publisher import RowPublisher
+    from pyreplog.spark.write.rows import rows_of
+
+    partition, first = _context().partitionId(), 0
+    with RowPublisher(options, f"spark-{job}-{partition}", number) as publisher:
+        try:
+            for batch in batches:
+                for rows in rows_of(batch, columns, options.topic, first):
+                    publisher.publish(rows)
+                first += batch.num_rows
+            publisher.finish()
+        except ReplogError as error:
+            error.add_note(f"in partition {partition} of batch {number}")
+            raise
+    return Written(partition, publisher.rows, publisher.stored)
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise ConfigError("expected a task of Spark, found none")
+    return context
+
+
+def _summary(messages: Sequence[WriterCommitMessage | None]) -> str:
+    done = [cast("Written", message) for message in messages if message is not None]
+    rows, stored = sum(one.rows for one in done), sum(one.stored for one in done)
+    return f"{rows} rows of {len(done)} in {len(messages)} partitions, {rows - stored} of them there before"

@@ -1,0 +1,13 @@
+"""Logs, ledgers and topics as tables: what is read, cut into tasks, read as Arrow batches. Without Spark.
+
+| modules | what they are |
+|---|---|
+| `options`, `offsets`, `schema` | what a read is asked for, and the columns there are |
+| `paths`, `logs` | what paths point to; what a log holds at one moment |
+| `ranges`, `planning`, `slices` | which stretches of logs are read, and by which task |
+| `reading` | what a task does |
+| `held`, `scan`, `arrays`, `buffers`, `damage` | stretches, verified, as Arrow columns; what is no record |
+| `clusterplan`, `ledgers`, `ledgerends`, `topics`, `backlogs`, `entryslices` | which entries of a cluster are read |
+| `origins`, `storedmetadata`, `storedlog`, `storedbookies` | a cluster in a directory, or over TCP |
+| `entryscan`, `copyreading`, `messagearrays` | entries, from whichever copies there are; messages in them |
+"""

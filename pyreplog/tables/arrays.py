@@ -1,0 +1,90 @@
+"""Arrow columns of a batch of records. Buffers come from native code: no Python object is made for a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from pyreplog._native import arrowcolumns
+from pyreplog._native.batch import RecordBatch
+from pyreplog.tables.buffers import HEADER, as_bytes, as_headers, as_numbers, as_some_numbers, constant
+from pyreplog.tables.slices import Whence
+
+APPEND_TIME = 1
+"""Kafka's timestampType of a time that the log gave."""
+
+TIME = pa.timestamp("us", tz="UTC")
+
+TYPES: dict[str, pa.DataType] = {
+    "key": pa.binary(), "value": pa.binary(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(),
+    "timestamp": TIME, "timestampType": pa.int32(), "headers": pa.list_(HEADER), "size": pa.int32(),
+    "ledgerId": pa.int64(), "entryId": pa.int64(), "segment": pa.string(), "position": pa.int64(),
+    "producerName": pa.string(), "sequenceId": pa.int64(), "publishTime": TIME, "eventTime": TIME,
+    "crcOk": pa.bool_(), "bookie": pa.string(), "crc": pa.int64(), "storedSize": pa.int32(),
+}  # fmt: skip
+
+
+def schema_of(columns: tuple[str, ...]) -> pa.Schema:
+    """As Spark expects it; what is no column of ours is that of corrupt records."""
+    return pa.schema([(name, TYPES.get(name, pa.binary())) for name in columns])
+
+
+def arrow_batch(batch: RecordBatch, schema: pa.Schema, whence: Whence) -> pa.RecordBatch:
+    """The columns of a schema, of verified records (or of walked ones, as far as no value is among them)."""
+    arrays = [
+        _MAKERS[name](batch, whence) if name in _MAKERS else pa.nulls(len(batch), pa.binary()) for name in schema.names
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def corrupt_row(schema: pa.Schema, whence: Whence, raw: bytes, **known: object) -> pa.RecordBatch:
+    """One row for bytes that are no record: it says where they lie, as far as that is known, and all that depends on
+    them is null."""
+    known = {"crcOk": False, **whence._asdict(), **known}
+    row = [known.get(name) if name in TYPES else raw for name in schema.names]
+    arrays = [pa.array([value], field.type) for value, field in zip(row, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+# ---- makers: (batch, whence) -> array --------------------------------------------------------------------------
+
+
+def _positions(batch: RecordBatch, whence: Whence) -> pa.Array:
+    """Of entries that came from somewhere, they say nothing."""
+    if whence.segment is None:
+        return pa.nulls(len(batch), pa.int64())
+    return as_numbers(pa.int64(), len(batch), batch.position)
+
+
+Maker = Callable[[RecordBatch, Whence], pa.Array]
+
+_MAKERS: dict[str, Maker] = {
+    "key": lambda batch, _: as_bytes(pa.binary(), arrowcolumns.key_column(batch)),
+    "value": lambda batch, _: as_bytes(pa.binary(), arrowcolumns.value_column(batch)),
+    "topic": lambda batch, whence: constant(whence.topic, pa.string(), len(batch)),
+    "partition": lambda batch, whence: constant(whence.partition, pa.int32(), len(batch)),
+    "offset": lambda batch, _: as_numbers(pa.int64(), len(batch), batch.entry),
+    "timestamp": lambda batch, _: as_numbers(TIME, len(batch), batch.timestamp),
+    "timestampType": lambda batch, _: constant(APPEND_TIME, pa.int32(), len(batch)),
+    "headers": lambda batch, _: as_headers(len(batch), arrowcolumns.property_columns(batch)),
+    "size": lambda batch, _: as_numbers(pa.int32(), len(batch), arrowcolumns.size_column(batch)),
+    "ledgerId": lambda batch, _: as_numbers(pa.int64(), len(batch), batch.ledger),
+    "entryId": lambda batch, _: as_numbers(pa.int64(), len(batch), batch.entry),
+    "segment": lambda batch, whence: constant(whence.segment, pa.string(), len(batch)),
+    "position": _positions,
+    "producerName": lambda batch, _: as_bytes(
+        pa.string(), arrowcolumns.attribute_column(batch, arrowcolumns.TAG_PRODUCER)
+    ),
+    "sequenceId": lambda batch, _: as_some_numbers(
+        pa.int64(), len(batch), arrowcolumns.number_column(batch, arrowcolumns.TAG_SEQUENCE)
+    ),
+    "publishTime": lambda batch, _: as_numbers(TIME, len(batch), batch.timestamp),
+    "eventTime": lambda batch, _: as_some_numbers(
+        TIME, len(batch), arrowcolumns.number_column(batch, arrowcolumns.TAG_EVENT_TIME)
+    ),
+    "crcOk": lambda batch, _: constant(True, pa.bool_(), len(batch)),
+    "bookie": lambda batch, whence: constant(whence.bookie, pa.string(), len(batch)),
+    "crc": lambda batch, _: as_numbers(pa.int64(), len(batch), arrowcolumns.crc_column(batch)),
+    "storedSize": lambda batch, _: pa.array(batch.stride, pa.int32()),
+}

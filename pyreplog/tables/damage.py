@@ -1,0 +1,62 @@
+"""Bytes of a segment that are no record: where the next record begins behind them."""
+
+from __future__ import annotations
+
+import bisect
+from pathlib import Path
+from typing import NamedTuple
+
+from pyreplog._native.segment import Segment
+from pyreplog.errors import CorruptionError
+from pyreplog.log import indexes
+from pyreplog.log.recovery import BLANK
+from pyreplog.tables.slices import Slice
+
+
+class Damage(NamedTuple):
+    """Bytes [start, stop) of a segment file, and what is wrong with them."""
+
+    start: int
+    stop: int
+    error: CorruptionError
+
+
+def damage_at(segment: Segment, part: Slice, start: int, entry: int, error: CorruptionError) -> Damage:
+    """The damage that a scan met at offset `start`. entry: number of the last one before it, -1: not known.
+
+    It ends at the next offset that the segment's index knows of, or before, where a record with a right CRC and a
+    number that may follow is found by its looks. Without an index it is found by its looks alone.
+    """
+    at, places = start, _known_places(segment, Path(part.log.directory))
+    while at < part.until:
+        known = bisect.bisect_right(places, at)
+        limit = places[known] if known < len(places) else part.stop
+        found = _find(segment, at + 8, min(limit, part.stop), entry)
+        if found >= 0:
+            return Damage(start, found, error)
+        at = min(limit, part.stop)
+        if at >= part.stop or _begins_something(segment, at, part.stop):
+            return Damage(start, at, error)
+    return Damage(start, at, error)
+
+
+def _known_places(segment: Segment, directory: Path) -> list[int]:
+    index = segment.index or indexes.load(directory, segment)
+    return [] if index is None else [index.block(i)[1] for i in range(len(index))]
+
+
+def _begins_something(segment: Segment, offset: int, stop: int) -> bool:
+    status = segment.check(offset, stop)
+    return status > 0 or status == BLANK
+
+
+def _find(segment: Segment, offset: int, stop: int, entry: int) -> int:
+    """Offset of the first intact record from `offset` on that may follow, for values may hold copies; -1: none."""
+    while offset < stop:
+        offset = segment.find_intact(offset, stop)
+        if offset < 0:
+            return -1
+        if segment.first_entry < 0 or segment.head_at(offset)[1] > entry:
+            return offset
+        offset += 8
+    return -1

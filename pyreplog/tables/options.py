@@ -1,0 +1,273 @@
+"""What a read is asked for: options of `spark.read.format("pyreplog")`, typed and checked before anything opens."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pyreplog.errors import ConfigError
+from pyreplog.tables.offsets import EARLIEST, LATEST, Offsets
+
+Mode = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
+MODES: tuple[Mode, ...] = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
+
+ANY, ALL = "any", "all"
+"""Replicas: each entry once, or every copy there is."""
+
+EXCLUSIVE = (
+    ("startingOffsets", "startingTimestamp", "subscription"),
+    ("endingOffsets", "endingTimestamp"),
+    ("topics", "topicsPattern", "ledgers"),
+    ("cluster", "path"),
+    ("cluster", "paths"),
+    ("view", "columns"),
+)
+"""Options of which at most one may be given."""
+
+_UNITS = {"": 0, "k": 10, "m": 20, "g": 30}
+_NUMBER_MAX = (1 << 63) - 1
+_LEDGER_MAX = (1 << 62) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """Options of a batch read; `of` makes them from Spark's.
+
+    paths: directories or globs. cluster: URL of a metadata store, in place of paths. secret: of its bookies; password:
+    of ledgers. replica: "any", "all", or a bookie. topics: names; topics_pattern: of names; None: ledgers are read.
+    subscription: whose backlog is read. starting_offsets, ending_offsets: half open. starting_time, ending_time: append
+    times, microseconds since the epoch, half open. ledgers: ranges of ledger ids, both ends included, ascending; None:
+    all. columns: None: the usual ones. max_partition_bytes: of log, at most in one task. min_partitions: at least so
+    many tasks. batch_rows, batch_bytes: what one Arrow batch holds at most (one record more, where that is larger).
+    verify_checksum: None: when a value is read. view: name of a report, whose partials are read in place of rows;
+    view_options: its parameters, as JSON.
+    """
+
+    paths: tuple[str, ...] = ()
+    cluster: str | None = None
+    secret: bytes | None = field(default=None, repr=False)
+    password: bytes = field(default=b"", repr=False)
+    replica: str = ANY
+    topics: tuple[str, ...] | None = None
+    topics_pattern: re.Pattern[str] | None = None
+    subscription: str | None = None
+    starting_offsets: Offsets = EARLIEST
+    ending_offsets: Offsets = LATEST
+    starting_time: int | None = None
+    ending_time: int | None = None
+    ledgers: tuple[tuple[int, int], ...] | None = None
+    columns: tuple[str, ...] | None = None
+    include_headers: bool = False
+    include_metadata: bool = False
+    max_partition_bytes: int = 256 << 20
+    min_partitions: int = 1
+    batch_rows: int = 10_000
+    batch_bytes: int = 2 << 20
+    verify_checksum: bool | None = None
+    mode: Mode = "FAILFAST"
+    column_name_of_corrupt_record: str = "_corrupt_record"
+    fail_on_data_loss: bool = True
+    view: str | None = None
+    view_options: str = "{}"
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> ReadOptions:
+        """From Spark's options, whose names it does not tell apart by case. ConfigError names the option at fault."""
+        given = {name.lower(): value for name, value in options.items()}
+        unknown = sorted(given.keys() - _OPTIONS.keys())
+        if unknown:
+            known = ", ".join(sorted((name for name, _, _ in _OPTIONS.values()), key=str.lower))
+            raise ConfigError(f"unknown option {unknown[0]!r}; there are {known}")
+        fields: dict[str, Any] = {}
+        for key, text in given.items():
+            name, target, parse = _OPTIONS[key]
+            value = parse(name, text)
+            fields[target] = fields.get(target, ()) + value if target == "paths" else value
+        if not fields.get("paths") and "cluster" not in fields:
+            raise ConfigError("path: expected the directory of a log, found none; give it to load() or as an option")
+        made = cls(**fields)
+        made._check_choices(given)
+        made._check_ranges(given)
+        return made
+
+    @property
+    def reads_topics(self) -> bool:
+        """Whether messages are wanted, not entries."""
+        return self.topics is not None or self.topics_pattern is not None
+
+    def _check_choices(self, given: Mapping[str, str]) -> None:
+        for names in EXCLUSIVE:
+            found = [name for name in names if name.lower() in given]
+            if len(found) > 1:
+                raise ConfigError(f"{', '.join(found)}: expected at most one of them, found {len(found)}")
+        if self.subscription is not None and not self.reads_topics:
+            raise ConfigError("subscription: expected with topics or topicsPattern, found neither")
+        if self.reads_topics and self.replica != ANY:
+            raise ConfigError(f"replica: topics are read once, from any replica; expected any, found {self.replica!r}")
+
+    def _check_ranges(self, given: Mapping[str, str]) -> None:
+        low, high = self.starting_time, self.ending_time
+        if low is not None and high is not None and low > high:
+            raise ConfigError(
+                f"endingTimestamp: expected {given['startingtimestamp']} or later, found {given['endingtimestamp']}"
+            )
+
+
+# ---- one parser a type: (name of the option, its text) -> value ------------------------------------------------
+
+
+def _text(name: str, text: str) -> str:
+    if not text.strip():
+        raise ConfigError(f"{name}: expected a name, found nothing")
+    return text
+
+
+def _path(name: str, text: str) -> tuple[str, ...]:
+    return (_text(name, text),)
+
+
+def _paths(name: str, text: str) -> tuple[str, ...]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(path, str) and path for path in found):
+        raise ConfigError(f"{name}: expected a JSON list of paths, found {text!r}")
+    return tuple(found)
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise ConfigError(f"{name}: expected true or false, found {text!r}")
+    return text.strip().lower() == "true"
+
+
+def amount(low: int, high: int) -> Callable[[str, str], int]:
+    """A parser of numbers, with k, m or g behind them."""
+
+    def parse(name: str, text: str) -> int:
+        match = re.fullmatch(r"\s*(\d{1,19})\s*([kmg]?)b?\s*", text, re.IGNORECASE)
+        value = int(match[1]) << _UNITS[match[2].lower()] if match else -1
+        if not low <= value <= high:
+            raise ConfigError(f"{name}: expected {low} to {high}, as in 1000 or 128m, found {text!r}")
+        return value
+
+    return parse
+
+
+def _time(name: str, text: str) -> int:
+    """Milliseconds since the epoch, or ISO 8601 (without a zone: UTC)."""
+    try:
+        if re.fullmatch(r"\s*-?\d{1,15}\s*", text):
+            return int(text) * 1000
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise ConfigError(f"{name}: expected milliseconds since 1970 or ISO 8601, found {text!r}") from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _names(name: str, text: str) -> tuple[str, ...]:
+    found = tuple(word.strip() for word in text.split(","))
+    if not all(found):
+        raise ConfigError(f"{name}: expected names with commas between them, found {text!r}")
+    return found
+
+
+def _topics(name: str, text: str) -> tuple[str, ...]:
+    """A name may hold commas: then all are given as JSON."""
+    if not text.lstrip().startswith("["):
+        return _names(name, text)
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return _names(name, text)
+    if not found or not all(isinstance(topic, str) and topic for topic in found):
+        raise ConfigError(f"{name}: expected names, found {text!r}")
+    return tuple(found)
+
+
+def _ledgers(name: str, text: str) -> tuple[tuple[int, int], ...]:
+    ranges = list[tuple[int, int]]()
+    for word in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,19})\s*(?:-\s*(\d{1,19})\s*)?", word)
+        low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not low <= high <= _LEDGER_MAX:
+            raise ConfigError(f"{name}: expected ledger ids or ranges of them, as in 7, 9-12, found {text!r}")
+        ranges.append((low, high))
+    return merged(ranges)
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The same numbers in as few ranges as can be, ascending; both ends included."""
+    made = list[tuple[int, int]]()
+    for low, high in sorted(ranges):
+        if made and low <= made[-1][1] + 1:
+            made[-1] = made[-1][0], max(made[-1][1], high)
+        else:
+            made.append((low, high))
+    return tuple(made)
+
+
+def _pattern(name: str, text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(_text(name, text))
+    except re.error as error:
+        raise ConfigError(f"{name}: expected a regular expression, found {text!r}: {error}") from error
+
+
+def _bytes(name: str, text: str) -> bytes:
+    return text.encode()
+
+
+def _replica(name: str, text: str) -> str:
+    text = _text(name, text).strip()
+    return text.lower() if text.lower() in (ANY, ALL) else text
+
+
+def _mode(name: str, text: str) -> Mode:
+    for mode in MODES:
+        if text.strip().upper() == mode:
+            return mode
+    raise ConfigError(f"{name}: expected one of {', '.join(MODES)}, found {text!r}")
+
+
+# name, field of ReadOptions, parser; by the name as Spark hands it over.
+_OPTIONS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
+    name.lower(): (name, target, parse)
+    for name, target, parse in (
+        ("path", "paths", _path),
+        ("paths", "paths", _paths),
+        ("cluster", "cluster", _text),
+        ("secret", "secret", _bytes),
+        ("password", "password", _bytes),
+        ("replica", "replica", _replica),
+        ("topics", "topics", _topics),
+        ("topicsPattern", "topics_pattern", _pattern),
+        ("subscription", "subscription", _text),
+        ("startingOffsets", "starting_offsets", Offsets.starting),
+        ("endingOffsets", "ending_offsets", Offsets.ending),
+        ("startingTimestamp", "starting_time", _time),
+        ("endingTimestamp", "ending_time", _time),
+        ("ledgers", "ledgers", _ledgers),
+        ("columns", "columns", _names),
+        ("includeHeaders", "include_headers", _flag),
+        ("includeMetadata", "include_metadata", _flag),
+        ("maxPartitionBytes", "max_partition_bytes", amount(1, _NUMBER_MAX)),
+        ("minPartitions", "min_partitions", amount(1, 1_000_000)),
+        ("batchRows", "batch_rows", amount(1, 10_000_000)),
+        ("batchBytes", "batch_bytes", amount(1, 1 << 30)),
+        ("verifyChecksum", "verify_checksum", _flag),
+        ("mode", "mode", _mode),
+        ("columnNameOfCorruptRecord", "column_name_of_corrupt_record", _text),
+        ("failOnDataLoss", "fail_on_data_loss", _flag),
+        ("view", "view", _text),
+        ("viewOptions", "view_options", _text),
+    )
+}

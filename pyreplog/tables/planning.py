@@ -1,0 +1,113 @@
+"""Cutting logs into tasks of equal bytes: large segments are split where records begin, small ones packed together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from pyreplog._native.sparse import SparseIndex
+from pyreplog.errors import ConfigError, ReplogError
+from pyreplog.log import indexes
+from pyreplog.tables import ranges
+from pyreplog.tables.held import hold
+from pyreplog.tables.logs import LogSnapshot, look
+from pyreplog.tables.options import ANY, ReadOptions
+from pyreplog.tables.paths import bookie_of, cluster_of, log_directories
+from pyreplog.tables.slices import Range, Slice
+
+if TYPE_CHECKING:
+    from pyreplog.tables.entryslices import EntrySlice
+
+Part: TypeAlias = "Slice | EntrySlice"
+
+_SMALL = 16  # what is smaller than this part of a task is not worth a cut
+
+logger = logging.getLogger(__name__)
+
+
+def plan(options: ReadOptions) -> list[tuple[Part, ...]]:
+    """The slices of each task, all of one kind. Where the logs end is settled here: what is appended later is not read.
+
+    Errors: NotALogError, ConfigError, TrimmedError and OutOfRangeError (an offset that is not there), CorruptionError
+    (a segment file that cannot be read, in mode FAILFAST); those of `plan_cluster`.
+    """
+    folder = cluster_of(options.paths)
+    if folder is None and options.cluster is None:
+        return pack(_log_slices(options), options.max_partition_bytes, options.min_partitions)
+    from pyreplog.tables.clusterplan import cluster_slices
+
+    return pack(cluster_slices(folder, options), options.max_partition_bytes, options.min_partitions)
+
+
+def _log_slices(options: ReadOptions) -> list[tuple[Slice, int]]:
+    for name, is_given in (("replica", options.replica != ANY), ("topics", options.reads_topics)):
+        if is_given:
+            raise ConfigError(f"{name}: {options.paths[0]} is no cluster; expected path of an embedded one, or cluster")
+    logs = [(look(directory), bookie_of(directory)) for directory in log_directories(options.paths)]
+    return slices_of(logs, options)
+
+
+def slices_of(
+    logs: list[tuple[LogSnapshot, str | None]], options: ReadOptions, there: tuple[Range, ...] | None = None
+) -> list[tuple[Slice, int]]:
+    """Slices, uncut, of all that is wanted of logs, each with the bookie that it is of, and about how many bytes each
+    is. there: ranges of ledgers that are not deleted; None: nobody knows. Errors: as `plan`."""
+    ranges.check_offsets([log for log, _ in logs], options)
+    for log, _ in logs:
+        _check_faults(log, options)
+    return [part for log, bookie in logs for part in ranges.stretches(log, options, bookie, there)]
+
+
+def _check_faults(log: LogSnapshot, options: ReadOptions) -> None:
+    for segment in log.segments:
+        if segment.fault is not None and options.mode == "FAILFAST":
+            raise segment.fault
+
+
+def pack(found: Sequence[tuple[Part, int]], most: int, least: int) -> list[tuple[Part, ...]]:
+    """Tasks of equal weight, in order: at least `least`, as far as there are places to cut at, and none much heavier
+    than `most`. found: slices and their weights in bytes."""
+    total = sum(weight for _, weight in found)
+    count = max(-(-total // most), least, 1)
+    tasks: dict[int, list[Part]] = {}
+    at = 0
+    for whole, weight in found:
+        numbers = range(at * count // total, (at + weight) * count // total + 1)
+        cuts = [cut - at for k in numbers if at < (cut := k * total // count) < at + weight]
+        if weight * _SMALL * count < total:
+            cuts = []
+        parts = _parts(whole, weight, cuts) if isinstance(whole, Slice) else whole.parts(cuts)
+        for part, middle in parts:
+            tasks.setdefault((at + middle) * count // total, []).append(part)
+        at += weight
+    return [tuple(task) for _, task in sorted(tasks.items())]
+
+
+def _parts(whole: Slice, weight: int, cuts: list[int]) -> Iterator[tuple[Slice, int]]:
+    """A slice cut at about these of its `weight` bytes, with the middle of each part."""
+    index = _index_of(whole) if cuts else None
+    if index is None:
+        yield whole, weight // 2
+        return
+    start, before = whole.start, 0
+    for cut in cuts:
+        place = index.before(whole.start + cut * whole.size // weight)
+        if place > start and place < whole.until:
+            yield replace(whole, start=start, until=place), (before + cut) // 2
+            start, before = place, cut
+    yield replace(whole, start=start), (before + weight) // 2
+
+
+def _index_of(whole: Slice) -> SparseIndex | None:
+    """Where its records begin; None: it cannot be cut, being written, damaged or without an intact index."""
+    if whole.fault is not None:
+        return None
+    try:
+        segment = hold(whole.path, whole.log.uuid, whole.base, whole.epoch)
+        return indexes.load(Path(whole.log.directory), segment)
+    except (OSError, ReplogError) as error:
+        logger.info("%s is read in one piece: %s", whole.path, error)
+        return None

@@ -1,0 +1,45 @@
+"""Reading what one task was given, on an executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from pyreplog.tables.options import ReadOptions
+from pyreplog.tables.scan import Scan
+from pyreplog.tables.schema import Column, is_verified
+from pyreplog.tables.slices import Slice
+
+if TYPE_CHECKING:
+    from pyreplog.tables.entryslices import EntrySlice
+    from pyreplog.tables.planning import Part
+
+
+def read(parts: tuple[Part, ...], columns: tuple[Column, ...], options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of slices, all of one kind, in order. Errors: as of `Scan.read`, `EntryScan.read`."""
+    names = tuple(column.name for column in columns)
+    if not parts or isinstance(parts[0], Slice):
+        scan = Scan(names, options, verified=is_verified(columns, options))
+        return scan.read(cast("tuple[Slice, ...]", parts))
+    from pyreplog.tables.entryscan import EntryScan
+
+    return gathered(EntryScan(names, options).read(cast("tuple[EntrySlice, ...]", parts)), options)
+
+
+def gathered(batches: Iterator[pa.RecordBatch], options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """Small batches put together: those of tiny ledgers would each cost Spark more than their rows."""
+    waiting, rows, size = list[pa.RecordBatch](), 0, 0
+    for batch in batches:
+        if waiting and (rows + batch.num_rows > options.batch_rows or size + batch.nbytes > options.batch_bytes):
+            yield _joined(waiting)
+            waiting, rows, size = [], 0, 0
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

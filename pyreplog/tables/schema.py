@@ -1,0 +1,87 @@
+"""The columns there are: Kafka's by name and type, and what else is known of a record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyreplog.errors import ConfigError
+from pyreplog.tables.options import ReadOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class Column(NamedTuple):
+    """name; type, as Spark writes it."""
+
+    name: str
+    type: str
+
+
+USUAL = (
+    Column("key", "binary"), Column("value", "binary"), Column("topic", "string"), Column("partition", "int"),
+    Column("offset", "bigint"), Column("timestamp", "timestamp"), Column("timestampType", "int"),
+)  # fmt: skip
+HEADERS = (Column("headers", "array<struct<key:string,value:binary>>"),)
+METADATA = (
+    Column("size", "int"), Column("ledgerId", "bigint"), Column("entryId", "bigint"), Column("segment", "string"),
+    Column("position", "bigint"), Column("producerName", "string"), Column("sequenceId", "bigint"),
+    Column("publishTime", "timestamp"), Column("eventTime", "timestamp"), Column("crc", "bigint"),
+    Column("storedSize", "int"), Column("crcOk", "boolean"), Column("bookie", "string"),
+)  # fmt: skip
+
+NEED_CRC = {"value", "crcOk"}
+"""What is not given out unverified, unless verifyChecksum says so."""
+
+
+def known_columns(options: ReadOptions) -> tuple[Column, ...]:
+    """All that may be asked for; the corrupt record only where the mode yields one."""
+    corrupt = (Column(options.column_name_of_corrupt_record, "binary"),) if options.mode == "PERMISSIVE" else ()
+    return (*USUAL, *HEADERS, *METADATA, *corrupt)
+
+
+def default_columns(options: ReadOptions) -> tuple[Column, ...]:
+    """What is read when the user gives no schema. ConfigError: a column there is none of."""
+    known = known_columns(options)
+    if options.columns is not None:
+        return tuple(_find(name, known) for name in options.columns)
+    chosen = (*USUAL, *(HEADERS if options.include_headers else ()), *(METADATA if options.include_metadata else ()))
+    return chosen + known[len((*USUAL, *HEADERS, *METADATA)) :]
+
+
+def as_ddl(columns: tuple[Column, ...]) -> str:
+    """A schema as Spark reads it."""
+    return ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in columns)
+
+
+def columns_of(schema: StructType, options: ReadOptions) -> tuple[Column, ...]:
+    """The columns of a schema that a user gave. ConfigError: unknown, of another type, twice, or NOT NULL."""
+    known, chosen = known_columns(options), list[Column]()
+    for field in schema.fields:
+        column = _find(field.name, known)
+        found = field.dataType.simpleString()
+        if found != column.type:
+            raise ConfigError(f"column {column.name}: expected the type {column.type}, found {found}")
+        if not field.nullable:
+            raise ConfigError(f"column {column.name}: expected a column that may be null, found NOT NULL")
+        if column in chosen:
+            raise ConfigError(f"column {column.name}: expected once, found twice")
+        chosen.append(column)
+    return tuple(chosen)
+
+
+def _find(name: str, known: tuple[Column, ...]) -> Column:
+    for column in known:
+        if column.name == name:
+            return column
+    raise ConfigError(f"unknown column {name!r}; there are {', '.join(column.name for column in known)}")
+
+
+def is_verified(columns: tuple[Column, ...], options: ReadOptions) -> bool:
+    """Whether records are checked against their CRC-32C, which touches their values."""
+    names = {column.name for column in columns}
+    if options.mode == "PERMISSIVE" and options.column_name_of_corrupt_record in names:
+        return True
+    if "crcOk" in names or options.verify_checksum is None:
+        return bool(names & NEED_CRC)
+    return options.verify_checksum
