@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from .sparkhome import spark_home
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -21,10 +23,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Two workers, which run this interpreter and find this checkout as they would an installed package."""
     from pyspark.sql import SparkSession
 
-    before = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "PYTHONPATH")}
+    before = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "PYTHONPATH", "SPARK_HOME")}
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [before["PYTHONPATH"]])])
     folder = tmp_path_factory.mktemp("spark")
+    os.environ["SPARK_HOME"] = str(spark_home(folder))
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
