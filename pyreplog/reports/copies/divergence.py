@@ -6,7 +6,7 @@ bookie; only where the numbers of bookies differ, all are compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -33,17 +33,19 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 @dataclass(frozen=True)
 class ReplicaDivergence(Report):
     """shapes: by ledger, the size of the ensemble and where fragments begin, unless all bookies have every entry.
-    blocks: by ledger, those to be compared entry by entry; None: none are known yet. Both are found by the report
-    itself."""
+    single: ledgers of one copy. blocks: by ledger, those to be compared entry by entry; None: none are known yet. All
+    are found by the report itself."""
 
     shapes: Mapping[str, list[int]] = field(default_factory=dict)
+    single: Sequence[int] = ()
     blocks: Mapping[str, list[int]] | None = None
 
     name = "replica_divergence"
     title = "Copies that differ from each other"
     definition = (
         "Entries of which bookies have intact copies with different CRC-32Cs, as far as their ledger is confirmed: "
-        "whoever reads them gets one or the other. Copies of bookies that are away are not compared."
+        "whoever reads them gets one or the other. Not of ledgers that are to have one copy. Copies of bookies that "
+        "are away are not compared."
     )
     figures = (
         Figure("ledger_id", pa.int64(), "ledger"),
@@ -68,7 +70,10 @@ class ReplicaDivergence(Report):
 
     def at(self, facts: Facts) -> ReplicaDivergence:
         shapes = {str(one.metadata.ledger): _shape(one.metadata) for one in facts.ledgers}
-        return replace(self, shapes={ledger: shape for ledger, shape in shapes.items() if shape != [1, 0]})
+        single = tuple(one.metadata.ledger for one in facts.ledgers if one.metadata.write_quorum == 1)
+        return replace(
+            self, shapes={ledger: shape for ledger, shape in shapes.items() if shape != [1, 0]}, single=single
+        )  # fmt: skip
 
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
         """Sums of blocks; of blocks that are to be compared, each CRC."""
@@ -83,10 +88,15 @@ class ReplicaDivergence(Report):
         if self.blocks is not None:
             return None
         sums = _summed(partials.select(self.parts.names)).group_by(["ledger", "entry", "rest"])
-        bounds = sums.aggregate([("sum", "min"), ("sum", "max"), ("copies", "min"), ("copies", "max")])
+        bounds = sums.aggregate(
+            [("sum", "min"), ("sum", "max"), ("copies", "min"), ("copies", "max"), ("bookie", "count")]
+        )
         differs = pc.or_(
             pc.not_equal(bounds["sum_min"], bounds["sum_max"]), pc.not_equal(bounds["copies_min"], bounds["copies_max"])
         )
+        is_alone = pc.equal(bounds["bookie_count"], 1)  # it may have two copies of an entry
+        single = pc.is_in(bounds["ledger"], value_set=pa.array(self.single, pa.int64()))
+        differs = pc.and_(pc.or_(differs, is_alone), pc.invert(single))
         blocks: dict[str, list[int]] = {}
         for row in bounds.filter(differs).sort_by([("ledger", "ascending"), ("entry", "ascending")]).to_pylist():
             there = blocks.setdefault(str(row["ledger"]), [])
