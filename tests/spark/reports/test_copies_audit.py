@@ -29,7 +29,7 @@ Ends = dict[tuple[str, str], int]
 @pytest.fixture
 def cluster(tmp_path: Path, seed: int) -> Striped:
     made = Striped.make(tmp_path / "data")
-    fill(made, random.Random(seed), 30, is_whole=True)
+    fill(made, random.Random(seed), 90, is_whole=True)
     return made
 
 
