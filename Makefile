@@ -46,6 +46,7 @@ bench: $(VENV)/built
 simulate: $(VENV)/test
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 	$(BIN)/python -m tests.simulation.ha --seeds $(SEEDS)
+	$(BIN)/python -m tests.simulation.topic --seeds $$(( $(SEEDS) / 10 ))
 
 crash: $(VENV)/test
 	$(BIN)/python -m tests.crash --seeds $(SEEDS)

@@ -219,11 +219,11 @@ def ha_node(path: str, name: str, master: str | None, settings: dict[str, Any], 
     serve(path, name, master, settings, busy_poll_us)
 
 
-def minutes_in_spark(folder: str) -> None:
+def minutes_in_spark(folder: str, is_long: bool) -> None:
     """A Spark, until told to stop: benchmarks.rows.reports."""
     from benchmarks.rows.reports import serve
 
-    serve(folder)
+    serve(folder, is_long)
 
 
 def _bell(path: str) -> Bell:

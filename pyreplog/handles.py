@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import traceback
 import warnings
@@ -73,8 +74,12 @@ class Handle(ABC):
         """Let go. Closing twice is fine, and so is closing in a forked child, which leaves the parent's alone."""
         if os.getpid() != self._pid or not self._closing.acquire(blocking=False):
             return
-        self._error = ClosedError(f"the {self._what} was closed")
+        self._error = self._ending()
         self._let_go()
+
+    def _ending(self) -> ReplogError:
+        """Why nothing can be done with it once it is closed."""
+        return ClosedError(f"the {self._what} was closed")
 
     @abstractmethod
     def _let_go(self) -> None:
@@ -94,7 +99,8 @@ class Handle(ABC):
     def __del__(self) -> None:
         if getattr(self, "_error", self) is None and os.getpid() == self._pid:
             warn_of_leak(self._what, self, self._opened_at)
-            self.close()
+            if not sys.is_finalizing():  # no other thread goes on then, and what closes may wait for one
+                self.close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} belongs to its process and cannot be pickled; open it again")

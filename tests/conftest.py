@@ -12,8 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 SEED = int(os.environ.setdefault("PYREPLOG_SEED", str(secrets.randbelow(1 << 32))))  # processes that help inherit it
+
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")  # no verdict hangs on the speed of the machine
 
 
 def pytest_runtest_setup() -> None:

@@ -37,12 +37,13 @@ Sums = list[tuple[int, int, int]]
 def minutes(plan: Plan) -> Section:
     """`reports.run("rate_by_minute")`."""
     section = Section("reports", "Entries and bytes per minute, without Spark and with it")
-    with plan.folder() as folder, job("minutes_in_spark", str(folder / "spark")) as spark:
+    is_long = plan.budget >= 1
+    with plan.folder() as folder, job("minutes_in_spark", str(folder / "spark"), is_long) as spark:
         for size in _SIZES:
             log, parquet = folder / f"{size}", folder / f"{size}.parquet"
             count = _write(log, size, plan)
             _as_parquet(log, parquet)
-            section.comparisons.append(_compare(plan.shared(2), log, _Spark(spark, parquet), size, count))
+            section.comparisons.append(_compare(plan.shared(len(_SIZES)), log, _Spark(spark, parquet), size, count))
         spark.ask("stop")
         spark.wait()
     return section
@@ -52,7 +53,7 @@ def _compare(plan: Plan, log: Path, spark: _Spark, size: int, count: int) -> Com
     ours, others = _local(log)[1], spark.sums()[1]
     if ours != others or sum(entries for _, entries, _ in ours) != count:
         raise ValueError(f"{log}: the sums of Spark are others")
-    for _ in range(_WARM):
+    for _ in range(_WARM if plan.budget >= 1 / len(_SIZES) else 0):
         spark.sums()
     found = interleave(plan, {"ours": lambda: _local(log)[0], "spark": lambda: spark.sums()[0]})
     return Comparison(
@@ -110,14 +111,17 @@ def _as_parquet(log: Path, folder: Path) -> None:
                 file.write_batch(batch)
 
 
-def serve(folder: str) -> None:
+def serve(folder: str, is_long: bool) -> None:
     """A Spark that sums what is in the folder that each line of standard input names, until "stop"; says how long it
-    took, and the sums."""
+    took, and the sums. is_long: it compiles what it runs."""
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as f
 
     settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.local.dir": folder}
     settings |= {"spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
+    if not is_long:
+        settings |= {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+        settings |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false"}
     builder = SparkSession.builder.master("local[2]").config(map=settings)
     spark = builder.config("spark.sql.warehouse.dir", folder).config("spark.driver.memory", "2g").getOrCreate()
     for line in sys.stdin:

@@ -10,7 +10,7 @@ from typing import Any
 
 from verification import Mismatch
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class Child:

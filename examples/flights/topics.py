@@ -55,8 +55,6 @@ def publish_and_kill(log: Path, directory: Path, rows: int) -> Generator[str, No
         service.tells("confirmed", rows // 2)
         service.kill()
         confirmed = int(service.said["confirmed"])
-    if confirmed == rows:
-        raise Mismatch("the service was done before it could be killed")
     return confirmed
 
 

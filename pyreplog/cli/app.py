@@ -25,6 +25,7 @@ COMMANDS = (
     "dump",
     "backup",
     "restore",
+    "offload",
     "ledger",
     "cluster",
     "bookie",

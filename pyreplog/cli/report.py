@@ -114,7 +114,7 @@ def _told(outcomes: Iterator[Outcome], names: list[str], shown: Steps) -> list[O
 def _news(outcome: Outcome) -> str:
     if outcome.table is None:
         return f"left out: {outcome.left_out}" if outcome.left_out else f"failed: {outcome.error}"
-    return counted(len(outcome.table), "row")
+    return "; ".join((counted(len(outcome.table), "row"), *outcome.warnings))
 
 
 def _chosen(arguments: argparse.Namespace) -> list[tuple[str, str]]:
@@ -143,6 +143,9 @@ def _write(arguments: argparse.Namespace, html: str, made: list[Outcome]) -> Non
 
 
 def _summary(outcome: Outcome) -> dict[str, object]:
+    found: dict[str, object]
     if outcome.table is None:
-        return {"left_out": outcome.left_out} if outcome.left_out else {"error": outcome.error}
-    return {"rows": len(outcome.table)}
+        found = {"left_out": outcome.left_out} if outcome.left_out else {"error": outcome.error}
+    else:
+        found = {"rows": len(outcome.table)}
+    return {**found, "warnings": list(outcome.warnings)} if outcome.warnings else found

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import signal
-import threading
 from contextlib import nullcontext
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.metrics import MetricsServer, Source
@@ -14,9 +14,28 @@ from pyreplog.metrics import MetricsServer, Source
 METRICS_HELP = "serve Prometheus there (default host 127.0.0.1)"
 
 
-def stopped_by_signals() -> threading.Event:
+class Stop:
+    """Like an Event, whose `set` a signal may call in the middle of `wait`: an Event's would wait for the lock that
+    the interrupted thread has, for ever."""
+
+    def __init__(self) -> None:
+        self._told: SimpleQueue[None] = SimpleQueue()  # its `put` may be called so
+
+    def set(self) -> None:
+        self._told.put(None)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """For one thread: whether it was set, within `timeout` seconds (None: waits for ever)."""
+        try:
+            self._told.get(timeout=timeout)
+        except Empty:
+            return False
+        return True
+
+
+def stopped_by_signals() -> Stop:
     """Set by SIGTERM and Ctrl-C from now on."""
-    stop = threading.Event()
+    stop = Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     return stop

@@ -126,11 +126,13 @@ def topic(arguments: argparse.Namespace) -> Iterator[AnyTopic]:
 
 @contextmanager
 def one(arguments: argparse.Namespace) -> Iterator[OneTopic]:
-    """As `topic`. InvalidArgumentError: it has partitions, each of which is a topic."""
+    """As `topic`, for what takes an offset, or a number of messages in their order. InvalidArgumentError: it has
+    partitions, each of which has its own."""
     with topic(arguments) as found:
         if isinstance(found, PartitionedHandle):
             first, last = (partition_name(found.name, at) for at in (0, found.partitions - 1))
-            raise InvalidArgumentError(f"topic {found.name} has partitions: say which one, {first} to {last}")
+            text = f"topic {found.name} has partitions, and each its own offsets: say which one, {first} to {last}"
+            raise InvalidArgumentError(text)
         yield found
 
 

@@ -11,6 +11,10 @@ from pyreplog.cli.intermixed import IntermixedParser
 from pyreplog.cli.output import counted, print_fields, print_json
 from pyreplog.errors import TopicExistsError
 from pyreplog.topic.config import TopicConfig
+from pyreplog.topic.partitions.partitioned import PartitionedTopic
+from pyreplog.topic.partitions.partitionedhandle import PartitionedHandle
+from pyreplog.topic.partitions.partitionoffset import PartitionOffset
+from pyreplog.topic.remote.remotepartitioned import RemotePartitionedTopic
 
 NAME = "topic"
 HELP = "make, fill, read, watch, change and delete topics"
@@ -96,15 +100,29 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _set(arguments: argparse.Namespace) -> int:
     wanted = _settings(arguments)
-    with targets.one(arguments) as topic:
+    with targets.topic(arguments) as topic:
         if wanted:
             topic.configure(**wanted)
-        found = vars(topic.config)
+        found = [vars(part.config) for part in _parts(topic)]
+        has_parts = isinstance(topic, PartitionedHandle)
     if arguments.json:
-        print_json(found)
+        print_json({"parts": {str(at): one for at, one in enumerate(found)}} if has_parts else found[0])
     elif not wanted:
-        print_fields((name, str(value).lower()) for name, value in found.items())
+        print_fields((name, _told([str(one[name]).lower() for one in found])) for name in found[0])
     return 0
+
+
+def _parts(topic: targets.AnyTopic) -> list[targets.OneTopic]:
+    if isinstance(topic, PartitionedTopic | RemotePartitionedTopic):
+        return [topic.partition(at) for at in range(topic.partitions)]
+    return [topic]
+
+
+def _told(values: list[str]) -> str:
+    """A setting, by partition: once, if it is the same in all."""
+    if len(set(values)) == 1:
+        return values[0]
+    return ", ".join(f"{value} (partition {at})" for at, value in enumerate(values))
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -116,12 +134,21 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _seek(arguments: argparse.Namespace) -> int:
     start = starts.parse(arguments.start)
-    with targets.one(arguments) as topic:
-        offset = topic.seek(arguments.subscription, start)
-    if arguments.json:
-        print_json({"offset": offset})
+    if isinstance(start, int):
+        with targets.one(arguments) as one:
+            moved: int | list[PartitionOffset] = one.seek(arguments.subscription, start)
     else:
-        print(f"{arguments.subscription} goes on at offset {offset:,}")
+        with targets.topic(arguments) as topic:
+            moved = topic.seek(arguments.subscription, start)
+    if arguments.json:
+        print_json(
+            {"offset": moved} if isinstance(moved, int) else {"offsets": {str(at): found for at, found in moved}}
+        )
+    elif isinstance(moved, int):
+        print(f"{arguments.subscription} goes on at offset {moved:,}")
+    else:
+        for partition, offset in moved:
+            print(f"{arguments.subscription} goes on at offset {offset:,} of partition {partition}")
     return 0
 
 
@@ -132,13 +159,13 @@ def _skip(arguments: argparse.Namespace) -> int:
 
 
 def _clear(arguments: argparse.Namespace) -> int:
-    with targets.one(arguments) as topic:
+    with targets.topic(arguments) as topic:
         topic.clear(arguments.subscription)
     return 0
 
 
 def _trim(arguments: argparse.Namespace) -> int:
-    with targets.one(arguments) as topic:
+    with targets.topic(arguments) as topic:
         dropped = topic.trim()
     if arguments.json:
         print_json({"ledgers": dropped})

@@ -11,7 +11,7 @@ from pyreplog.cli.tables import Table, print_tables
 from pyreplog.cli.topscreen import subscriptions
 from pyreplog.cli.topview import topic_row
 from pyreplog.errors import NoSuchSubscriptionError
-from pyreplog.topic.partitions.partitionedstats import PartitionedStats
+from pyreplog.topic.partitions.partitionedstats import PartitionedInternalStats, PartitionedStats
 from pyreplog.topic.place import Total
 from pyreplog.topic.statistics.stats import (
     ConsumerStats,
@@ -37,13 +37,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def run_internal(arguments: argparse.Namespace) -> int:
-    with targets.one(arguments) as topic:
-        stats = topic.internal_stats()
+    with targets.topic(arguments) as topic:
+        found = topic.internal_stats()
     if arguments.json:
-        print_json(stats.to_dict())
+        print_json(found.to_dict())
         return 0
-    print_fields(_internal(stats))
-    print_tables([_ledgers(stats.ledgers), _cursors(stats.cursors)])
+    parts = list(found.parts.values()) if isinstance(found, PartitionedInternalStats) else [found]
+    for place, stats in enumerate(parts):
+        if place:
+            print()
+        print_fields(_internal(stats))
+        print_tables([_ledgers(stats.ledgers), _cursors(stats.cursors)])
     return 0
 
 

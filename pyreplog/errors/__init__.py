@@ -100,6 +100,7 @@ from pyreplog.errors.net import (
     WrongClusterError,
     WrongServiceError,
 )
+from pyreplog.errors.offload import ObjectCorruptionError, OffloadConflictError, StorageError
 from pyreplog.errors.spark import CheckpointError
 from pyreplog.errors.topic import (
     BacklogFullError,
@@ -169,6 +170,8 @@ __all__ = [
     "NotEnoughBookiesError",
     "NotEnoughReplicasError",
     "NotMasterError",
+    "ObjectCorruptionError",
+    "OffloadConflictError",
     "OtherRecordError",
     "OutOfRangeError",
     "OutcomeUnknownError",
@@ -187,6 +190,7 @@ __all__ = [
     "SequenceError",
     "SlowPeerError",
     "StaleDirectoryError",
+    "StorageError",
     "StreamError",
     "SubscriptionBusyError",
     "SubscriptionError",

@@ -56,6 +56,7 @@ class LedgerReader(Handle):
         self._lock = threading.Lock()
         self._waited_for: set[Ack[RecordBatch]] = set()
         self._polls: set[Ack[int]] = set()
+        self._changes = 0  # of the metadata, that the watch has told of
         self._watch: Watch | None = None
         super().__init__(f"ledger {self.id}")
 
@@ -194,12 +195,17 @@ class LedgerReader(Handle):
         self._check_open()
         if wait_ms:
             self._watch_metadata()
+        before = self._changes
         if not self.is_closed:
             self._reload()
         if not self.is_closed:
             query = LacQuery(self.metadata, self._key, self._lac, wait_ms=wait_ms)
             driver = Driver(self.id, query, self._around)
-            driver.post(query.start)
+            self._polls.add(driver.done)
+            if self._changes == before:
+                driver.post(query.start)
+            else:  # told before there was a poll to end
+                driver.done.complete(self._lac)
             self._raise_lac(self._wait(driver.done, self._polls))
         return self._lac
 
@@ -226,6 +232,7 @@ class LedgerReader(Handle):
                 self._watch = self._around.metadata.watch(metadata_key(self.id), weakly(self._changed))
 
     def _changed(self, key: str) -> None:
+        self._changes += 1
         for poll in list(self._polls):
             poll.complete(self._lac)
 

@@ -13,6 +13,7 @@
 | `dialer` | connecting; `Link`: a connection for a handler that is made again (`backoff`) when it is lost |
 | `client` | `Channel`: requests to one address (`requests`), reconnection |
 | `endpoint` | how servers and channels end |
+| `access` | a client's secret and TLS, by the names of files |
 | `tls`, `sockets` | the streams below |
 
 Nothing here knows what a body says. Threads: see `Reactor.drive`. Sockets are Linux's.

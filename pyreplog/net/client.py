@@ -268,7 +268,7 @@ class Channel(Endpoint):
     # ---- the end --------------------------------------------------------------------------------------------
 
     def _gone(self) -> bool:
-        return self._connection is None and not self._dialer.dialing and not self._unsent
+        return self._connection is None and not self._dialer.dialing and not self._requests.waiting
 
     def _shut(self) -> None:
         self._dialer.abandon()

@@ -9,6 +9,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -79,12 +80,13 @@ class Dialer:
 
     def _look_up(self, attempt: object, address: Address) -> None:
         """In a thread of its own: it may take long."""
-        try:
-            family, found = look_up(*address)
-            self._reactor.call_soon(lambda: self._connect(attempt, address[0], family, found))
-        except InvalidArgumentError as error:
-            failed = error
-            self._reactor.call_soon(lambda: self._end(attempt, None, None, failed))
+        with suppress(ClosedError):  # the reactor was closed meanwhile: nobody wants to know
+            try:
+                family, found = look_up(*address)
+                self._reactor.call_soon(lambda: self._connect(attempt, address[0], family, found))
+            except InvalidArgumentError as error:
+                failed = error
+                self._reactor.call_soon(lambda: self._end(attempt, None, None, failed))
 
     def _connect(self, attempt: object, host: str, family: socket.AddressFamily, address: Address) -> None:
         if attempt is not self._attempt:
@@ -145,6 +147,7 @@ class Link(Endpoint):
         self._handler = handler
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MOST_S, random)
         self._connection: Connection | None = None
+        self._telling = False  # the handler is being told that the connection is closed
         self._dialer = Dialer(
             reactor, weakly(self._dialed), identity=identity or Identity(), expected=expected or Identity(),
             limits=self.limits, secret=secret, tls=tls,
@@ -203,14 +206,18 @@ class Link(Endpoint):
         self._handler.drained(connection)
 
     def closed(self, connection: Connection, error: ReplogError) -> None:
-        self._connection = None
-        self._lost(error)
-        self._handler.closed(connection, error)
+        self._telling = True
+        try:
+            self._connection = None
+            self._lost(error)
+            self._handler.closed(connection, error)
+        finally:
+            self._telling = False
 
     # ---- the end --------------------------------------------------------------------------------------------
 
     def _gone(self) -> bool:
-        return self._connection is None and not self._dialer.dialing
+        return self._connection is None and not self._dialer.dialing and not self._telling
 
     def _shut(self) -> None:
         self._dialer.abandon()

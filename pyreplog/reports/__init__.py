@@ -9,7 +9,8 @@
 | `local`, `onspark` | the two engines that run them |
 | `suite`, `outcome` | several reports on one source; what came of each |
 | `page` | a page of them, as HTML |
-| `export`, `files` | records as Parquet files; files that are there as a whole or not at all |
+| `export` | records as Parquet files |
+| `files`, `drafts` | files, and directories, that are there as a whole or not at all |
 
 `run` runs any of them. Importing this package loads neither pyspark nor pyarrow.
 """

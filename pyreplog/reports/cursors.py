@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 
 from pyreplog._native.ackset import AckSet
-from pyreplog.errors import InvalidRecordsError, NoSuchSubscriptionError
-from pyreplog.reports.facts import Ranges, SubscriptionFact, TopicFact
+from pyreplog.errors import InvalidRecordsError, NoSuchSubscriptionError, UnreadableError
+from pyreplog.reports.facts import Ranges, SubscriptionFact, TopicFact, UnknownFact
 from pyreplog.tables.backlogs import Seen, cursor_of, stored_records
 from pyreplog.tables.ledgers import each
 from pyreplog.tables.origins import Survey
@@ -22,10 +22,13 @@ from pyreplog.topic.policies.backlog import is_system
 from pyreplog.topic.publishing.dedupcursor import mark_of
 
 
-def subscription_facts(survey: Survey, topics: Sequence[TopicFact], since_us: int) -> tuple[SubscriptionFact, ...]:
-    """Of all durable subscriptions of these topics. since_us: where they stood then is wanted, too.
+def subscription_facts(
+    survey: Survey, topics: Sequence[TopicFact], since_us: int
+) -> tuple[list[SubscriptionFact], list[UnknownFact]]:
+    """Of all durable subscriptions of these topics; and those whose cursor ledger nobody can be asked about. since_us:
+    where they stood then is wanted, too.
 
-    Errors: InvalidMetadataError: where one stands cannot be told; UnreadableError; those of the metadata store.
+    Errors: InvalidMetadataError: what is stored of one makes no sense; those of the metadata store.
     """
     store = survey.around.metadata
     names = each(survey, lambda topic: list_subscriptions(store, topic.name), topics)
@@ -34,11 +37,16 @@ def subscription_facts(survey: Survey, topics: Sequence[TopicFact], since_us: in
     found = [(topic, name, metadata) for (topic, name), metadata in zip(pairs, loaded, strict=True) if metadata]
     keys = [(topic.name, name) for topic, name, _ in found]
     courses = {key: Course(metadata) for key, (_, _, metadata) in zip(keys, found, strict=True)}
-    records = stored_records(survey, keys, [metadata for _, _, metadata in found], partial(_seen, courses))
-    return tuple(
-        _fact(topic, (topic.name, name), there, courses[topic.name, name], since_us)
-        for (topic, name, _), there in zip(found, records, strict=True)
-    )
+    unread: dict[int, UnreadableError] = {}
+    records = stored_records(survey, keys, [metadata for _, _, metadata in found], partial(_seen, courses), unread)
+    facts, unknown = list[SubscriptionFact](), list[UnknownFact]()
+    for (topic, name, metadata), there in zip(found, records, strict=True):
+        error = unread.get(metadata.cursor_ledger)
+        if error is None:
+            facts.append(_fact(topic, (topic.name, name), there, courses[topic.name, name], since_us))
+        else:
+            unknown.append(UnknownFact(topic.name, name, str(error)))
+    return facts, unknown
 
 
 def _load(survey: Survey, topic: str, name: str) -> SubscriptionMetadata | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -15,6 +13,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from pyreplog.errors import InvalidArgumentError
+from pyreplog.reports.drafts import draft_of, put
 from pyreplog.reports.files import sync
 from pyreplog.reports.suite import EVERY_TOPIC
 from pyreplog.tables import schema
@@ -54,7 +53,8 @@ def export(
     progress: Callable[[int, int], None] | None = None,
 ) -> Exported:
     """Write what options name to Parquet files in a directory, which is made: part-00000.parquet and so on, each with
-    rows of one log or topic after the other, offsets ascending. Ctrl-C or an error leaves the directory as it was.
+    rows of one log or topic after the other, offsets ascending. Ctrl-C or an error leaves the directory as it was;
+    kill -9 may leave a draft beside it, which goes with the next export to the same directory.
 
     overwrite: what is in the directory goes, once all of the new files are on disk. workers: threads, each of which
     has one row group in memory. progress: told in this thread bytes of log that are done, and of how many.
@@ -66,14 +66,9 @@ def export(
     options = replace(options, columns=options.columns or COLUMNS, min_partitions=max(options.min_partitions, workers))
     tasks = plan(options) or [()]
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
-    try:
+    with draft_of(target) as draft:
         made = _written(tasks, options, draft, workers, progress)
-        sync(draft)
-        draft.chmod(0o755)  # mkdtemp's directories are for their owner alone
-        _put(draft, target)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        put(draft, target)
     files = [target / file.name for file, _ in made]
     return Exported(files, sum(rows for _, rows in made), sum(file.stat().st_size for file in files))
 
@@ -149,15 +144,3 @@ def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
             waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.Table.from_batches(waiting)
-
-
-def _put(draft: Path, target: Path) -> None:
-    """In the place of what is there: the old goes when the new has its name."""
-    old = None
-    if target.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
-        target.rename(old)
-    draft.rename(target)
-    sync(target.parent)
-    if old is not None:
-        shutil.rmtree(old)

@@ -120,12 +120,26 @@ class LedgerFact:
     entries: int | None
 
 
+class UnknownFact(NamedTuple):
+    """What could not be asked, and so is not among the facts. on: name of the topic. subscription: of it; None: the
+    topic itself, with all its subscriptions. why: in one line."""
+
+    on: str
+    subscription: str | None
+    why: str
+
+    def __str__(self) -> str:
+        of = "" if self.subscription is None else f"subscription {self.subscription} of "
+        return f"could not ask: {of}topic {self.on}: {self.why}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """as_of_us: the moment, microseconds since 1970, UTC. window_s: over which present rates are taken, in seconds.
 
     topics: in order. subscriptions: of them, in order. ledgers: all that were asked for, cursor ledgers among them, by
-    id. logs: logs by themselves, that are no cluster's. InvalidArgumentError: no such window.
+    id. logs: logs by themselves, that are no cluster's. unknown: what is not among them, for nobody could be asked.
+    InvalidArgumentError: no such window.
     """
 
     as_of_us: int
@@ -134,6 +148,7 @@ class Facts:
     subscriptions: tuple[SubscriptionFact, ...] = ()
     ledgers: tuple[LedgerFact, ...] = ()
     logs: tuple[TopicFact, ...] = ()
+    unknown: tuple[UnknownFact, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.window_s < math.inf:
@@ -155,11 +170,22 @@ def gather(options: ReadOptions, as_of_us: int, window_s: float = 300.0) -> Fact
     ledgers that they name, or of those of these topics, or of all. Ranges of offsets and times mean nothing here.
 
     A topic ends where its bookies say that entries are confirmed: a writer that pauses tells them within a second. A
-    subscription stands where that was stored: a running owner stores acknowledgements every 100 ms.
+    subscription stands where that was stored: a running owner stores acknowledgements every 100 ms. Topics and
+    subscriptions whose bookies do not answer are in `Facts.unknown`, and in the program's log.
 
-    Errors: NotALogError, CorruptionError; NoSuchTopicError; InvalidMetadataError: where a subscription stands cannot be
-    told; UnreadableError: nobody knows how far an open topic goes; those of connecting, and of the metadata store.
+    Errors: NotALogError, CorruptionError; NoSuchTopicError; InvalidMetadataError: what is stored of a subscription
+    makes no sense; those of connecting, and of the metadata store.
     """
     from pyreplog.reports.gathering import gathered
 
     return gathered(options, as_of_us, window_s)
+
+
+def deleted_since(options: ReadOptions, facts: Facts) -> list[SubscriptionFact]:
+    """Subscriptions of the facts that are no more. options: that lead to the same cluster.
+
+    Errors: those of connecting, and of the metadata store.
+    """
+    from pyreplog.reports.gathering import deleted
+
+    return deleted(options, facts) if facts.subscriptions else []

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from pyreplog._native.sparse import SparseIndex
-from pyreplog.errors import InvalidMetadataError, ReplogError, UnauthorizedError, UnreadableError
-from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, ledger_key
+from pyreplog.errors import InvalidMetadataError, ReplogError
+from pyreplog.ledger.ledgermetadata import LedgerMetadata, ledger_key
 from pyreplog.ledger.stored import find_ledger, list_ledgers
 from pyreplog.log import names as log_names
 from pyreplog.reports.cursors import subscription_facts
-from pyreplog.reports.facts import Facts, LedgerFact, SegmentFact, SubscriptionFact, TopicFact
+from pyreplog.reports.facts import Facts, LedgerFact, SegmentFact, SubscriptionFact, TopicFact, UnknownFact
 from pyreplog.reports.moments import appended
 from pyreplog.tables.clusterplan import survey_of
 from pyreplog.tables.entryslices import slim
 from pyreplog.tables.held import hold
-from pyreplog.tables.ledgerends import amounts
+from pyreplog.tables.ledgerends import Unasked, amounts_known
 from pyreplog.tables.ledgers import each
 from pyreplog.tables.logs import LogSnapshot, SegmentFile, look
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.origins import Survey
 from pyreplog.tables.paths import cluster_of, log_directories
 from pyreplog.tables.ranges import is_among, partition_of
-from pyreplog.tables.topics import PlannedTopic, find_topics
+from pyreplog.tables.topics import PlannedTopic, find_known_topics
+from pyreplog.topic.cursors.subscriptionmetadata import list_subscriptions
+from pyreplog.topic.managed.chainstore import find_chain
 from pyreplog.topic.names import TOPICS
 from pyreplog.topic.place import Total
 
@@ -43,26 +45,39 @@ def gathered(options: ReadOptions, as_of_us: int, window_s: float) -> Facts:
         logs = tuple(_log(look(directory)) for directory in log_directories(options.paths))
         return replace(made, logs=tuple(log for log in logs if log is not None))
     with survey_of(folder, options) as survey:
-        planned = _topics(survey, options)
+        planned, away = _topics(survey, options)
         topics = tuple(_topic(one) for one in planned)
-        found = subscription_facts(survey, topics, made.since_us)
+        found, unread = subscription_facts(survey, topics, made.since_us)
+        unknown = (*(UnknownFact(name, None, str(error)) for name, error in away.items()), *unread)
+        for one in unknown:
+            logger.warning("%s", one)
         return replace(
             made, topics=topics, subscriptions=tuple(_with_times(survey, planned, found)),
-            ledgers=_ledgers(survey, options, planned),
+            ledgers=_ledgers(survey, options, planned, away), unknown=unknown,
         )  # fmt: skip
+
+
+def deleted(options: ReadOptions, facts: Facts) -> list[SubscriptionFact]:
+    """See `facts.deleted_since`."""
+    with survey_of(cluster_of(options.paths), options) as survey:
+        store, topics = survey.around.metadata, list(dict.fromkeys(one.on for one in facts.subscriptions))
+        names = each(survey, lambda topic: list_subscriptions(store, topic), topics)
+    there = {(topic, name) for topic, found in zip(topics, names, strict=True) for name in found}
+    return [one for one in facts.subscriptions if (one.on, one.name) not in there]
 
 
 # ---- topics ----------------------------------------------------------------------------------------------------
 
 
-def _topics(survey: Survey, options: ReadOptions) -> list[PlannedTopic]:
+def _topics(survey: Survey, options: ReadOptions) -> tuple[list[PlannedTopic], dict[str, Unasked]]:
+    """Those that are known; and why others are not."""
     if options.ledgers is not None:
-        return []
+        return [], {}
     if not options.reads_topics:
         if not survey.around.metadata.list(TOPICS):
-            return []
+            return [], {}
         options = replace(options, topics_pattern=_EVERY)
-    return find_topics(survey, options)
+    return find_known_topics(survey, options)
 
 
 def _topic(planned: PlannedTopic) -> TopicFact:
@@ -102,10 +117,15 @@ def _with_times(
 # ---- ledgers ---------------------------------------------------------------------------------------------------
 
 
-def _ledgers(survey: Survey, options: ReadOptions, planned: list[PlannedTopic]) -> tuple[LedgerFact, ...]:
+def _ledgers(
+    survey: Survey, options: ReadOptions, planned: list[PlannedTopic], away: Iterable[str]
+) -> tuple[LedgerFact, ...]:
+    """away: topics that could not be asked; metadata say what their ledgers are."""
     store = survey.around.metadata
     if options.reads_topics:
-        ids = sorted(ledger for one in planned for ledger in one.chain.ids)
+        stored = [one.chain for one in each(survey, lambda name: find_chain(store, name), away) if one is not None]
+        chains = [*(one.chain for one in planned), *(chain for chain in stored if chain is not None)]
+        ids = sorted(ledger for chain in chains for ledger in chain.ids)
     else:
         ids = list_ledgers(store)
     if options.ledgers is not None:
@@ -131,17 +151,10 @@ def _load(survey: Survey, options: ReadOptions, ledger: int) -> LedgerMetadata |
 
 def _entries(survey: Survey, ledgers: list[LedgerMetadata], key: bytes) -> dict[int, int]:
     """How many are certain, of those ledgers of which somebody can tell."""
-    try:
-        return {ledger: amount.entries for ledger, amount in amounts(survey.around, ledgers, key).items()}
-    except (UnreadableError, UnauthorizedError) as error:
-        if len(ledgers) == 1:
-            logger.warning("how far ledger %d goes cannot be told: %s", ledgers[0].ledger, error)
-            return {}
-    found = {one.ledger: one.last_entry + 1 for one in ledgers if one.state is State.CLOSED}
-    for one in ledgers:
-        if one.state is not State.CLOSED:
-            found |= _entries(survey, [one], key)
-    return found
+    found, unasked = amounts_known(survey.around, ledgers, key)
+    for ledger, error in unasked.items():
+        logger.warning("how far ledger %d goes cannot be told: %s", ledger, error)
+    return {ledger: amount.entries for ledger, amount in found.items()}
 
 
 # ---- logs by themselves ----------------------------------------------------------------------------------------

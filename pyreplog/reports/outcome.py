@@ -12,9 +12,10 @@ from pyreplog.reports.report import Report
 @dataclass(frozen=True)
 class Outcome:
     """One of table, error and left_out. error: what was raised, in one line. left_out: why the report says nothing of
-    this source."""
+    this source. warnings: what its table does not know, and why, a line each."""
 
     report: type[Report]
     table: pa.Table | None = None
     error: str = ""
     left_out: str = ""
+    warnings: tuple[str, ...] = ()

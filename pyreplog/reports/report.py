@@ -8,6 +8,7 @@ partials carry what they begin and end with.
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -37,7 +38,7 @@ class Read:
     tag: Mapping[str, str] = field(default_factory=dict)
 
 
-class Report:
+class Report(ABC):
     """One report. name: snake_case, as functions and commands call it. title, definition: for people; exact. figures:
     its columns. needs: columns of the source that `partial` is given. parts: the schema of partials, without the tag.
 
@@ -65,17 +66,17 @@ class Report:
         """The columns that are read."""
         return self.needs
 
+    @abstractmethod
     def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
         """Of all that one task reads, of schema `parts`; memory does not grow with the number of records."""
-        raise NotImplementedError
 
     def second(self, partials: pa.Table) -> Report | None:
         """A report to be run in place of this one, on the same: where partials tell what must be looked at closely."""
         return None
 
+    @abstractmethod
     def merge(self, partials: pa.Table, facts: Facts) -> pa.Table:
         """The report, of schema `schema()`, in an order that does not depend on that of the tasks."""
-        raise NotImplementedError
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -90,3 +91,16 @@ class Report:
     def table(self, columns: Mapping[str, Any]) -> pa.Table:
         """A report of these columns."""
         return pa.table({name: columns[name] for name in self.schema().names}, schema=self.schema())
+
+
+class OfFacts(Report):
+    """A report for which nothing is read: it has no tasks, and no partials."""
+
+    needs = ()
+    parts = pa.schema([])
+
+    def reads(self, options: ReadOptions, facts: Facts) -> list[Read]:
+        return []
+
+    def partial(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
+        return self.parts.empty_table()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -9,9 +10,10 @@ import pyarrow as pa
 
 from pyreplog.errors import ConfigError
 from pyreplog.reports.catalogue import REPORTS, report_class, report_of
-from pyreplog.reports.facts import Facts
+from pyreplog.reports.facts import Facts, deleted_since
 from pyreplog.reports.outcome import Outcome
 from pyreplog.reports.report import Report
+from pyreplog.tables.options import ReadOptions
 
 Engine = Callable[[Report, Mapping[str, str], Facts], pa.Table]
 """Runs a report, with options of the Spark source, on facts of the same moment."""
@@ -22,9 +24,13 @@ _SUBSCRIPTIONS = ("backlog_by_subscription", "drain_estimate", "backlog_age_hist
 _COPIES = ("replica_holes", "under_replicated", "replica_divergence")
 _WHOLE = ("crc_audit",)
 _TWO_SOURCES = ("replication_lag",)
+_READ_BY_SUBSCRIPTION = ("backlog_age_histogram",)
 _FACTS = (*_SUBSCRIPTIONS, "retention_forecast")
 
-_ACCESS = ("path", "paths", "cluster", "secret", "password", "mode")
+_ACCESS = (
+    "path", "paths", "cluster", "secret", "secretfile", "tlsca", "tlscert", "tlskey", "password", "mode",
+    "storageoptions",
+)  # fmt: skip
 _WHICH = ("topics", "topicspattern", "ledgers")
 
 
@@ -37,12 +43,15 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 def of_subscriptions(facts: Facts, names: Collection[str]) -> Facts:
     """As if there were no other subscriptions. ConfigError: there is none of a name."""
-    there = {one.name for one in facts.readers}
+    there = {one.name for one in facts.readers} | {one.subscription for one in facts.unknown if one.subscription}
     for name in names:
-        if name not in there:
+        if name not in there and not _unknown_topics(facts):
             known = ", ".join(sorted(there)) or "none"
             raise ConfigError(f"subscription: expected one of {known}, found {name!r}")
-    return replace(facts, subscriptions=tuple(one for one in facts.subscriptions if one.name in names))
+    return replace(
+        facts, subscriptions=tuple(one for one in facts.subscriptions if one.name in names),
+        unknown=tuple(one for one in facts.unknown if one.subscription is None or one.subscription in names),
+    )  # fmt: skip
 
 
 def outcomes(
@@ -68,7 +77,12 @@ def outcomes(
         try:
             seen = narrowed if name in _SUBSCRIPTIONS else facts
             report = report_of(name, to=copy) if name in _TWO_SOURCES else report_of(name)
-            yield Outcome(found, engine(report, options_for(name, given, facts), seen))
+            warnings = unknown_to(name, seen)
+            if not facts.topics and _unknown_topics(facts) and warnings:
+                yield Outcome(found, error="no topic could be asked", warnings=warnings)
+                continue
+            table = engine(report, options_for(name, given, facts), seen)
+            yield Outcome(found, table, warnings=(*warnings, *_deleted(name, given, seen)))
         except Exception as error:  # whatever it is: the page says it, and the other reports stand
             yield Outcome(found, error=f"{type(error).__name__}: {error}")
 
@@ -77,20 +91,42 @@ def left_out(name: str, facts: Facts, copy: Mapping[str, str] | None = None) -> 
     """Why a report says nothing of a source; empty: it does."""
     if name in _TWO_SOURCES and copy is None:
         return "no copy was named that the source could be compared with"
-    if name in _SUBSCRIPTIONS and not facts.topics:
+    if name in _SUBSCRIPTIONS and not facts.topics and not _unknown_topics(facts):
         return "there are no topics here, and so no subscriptions"
     if name in _COPIES and not facts.ledgers:
         return "there are no ledgers here, of which bookies would have copies"
-    if name == "retention_forecast" and not facts.topics and not facts.logs:
+    if name == "retention_forecast" and not facts.topics and not facts.logs and not _unknown_topics(facts):
         return "there are neither topics nor a log by itself"
     return ""
 
 
+def unknown_to(name: str, facts: Facts) -> tuple[str, ...]:
+    """What a report does not know, and why. Those on copies know of each ledger by itself what they do not know."""
+    if name in _COPIES or name in _WHOLE:
+        return ()
+    return tuple(str(one) for one in facts.unknown if one.subscription is None or name in _FACTS)
+
+
+def _unknown_topics(facts: Facts) -> bool:
+    return any(one.subscription is None for one in facts.unknown)
+
+
+def _deleted(name: str, given: Mapping[str, str], facts: Facts) -> list[str]:
+    """Which subscriptions were there when facts were gathered, but not any more when a report had read them."""
+    if name not in _READ_BY_SUBSCRIPTION:
+        return []
+    gone = deleted_since(ReadOptions.of({o: v for o, v in given.items() if o.lower() in _ACCESS}), facts)
+    return [f"subscription {one.name} of topic {one.on} was deleted meanwhile" for one in gone]
+
+
 def options_for(name: str, given: Mapping[str, str], facts: Facts) -> dict[str, str]:
     """As a report takes them. Those on subscriptions choose by facts what they read, those on copies read whole
-    ledgers; the others read messages where there are topics."""
+    ledgers; the others read messages where there are topics: of those that could be asked."""
     if name in _FACTS or name in _COPIES or name in _WHOLE:
         return {option: value for option, value in given.items() if option.lower() in _ACCESS}
+    if _unknown_topics(facts):
+        rest = {option: value for option, value in given.items() if option.lower() not in _WHICH}
+        return {**rest, "topics": json.dumps([one.name for one in facts.topics])}
     if facts.topics and not {option.lower() for option in given} & set(_WHICH):
         return {**given, "topicsPattern": EVERY_TOPIC}
     return dict(given)

@@ -6,6 +6,7 @@
 | `paths`, `logs` | what paths point to; what a log holds at one moment |
 | `ranges`, `planning`, `slices` | which stretches of logs are read, and by which task |
 | `reading` | what a task does |
+| `objects`, `objectscan` | the same of logs that were offloaded |
 | `held`, `scan`, `arrays`, `buffers`, `damage` | stretches, verified, as Arrow columns; what is no record |
 | `clusterplan`, `ledgers`, `ledgerends`, `topics`, `backlogs`, `entryslices` | which entries of a cluster are read |
 | `origins`, `storedmetadata`, `storedlog`, `storedbookies` | a cluster in a directory, or over TCP |

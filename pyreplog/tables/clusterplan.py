@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from pyreplog.errors import ConfigError
@@ -37,11 +38,11 @@ def survey_of(folder: Path | None, options: ReadOptions) -> AbstractContextManag
     """A cluster as options name it. folder: of an embedded one. Errors: those of connecting."""
     if folder is not None:
         return survey_stored(folder)
-    secret = options.secret
-    if secret is None and SECRET in os.environ:
-        secret = os.environ[SECRET].encode()
+    access = options.access
+    if access.secret is None and access.secret_file is None and SECRET in os.environ:
+        access = replace(access, secret=os.environ[SECRET].encode())
     assert options.cluster is not None, "one of the two is given"
-    return survey_remote(options.cluster, secret)
+    return survey_remote(options.cluster, access)
 
 
 def _copies(folder: Path, options: ReadOptions) -> Sequence[tuple[Part, int]]:

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pyreplog.errors import ConfigError
+from pyreplog.net.access import Access
+from pyreplog.offload.storage import options_text
 from pyreplog.tables.offsets import EARLIEST, LATEST, Offsets
 
 Mode = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
@@ -28,6 +30,9 @@ EXCLUSIVE = (
 )
 """Options of which at most one may be given."""
 
+_ACCESS = ("secret", "secret_file", "tls_ca", "tls_cert", "tls_key")
+"""What `Access` is made of."""
+
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30}
 _NUMBER_MAX = (1 << 63) - 1
 _LEDGER_MAX = (1 << 62) - 1
@@ -37,19 +42,21 @@ _LEDGER_MAX = (1 << 62) - 1
 class ReadOptions:
     """Options of a batch read; `of` makes them from Spark's.
 
-    paths: directories or globs. cluster: URL of a metadata store, in place of paths. secret: of its bookies; password:
-    of ledgers. replica: "any", "all", or a bookie. topics: names; topics_pattern: of names; None: ledgers are read.
-    subscription: whose backlog is read. starting_offsets, ending_offsets: half open. starting_time, ending_time: append
-    times, microseconds since the epoch, half open. ledgers: ranges of ledger ids, both ends included, ascending; None:
-    all. columns: None: the usual ones. max_partition_bytes: of log, at most in one task. min_partitions: at least so
-    many tasks. batch_rows, batch_bytes: what one Arrow batch holds at most (one record more, where that is larger).
-    verify_checksum: None: when a value is read. view: name of a report, whose partials are read in place of rows;
+    paths: directories or globs, or URLs of offloaded logs. storage_options: of what those lie on, as JSON. cluster: URL
+    of a metadata store, in place of paths. access: to its bookies; password: of ledgers. replica: "any", "all", or a
+    bookie. topics: names; topics_pattern: of names; None: ledgers are read. subscription: whose backlog is read.
+    starting_offsets, ending_offsets: half open. starting_time, ending_time: append times, microseconds since the epoch,
+    half open. ledgers: ranges of ledger ids, both ends included, ascending; None: all. columns: None: the usual ones.
+    max_partition_bytes: of log, at most in one task. min_partitions: at least so many tasks. batch_rows, batch_bytes:
+    what one Arrow batch holds at most (one record more, where that is larger). verify_checksum: None: when a value is
+    read. view: name of a report, whose partials are read in place of rows;
     view_options: its parameters, as JSON.
     """
 
     paths: tuple[str, ...] = ()
+    storage_options: str = field(default="{}", repr=False)
     cluster: str | None = None
-    secret: bytes | None = field(default=None, repr=False)
+    access: Access = field(default_factory=Access)
     password: bytes = field(default=b"", repr=False)
     replica: str = ANY
     topics: tuple[str, ...] | None = None
@@ -89,7 +96,9 @@ class ReadOptions:
             fields[target] = fields.get(target, ()) + value if target == "paths" else value
         if not fields.get("paths") and "cluster" not in fields:
             raise ConfigError("path: expected the directory of a log, found none; give it to load() or as an option")
-        made = cls(**fields)
+        access = {name: fields.pop(name) for name in _ACCESS if name in fields}
+        made = cls(**fields, access=Access(**access))
+        made._check_access(given, access)
         made._check_choices(given)
         made._check_ranges(given)
         return made
@@ -98,6 +107,11 @@ class ReadOptions:
     def reads_topics(self) -> bool:
         """Whether messages are wanted, not entries."""
         return self.topics is not None or self.topics_pattern is not None
+
+    def _check_access(self, given: Mapping[str, str], access: Mapping[str, object]) -> None:
+        for name, target, _ in _OPTIONS.values():
+            if self.cluster is None and target in access and target != "secret":
+                raise ConfigError(f"{name}: expected with cluster, found with {given.get('path', 'paths')}")
 
     def _check_choices(self, given: Mapping[str, str]) -> None:
         for names in EXCLUSIVE:
@@ -138,6 +152,10 @@ def _paths(name: str, text: str) -> tuple[str, ...]:
     if not isinstance(found, list) or not all(isinstance(path, str) and path for path in found):
         raise ConfigError(f"{name}: expected a JSON list of paths, found {text!r}")
     return tuple(found)
+
+
+def _storage_options(name: str, text: str) -> str:
+    return options_text(text)
 
 
 def _flag(name: str, text: str) -> bool:
@@ -244,8 +262,13 @@ _OPTIONS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
     for name, target, parse in (
         ("path", "paths", _path),
         ("paths", "paths", _paths),
+        ("storageOptions", "storage_options", _storage_options),
         ("cluster", "cluster", _text),
         ("secret", "secret", _bytes),
+        ("secretFile", "secret_file", _text),
+        ("tlsCa", "tls_ca", _text),
+        ("tlsCert", "tls_cert", _text),
+        ("tlsKey", "tls_key", _text),
         ("password", "password", _bytes),
         ("replica", "replica", _replica),
         ("topics", "topics", _topics),

@@ -6,11 +6,12 @@ import logging
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError
 from pyreplog.ledger.driver import Surroundings
+from pyreplog.net.access import Access
 from pyreplog.tables.paths import METADATA, bookie_logs
 from pyreplog.tables.storedbookies import StoredBookies
 from pyreplog.tables.storedlog import StoredLog
@@ -51,14 +52,16 @@ class RemoteCluster:
     """Bookies over TCP. url: of the metadata store."""
 
     url: str
-    secret: bytes | None = field(repr=False)
+    access: Access
 
     @contextmanager
     def open(self, lies: Mapping[int, Lies]) -> Iterator[Surroundings]:
-        """Connects; what it opens is closed in the end. Errors: as Cluster.connect."""
+        """Connects; what it opens is closed in the end. Errors: as Cluster.connect; ConfigError, of files that
+        `access` names."""
         from pyreplog.ledger.cluster import Cluster
 
-        with Cluster.connect(self.url, secret=self.secret) as cluster:
+        secret, tls = self.access.read_secret(), self.access.context()
+        with Cluster.connect(self.url, secret=secret, tls=tls) as cluster:
             yield cluster.surroundings
 
 
@@ -94,9 +97,9 @@ def survey_stored(path: Path) -> Iterator[Survey]:
 
 
 @contextmanager
-def survey_remote(url: str, secret: bytes | None) -> Iterator[Survey]:
-    """Errors: as Cluster.connect."""
-    origin = RemoteCluster(url, secret)
+def survey_remote(url: str, access: Access) -> Iterator[Survey]:
+    """Errors: as RemoteCluster.open."""
+    origin = RemoteCluster(url, access)
     with origin.open({}) as around:
         yield Survey(origin, around, {})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,11 +11,13 @@ from pathlib import Path
 from pyreplog.bookie.identity import IDENTITY, LOG, Identity
 from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError
 from pyreplog.log import names
+from pyreplog.offload.manifest import MANIFESTS
 
 METADATA = "metadata.sqlite"
 """Name of an embedded cluster's metadata in its directory."""
 
 _WILD = "*?["
+_REMOTE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 logger = logging.getLogger(__name__)
 
@@ -23,13 +26,27 @@ def log_directories(paths: Iterable[str]) -> list[Path]:
     """The log directories that paths and globs lead to, each once, in their order.
 
     A log (a CommitLog's, a replica's) is meant by its directory, a bookie's log by the bookie's directory or its own.
-    A glob passes over what is no log. NotALogError: a path is none, or a glob finds none.
+    A glob passes over what is no log. Offloaded logs are no directories: see `offloaded_urls`.
+    NotALogError: a path is none, or a glob finds none.
     """
     found: dict[Path, None] = {}
     for path in paths:
+        if _is_offloaded(path):
+            continue
         for directory in _matches(_local(path)):
             found.setdefault(directory.resolve())
     return list(found)
+
+
+def offloaded_urls(paths: Iterable[str]) -> list[str]:
+    """URLs of the offloaded logs among paths, each once, in their order. A directory is one by the manifests in it."""
+    found = [path for path in paths if _is_offloaded(path)]
+    urls = [path if _REMOTE.match(path) else f"file://{Path(_local(path)).resolve()}" for path in found]
+    return list(dict.fromkeys(urls))
+
+
+def _is_offloaded(path: str) -> bool:
+    return _REMOTE.match(path) is not None or (Path(_local(path)) / MANIFESTS).is_dir()
 
 
 def cluster_of(paths: tuple[str, ...]) -> Path | None:

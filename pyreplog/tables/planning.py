@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.errors import ConfigError, ReplogError
 from pyreplog.log import indexes
-from pyreplog.tables import ranges
+from pyreplog.tables import objects, ranges
 from pyreplog.tables.held import hold
 from pyreplog.tables.logs import LogSnapshot, look
+from pyreplog.tables.offsets import Partition
 from pyreplog.tables.options import ANY, ReadOptions
 from pyreplog.tables.paths import bookie_of, cluster_of, log_directories
 from pyreplog.tables.slices import Range, Slice
@@ -47,15 +48,23 @@ def _log_slices(options: ReadOptions) -> list[tuple[Slice, int]]:
         if is_given:
             raise ConfigError(f"{name}: {options.paths[0]} is no cluster; expected path of an embedded one, or cluster")
     logs = [(look(directory), bookie_of(directory)) for directory in log_directories(options.paths)]
-    return slices_of(logs, options)
+    offloaded = objects.look(options)
+    found = slices_of(logs, options, beside=[log.partition for log in offloaded])
+    return found + [part for log in offloaded for part in objects.object_slices(log, options)]
 
 
 def slices_of(
-    logs: list[tuple[LogSnapshot, str | None]], options: ReadOptions, there: tuple[Range, ...] | None = None
+    logs: list[tuple[LogSnapshot, str | None]],
+    options: ReadOptions,
+    there: tuple[Range, ...] | None = None,
+    beside: Sequence[Partition] = (),
 ) -> list[tuple[Slice, int]]:
     """Slices, uncut, of all that is wanted of logs, each with the bookie that it is of, and about how many bytes each
-    is. there: ranges of ledgers that are not deleted; None: nobody knows. Errors: as `plan`."""
-    ranges.check_offsets([log for log, _ in logs], options)
+    is. there: ranges of ledgers that are not deleted; None: nobody knows. beside: what else is read.
+
+    Errors: as `plan`.
+    """
+    ranges.check_offsets([log for log, _ in logs], options, beside)
     for log, _ in logs:
         _check_faults(log, options)
     return [part for log, bookie in logs for part in ranges.stretches(log, options, bookie, there)]
@@ -105,6 +114,8 @@ def _index_of(whole: Slice) -> SparseIndex | None:
     """Where its records begin; None: it cannot be cut, being written, damaged or without an intact index."""
     if whole.fault is not None:
         return None
+    if isinstance(whole, objects.ObjectSlice):
+        return whole.index()
     try:
         segment = hold(whole.path, whole.log.uuid, whole.base, whole.epoch)
         return indexes.load(Path(whole.log.directory), segment)

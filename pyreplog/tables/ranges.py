@@ -7,7 +7,7 @@ where one is not, nothing is ruled out by it.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,8 +66,8 @@ def partition_of(log: LogSnapshot) -> Partition:
     return log.directory.name, NO_PARTITION
 
 
-def check_offsets(logs: list[LogSnapshot], options: ReadOptions) -> None:
-    """ConfigError: offsets were given by partition, and not those of the logs that are read."""
+def check_offsets(logs: list[LogSnapshot], options: ReadOptions, beside: Sequence[Partition] = ()) -> None:
+    """ConfigError: offsets were given by partition, and not those of the logs and of what is read beside them."""
     for name, offsets in (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets)):
         for log in logs:
             if not log.numbered and offsets.everywhere is None:
@@ -75,7 +75,7 @@ def check_offsets(logs: list[LogSnapshot], options: ReadOptions) -> None:
                     f"{name}: {log.directory} is a bookie's log, whose entries are numbered by ledger: expected one "
                     "number for all; the option ledgers chooses among them"
                 )
-        offsets.check_names(name, [partition_of(log) for log in logs])
+        offsets.check_names(name, [*(partition_of(log) for log in logs), *beside])
 
 
 def _entries(log: LogSnapshot, name: LogName, options: ReadOptions) -> tuple[int, int] | None:

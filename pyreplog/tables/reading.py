@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
+from pyreplog.tables.objectscan import ObjectScan
 from pyreplog.tables.options import ReadOptions
-from pyreplog.tables.scan import Scan
 from pyreplog.tables.schema import Column, is_verified
 from pyreplog.tables.slices import Slice
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def read(parts: tuple[Part, ...], columns: tuple[Column, ...], options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of slices, all of one kind, in order. Errors: as of `Scan.read`, `EntryScan.read`."""
+    """The rows of slices, all of one kind, in order. Errors: as of `ObjectScan.read`, `EntryScan.read`."""
     names = tuple(column.name for column in columns)
     if not parts or isinstance(parts[0], Slice):
-        scan = Scan(names, options, verified=is_verified(columns, options))
+        scan = ObjectScan(names, options, verified=is_verified(columns, options))
         return scan.read(cast("tuple[Slice, ...]", parts))
     from pyreplog.tables.entryscan import EntryScan
 

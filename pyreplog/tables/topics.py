@@ -17,7 +17,7 @@ from pyreplog.ledger.reader import LedgerReader
 from pyreplog.ledger.stored import load_ledger
 from pyreplog.tables.backlogs import positions
 from pyreplog.tables.entryslices import HEADER_BYTES, EntrySlice, TopicPart
-from pyreplog.tables.ledgerends import NOTHING, Amount, amounts
+from pyreplog.tables.ledgerends import NOTHING, Amount, Unasked, amounts_known
 from pyreplog.tables.ledgers import each
 from pyreplog.tables.offsets import Partition
 from pyreplog.tables.options import ReadOptions
@@ -75,15 +75,20 @@ class PlannedTopic:
 def topic_slices(survey: Survey, options: ReadOptions) -> list[tuple[EntrySlice, int]]:
     """Slices, uncut, of all that is wanted of topics, and about how many bytes each is.
 
-    Errors: NoSuchTopicError; NoSuchSubscriptionError; ConfigError, TrimmedError and OutOfRangeError: an offset is not
-    there; UnreadableError; InvalidMetadataError; those of the metadata store.
+    Errors: NoSuchTopicError; NoSuchSubscriptionError (failOnDataLoss; else a topic without the subscription is left
+    out); ConfigError, TrimmedError and OutOfRangeError: an offset is not there; UnreadableError; InvalidMetadataError;
+    those of the metadata store.
     """
     topics = find_topics(survey, options)
     for name, offsets in (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets)):
         offsets.check_names(name, [topic.rows for topic in topics])
     acked: Sequence[AckSet | None] = [None] * len(topics)
     if options.subscription is not None:
-        acked = positions(survey, [topic.name for topic in topics], options.subscription)
+        there = positions(
+            survey, [topic.name for topic in topics], options.subscription, lenient=not options.fail_on_data_loss
+        )
+        topics = [topic for topic in topics if topic.name in there]
+        acked = [there[topic.name] for topic in topics]
     found: list[tuple[EntrySlice, int]] = []
     for topic, acks in zip(topics, acked, strict=True):
         found += slices_of_topic(survey, topic, acks, options)
@@ -101,6 +106,14 @@ def rows_of(name: str) -> Partition:
 def find_topics(survey: Survey, options: ReadOptions) -> list[PlannedTopic]:
     """The topics that are meant, each partition by itself. Errors: NoSuchTopicError; InvalidMetadataError;
     UnreadableError, an open ledger's bookies do not say how far it goes; those of the metadata store."""
+    found, unasked = find_known_topics(survey, options)
+    for error in unasked.values():
+        raise error
+    return found
+
+
+def find_known_topics(survey: Survey, options: ReadOptions) -> tuple[list[PlannedTopic], dict[str, Unasked]]:
+    """As `find_topics`, of those of which somebody can tell how far they go; and why of the others nobody can."""
     store = survey.around.metadata
     names = _names([unquote_name(name) for name in store.list(TOPICS)], options)
     chains: list[tuple[str, Chain]] = []
@@ -111,10 +124,12 @@ def find_topics(survey: Survey, options: ReadOptions) -> list[PlannedTopic]:
             raise NoSuchTopicError(name, "there is none of that name, or it was deleted")
     opened = [chain.open_ledger.ledger for _, chain in chains if chain.open_ledger is not None]
     ledgers = [metadata for metadata in each(survey, lambda ledger: _load(survey, ledger), opened) if metadata]
-    held = amounts(survey.around, ledgers, KEY)
+    held, unasked = amounts_known(survey.around, ledgers, KEY)
     return [
-        PlannedTopic(name, rows_of(name), chain, held.get(_open_id(chain), NOTHING)) for name, chain in chains
-    ]  # fmt: skip
+        PlannedTopic(name, rows_of(name), chain, held.get(_open_id(chain), NOTHING))
+        for name, chain in chains
+        if _open_id(chain) not in unasked
+    ], {name: unasked[_open_id(chain)] for name, chain in chains if _open_id(chain) in unasked}
 
 
 def _names(known: list[str], options: ReadOptions) -> list[str]:

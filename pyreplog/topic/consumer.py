@@ -184,14 +184,14 @@ class Consumer(Handle, Handout):
     def _take(self, timeout: float | None) -> Delivery | None:
         self._check_open()
         with self._lock:
-            if self._inbox and not self._waiting:
-                delivery = self._inbox.popleft()
-            else:
-                ack = self._expect()
-                delivery = None
+            delivery = self._inbox.popleft() if self._inbox and not self._waiting else None
         if delivery is None:
-            self._send_acks()  # whoever waits has nothing else to acknowledge soon
-            try:
+            ack: Ack[Delivery] = Ack()
+            try:  # Ctrl-C may come as soon as it waits
+                with self._lock:
+                    self._expect(ack)
+                self._hand_out()
+                self._send_acks()  # whoever waits has nothing else to acknowledge soon
                 delivery = self._source.wait(ack, timeout)
             except OutcomeUnknownError:
                 if self._gave_up(ack):
@@ -205,8 +205,9 @@ class Consumer(Handle, Handout):
 
     async def _take_async(self) -> Delivery:
         self._check_open()
+        ack: Ack[Delivery] = Ack()
         with self._lock:
-            ack = self._expect()
+            self._expect(ack)
         self._hand_out()
         try:
             delivery = await ack
@@ -216,13 +217,11 @@ class Consumer(Handle, Handout):
         self._ask(len(delivery.batch))
         return delivery
 
-    def _expect(self) -> Ack[Delivery]:
-        ack: Ack[Delivery] = Ack()
+    def _expect(self, ack: Ack[Delivery]) -> None:
         if self._failed is not None and not self._inbox:
             ack.fail(self._failed)
         else:
             self._waiting.append(ack)
-        return ack
 
     def _gave_up(self, ack: Ack[Delivery]) -> bool:
         """Whether nothing was, or will be, handed to it."""

@@ -252,11 +252,16 @@ class Subscription:
         slot = self.slot
         if slot is None:
             return done_ack()
-        settled = self._driver.settled()
-        if settled.done():
-            return store(slot)
         done: Ack[None] = Ack()
-        then(settled, done, lambda _: then(store(slot), done, done.complete))
+
+        def stored(ack: Ack[None]) -> None:
+            error = self._failed or ack.exception()  # nothing of what came behind a failure is stored
+            if error is not None:
+                done.fail(error)
+            else:
+                done.complete(None)
+
+        then(self._driver.settled(), done, lambda _: store(slot).add_done_callback(stored))
         return done
 
     # ---- positions ------------------------------------------------------------------------------------------

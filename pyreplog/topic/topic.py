@@ -16,14 +16,7 @@ import numpy as np
 from pyreplog._native.messages import MessageBatch
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock
-from pyreplog.errors import (
-    ClosedError,
-    InvalidArgumentError,
-    NoSuchTopicError,
-    OutOfRangeError,
-    ReplogError,
-    TopicFencedError,
-)
+from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, OutOfRangeError, ReplogError, TopicFencedError
 from pyreplog.handles import Handle
 from pyreplog.ledger.driver import check_may_wait
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
@@ -360,8 +353,11 @@ class Topic(Handle):
         """Whether nothing can be published any more: somebody else owns it, or it was deleted."""
         return self.managed.stats().state in ("fenced", "closed")
 
+    def _ending(self) -> ReplogError:
+        return self._cause or super()._ending()
+
     def _let_go(self) -> None:
-        self._error = error = self._cause or ClosedError(f"the {self._what} was closed")
+        error = self._ending()
         with ExitStack() as rest:
             rest.callback(self.gone.complete, None)
             rest.callback(self.topics.forget, self)

@@ -10,7 +10,7 @@ from pyreplog.errors import ReplogError
 from pyreplog.net.client import Channel
 from pyreplog.net.reactor import Reactor
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Client:

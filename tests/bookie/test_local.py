@@ -17,7 +17,7 @@ from pyreplog.errors import ClosedError, ConfigError, InvalidRecordsError, Locke
 from pyreplog.log.files import RealFiles
 from tests.bookie.asking import OTHER_KEY, add, entries_in, last, read, records_of, set_lac, wait_lac
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 DURABILITIES = ("appended", "synced")
 
 

@@ -19,7 +19,7 @@ from pyreplog.metadata.url import open_store
 from tests.bookie.asking import OTHER_KEY, add, entries_in, last, read, set_lac
 from tests.bookie.tcp import Client
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 class Process:

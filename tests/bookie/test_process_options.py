@@ -138,7 +138,7 @@ def test_settings_of_a_file_and_of_the_command_line(tmp_path: Path) -> None:
 
 def scrape(address: str) -> dict[str, float]:
     """Value by name and labels, but for the bookie's."""
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as reply:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as reply:
         lines = [line for line in reply.read().decode().splitlines() if not line.startswith("#")]
     pairs = (
         re.sub(r'bookie="[^"]*",?|\{bookie="[^"]*"\}', "", line).replace("{}", "").rsplit(" ", 1) for line in lines

@@ -83,11 +83,18 @@ def test_everything_over_tcp(durability: str, start: Start) -> None:
 def test_one_turn_one_sync(start: Start) -> None:
     node = start()
     syncs: list[object] = []
+    sent = threading.Event()
     real = node.bookie.log.sync
-    node.bookie.log.sync = lambda: syncs.append(real())  # type: ignore[method-assign]
+
+    def sync() -> None:
+        assert sent.wait(60)
+        syncs.append(real())
+
+    node.bookie.log.sync = sync  # type: ignore[method-assign]
     with Client(node.address) as client:
         client.ask(last())
         answers = client.send(*(add(entry) for entry in range(200)))
+        sent.set()
         assert statuses(client.wait(answers, 200)) == [Status.OK] * 200
         assert 1 <= len(syncs) < 100
         assert client.ask(last()).last == 199
@@ -134,8 +141,8 @@ def test_requests_that_make_no_sense_end_their_connection_and_no_other(body: byt
     with Client(node.address) as bad, Client(node.address) as good:
         good.ask(add(0))
         answers: list[Any] = []
-        bad.channel.request(body, on_reply=answers.append, timeout=20)
-        assert bad.reactor.drive(lambda: bool(answers), 20) and isinstance(answers[0], ReplogError)
+        bad.channel.request(body, on_reply=answers.append, timeout=60)
+        assert bad.reactor.drive(lambda: bool(answers), 60) and isinstance(answers[0], ReplogError)
         assert good.ask(last()).last == 0
         assert bad.ask(last()).last == 0, "it connects again"
 
@@ -203,7 +210,7 @@ def test_it_is_registered_while_it_runs(start: Start, store: MemoryStore) -> Non
     there = Availability.decode(found.value)
     assert (there.address, there.rack, there.read_only) == (node.address, "r7", False) and there.free_bytes > 0
     node.keep()
-    assert node.drain(5)
+    assert node.drain(60)
     assert store.get(availability_key(node.identity.id)) is None
 
 
@@ -213,7 +220,7 @@ def test_draining_answers_what_was_asked_for(start: Start) -> None:
         client.ask(add(0))
         poll = client.send(wait_lac(50, limit=60_000))
         client.ask(last())
-        assert node.drain(10)
+        assert node.drain(60)
         (answer,) = client.wait(poll, 1)
         assert isinstance(answer, Reply) and answer.status == Status.OK
     again = start()

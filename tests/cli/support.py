@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyreplog
+from tests.waiting import PATIENCE_S
 
 SEGMENT_BYTES = 64 << 10
 
@@ -31,6 +32,9 @@ class Done:
 
 
 Run = Callable[..., Done]
+
+PATIENT = ("--timeout", PATIENCE_S)
+"""Of `topic consume` where all messages are there: it ends with the last, however long they take."""
 
 
 def process(*arguments: object, data: bytes = b"") -> Done:

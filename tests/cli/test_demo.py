@@ -37,7 +37,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_demo(table: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(DEMO), "--csv", str(table), "--directory", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Killed it (SIGKILL) when the follower had seen half of them" in done.stdout
     assert "The follower has seen every byte" in done.stdout

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import signal
 import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,15 +29,15 @@ EXPECTED = [(b"%d" % (i % 97), i, row(i)) for i in range(ROWS)]
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A CSV file with quoted line feeds, blank lines and malformed rows in it."""
     path = tmp_path_factory.mktemp("source") / "rows.csv"
-    with path.open("wb") as file:
-        file.write(b"\xef\xbb\xbfid,when,text\r\n")
-        for i in range(ROWS):
-            file.write(row(i) + b"\n")
-            if i % 1000 == 500:
-                file.write(b"\nmalformed\n")
+    path.write_bytes(table(ROWS))
     return path
+
+
+def table(rows: int) -> bytes:
+    """CSV with quoted line feeds, blank lines and malformed rows in it."""
+    lines = (row(i) + b"\n" + (b"\nmalformed\n" if i % 1000 == 500 else b"") for i in range(rows))
+    return b"\xef\xbb\xbfid,when,text\r\n" + b"".join(lines)
 
 
 ARGUMENTS = (
@@ -42,9 +45,27 @@ ARGUMENTS = (
 )  # fmt: skip
 
 
-def start(*arguments: object) -> subprocess.Popen[bytes]:
+def start(*arguments: object, stdin: int | None = None) -> subprocess.Popen[bytes]:
     command = [*COMMAND, "ingest", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+@contextlib.contextmanager
+def fed(data: bytes, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    """One whose standard input has so much and no end yet, so that it is there until it is killed."""
+    theirs, ours = os.pipe()
+
+    def feed() -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(ours, data)
+
+    feeding = threading.Thread(target=feed)
+    with start(*arguments, stdin=theirs) as running:
+        os.close(theirs)
+        feeding.start()
+        yield running
+    feeding.join()
+    os.close(ours)
 
 
 def wait_for(log: Path, entries: int) -> None:
@@ -58,15 +79,18 @@ def test_killed_again_and_again(log: Path, source: Path, durability: str, batche
     """Wherever the kills strike, all rows are there once, in order, with their keys and times."""
     draw = random.Random(f"{durability} {seed}")
     kills, reached = 0, 0
+    arguments = (*ARGUMENTS, "--source", "rows", "--durability", durability)
     while reached < ROWS and kills < 40:
-        with start(log, source, *ARGUMENTS, "--batch", draw.choice(batches), "--durability", durability) as running:
-            wait_for(log, min(reached + draw.randint(1, ROWS // 4), ROWS))
+        some, batch = min(ROWS * (kills + 1) // 3, ROWS), ("--batch", draw.choice(batches))
+        both = fed(table(some), log, "-", *arguments, *batch) if some < ROWS else start(log, source, *arguments, *batch)
+        with both as running:
+            wait_for(log, min(reached + draw.randint(1, ROWS // 4), some))
             running.kill()
         kills += running.returncode == -signal.SIGKILL
         with pyreplog.open(log, "r") as reader:
             assert reached <= reader.end <= ROWS
             reached = reader.end
-    done = process("ingest", log, source, *ARGUMENTS, "--json")
+    done = process("ingest", log, source, *arguments, "--json")
     assert (done.code, done.json["already"], done.json["skipped"]) == (0, reached, ROWS // 1000)
     assert rows(log) == EXPECTED
     assert kills >= 2

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyreplog.cli.app import main
+from pyreplog.ledger import handle
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.ledgermetadata import metadata_key
 from pyreplog.ledger.repairs import note_repair
@@ -55,7 +56,10 @@ def test_what_a_ledger_is(ledger: Callable[..., Done], run: Run, folder: Path, f
     assert run("ledger", "--json", "--embedded", folder, "list").json == [filled]
 
 
-def test_recovering_what_was_left_open(ledger: Callable[..., Done], run: Run, folder: Path) -> None:
+def test_recovering_what_was_left_open(
+    ledger: Callable[..., Done], run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handle, "EXPLICIT_LAC_S", 86_400.0)  # nobody is told how far it is confirmed
     with Cluster.embedded(folder) as cluster:
         left = cluster.create_ledger(password=b"secret")
         left.append_batch([b"a", b"b"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pty
@@ -62,9 +63,20 @@ def test_a_bar_with_rich(log: Path, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     command = [*COMMAND, "ingest", str(log), str(source)]
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "160"}
-    done = subprocess.run(command, stderr=theirs, stdout=subprocess.PIPE, env=environment, timeout=60, check=True)
-    os.close(theirs)
-    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", os.read(ours, 1 << 16).decode())
-    os.close(ours)
+    with subprocess.Popen(command, stderr=theirs, stdout=subprocess.PIPE, env=environment) as running:
+        os.close(theirs)
+        shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", all_that_comes(ours).decode())
+        os.close(ours)
+        out, _ = running.communicate(timeout=60)
+    assert running.returncode == 0
     assert re.search(r"source ━+ 6\.8/6\.8 KiB .*1,000 records ETA", shown)
-    assert done.stdout.startswith(str(source).encode())
+    assert out.startswith(str(source).encode())
+
+
+def all_that_comes(terminal: int) -> bytes:
+    """Until nobody has its other side open."""
+    found = b""
+    with contextlib.suppress(OSError):  # Linux says so
+        while more := os.read(terminal, 1 << 16):
+            found += more
+    return found

@@ -12,6 +12,7 @@ from pyreplog.reports.catalogue import REPORTS
 from pyreplog.reports.records import gaps
 from tests.cli.support import Run
 from tests.spark.clusters import embedded
+from tests.waiting import PATIENCE_S
 
 FEW = ("--only", "rate_by_minute", "--only", "log_gaps")
 
@@ -33,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for n in range(40):
                 orders.publish(b"%d" % n, key=b"k")
             done = 0
-            for batch in board.batches(timeout=10.0):
+            for batch in board.batches(timeout=PATIENCE_S):
                 board.acknowledge(batch)
                 done += len(batch)
                 if done == 40:

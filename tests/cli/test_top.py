@@ -228,10 +228,10 @@ def test_on_a_terminal(folder: Path, terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "160", "LINES": "40"}
     with subprocess.Popen([*COMMAND, "top", str(folder)], stdout=theirs, stderr=subprocess.PIPE, env=environment) as it:
-        shown = ""
-        while "bookie-2" not in shown:
-            shown += os.read(ours, 1 << 16).decode()
+        shown = b""
+        while b"bookie-2" not in shown:
+            shown += os.read(ours, 1 << 16)
         it.send_signal(signal.SIGINT)
         _, complaint = it.communicate(timeout=30)
     assert it.returncode == 130 and complaint == b""
-    assert re.search(r"orders .* 5 ", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown))
+    assert re.search(r"orders .* 5 ", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode(errors="replace")))

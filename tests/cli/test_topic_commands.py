@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from pyreplog._native.messages import Message
 from pyreplog.cli.app import main
 from pyreplog.ledger.cluster import Cluster
-from tests.cli.support import Done, Run, process
+from pyreplog.topic.consumer import Consumer
+from tests.cli.support import PATIENT, Done, Run, process
+from tests.waiting import PATIENCE_S
 
 LINES = b"".join(b"k%d:line %d\n" % (number % 3, number) for number in range(1000))
 
@@ -34,7 +37,8 @@ def topic(run: Run, folder: Path, name: str) -> Callable[..., Done]:
     """Run an action on the test's topic, which is there."""
 
     def topic(action: str, *arguments: object, group: str = "topic") -> Done:
-        return run(group, action, folder, name, *arguments)
+        waits = PATIENT if action == "consume" and not {"--timeout", "--follow"} & {*arguments} else ()
+        return run(group, action, folder, name, *arguments, *waits)
 
     assert topic("create").code == 0
     return topic
@@ -94,10 +98,22 @@ def test_a_subscription_goes_on(topic: Callable[..., Done]) -> None:
     assert topic("consume", "--subscription", "new", "--from", "latest", "--timeout", 0).out == ""
 
 
-def test_following(topic: Callable[..., Done]) -> None:
+def test_following(topic: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes on behind the end of the topic, until nothing comes for so long, or all were there."""
     topic("publish", *"abc")
-    assert topic("consume", "--follow", "--timeout", 0.2).out == "a\nb\nc\n"
+    receive, came = Consumer._receive_many, 0
+
+    def receives(consumer: Consumer, count: int, timeout: float) -> list[Message]:
+        """What is there comes, however slowly; then the time runs out."""
+        nonlocal came
+        assert timeout == 0.2
+        found: list[Message] = receive(consumer, count, timeout if came == 3 else PATIENCE_S)
+        came += len(found)
+        return found
+
+    with monkeypatch.context() as slow:
+        slow.setattr(Consumer, "_receive_many", receives)
+        assert topic("consume", "--follow", "--timeout", 0.2).out == "a\nb\nc\n"
     assert topic("consume", "--follow", "--count", 3).out == "a\nb\nc\n"
 
 
@@ -108,18 +124,18 @@ def test_moving_subscriptions(topic: Callable[..., Done]) -> None:
     topic("create", "work", "--from", "earliest", group="subscription")
     topic("publish", *"abcdef")
 
-    def left() -> str:
-        return topic("consume", "--subscription", "work", "--no-ack", "--timeout", 0.2).out.replace("\n", "")
+    def left(*waits: object) -> str:
+        return topic("consume", "--subscription", "work", "--no-ack", *waits).out.replace("\n", "")
 
     assert left() == "abcdef"
     assert topic("skip", "work", 2).code == 0 and left() == "cdef"
-    assert topic("clear", "work").code == 0 and left() == ""
+    assert topic("clear", "work").code == 0 and left("--timeout", 0.2) == ""
     assert topic("seek", "work", 4).out == "work goes on at offset 4\n" and left() == "ef"
     assert topic("seek", "work", "earliest", "--json").json == {"offset": 0}
     published = rows(topic("consume", "--json"))[0]["publish_time"]
     assert topic("seek", "work", "2001-01-01T00:00:00").out == "work goes on at offset 0\n"
     assert topic("seek", "work", "2999-01-01T00:00:00+01:00").out == "work goes on at offset 6\n"
-    assert published > 1_000_000_000_000_000 and left() == ""
+    assert published > 1_000_000_000_000_000 and left("--timeout", 0.2) == ""
 
 
 def test_making_and_deleting_subscriptions(topic: Callable[..., Done]) -> None:

@@ -189,23 +189,30 @@ class Disk:
         """Chance that something unsynced is on disk; None: drawn for each file."""
         self.killed = False
         """Only the process ends: its machine goes on, with all that the page cache shows."""
+        self.at_tick: Callable[[], None] | None = None
+        """Looks at the disk at every tick; it must change nothing."""
 
     def power_cut(self, status: int = CUT) -> NoReturn:
         """Now; the process ends with `status`."""
         with self._lock:
-            harsh = self._rng.random() < 0.5
-            whole = self.share if self.share is not None else self._rng.choice((None, None, None, 0.0, 1.0))
+            self.leave(self._target, self._rng)
+            os._exit(status)
+
+    def leave(self, target: Path, rng: Random) -> None:
+        """Write what a power cut now may leave into `target`; nothing is cut."""
+        with self._lock:
+            harsh = rng.random() < 0.5
+            whole = self.share if self.share is not None else rng.choice((None, None, None, 0.0, 1.0))
             whole = 1.0 if self.killed else whole
 
             def draw() -> tuple[int, float]:
-                share = whole if whole is not None else self._rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
+                share = whole if whole is not None else rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
                 return (SECTOR if harsh else PAGE), share
 
-            self._root.after_cut(self._target, self._rng, draw)
+            self._root.after_cut(target, rng, draw)
             if not self.killed:
-                for tail in self._target.rglob(names.TAIL):
-                    _spoil(tail, self._rng)
-            os._exit(status)
+                for tail in target.rglob(names.TAIL):
+                    _spoil(tail, rng)
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -218,6 +225,8 @@ class Disk:
         self.ticks += 1
         if self.ticks == self.cut_at:
             self.power_cut()
+        if self.at_tick is not None:
+            self.at_tick()
         if self._rng.random() < self.write_back_chance:
             images = [item for item in self._root.walk() if isinstance(item, Image)]
             if images:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,6 +34,9 @@ class History:
     start_limit: int = 0  # entries from here on were never asked to be removed
     numbered: list[int] = field(default_factory=list)  # index in items of entry n
     made: int = 0  # items ever made, so that no two need be equal
+
+    def copy(self) -> History:
+        return replace(self, items=self.items.copy(), numbered=self.numbered.copy())
 
     def append(self, items: list[Item]) -> None:
         """About to be appended."""
@@ -142,10 +145,10 @@ class Recorder:
         getattr(self.history, event)(*arguments)
 
 
-def replay(history: History, path: Path) -> None:
-    """Feed a History with what a Recorder wrote."""
+def replay(history: History, path: Path, size: int | None = None) -> None:
+    """Feed a History with what a Recorder wrote; size: with so many bytes of it."""
     with path.open("rb") as file:
-        size = path.stat().st_size
+        size = path.stat().st_size if size is None else size
         while file.tell() < size:
             event, *arguments = marshal.load(file)
             getattr(history, event)(*arguments)

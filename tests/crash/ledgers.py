@@ -18,6 +18,7 @@ from tests.ledgers import SEGMENT_BYTES, open_log, read_all, record_of, without_
 from .disk import Disk, PowerCutFiles
 from .history import Recorder, replay
 from .lives import events_of
+from .moments import Moment, Moments
 from .process import in_process
 
 Pair = tuple[int, int]
@@ -37,6 +38,9 @@ class LedgerHistory:
     removing: set[Pair] = field(default_factory=set)
     removed: set[Pair] = field(default_factory=set)
     made: int = 0
+
+    def copy(self) -> LedgerHistory:
+        return LedgerHistory(self.sent.copy(), self.acked.copy(), self.removing.copy(), self.removed.copy(), self.made)
 
     def send(self, pairs: list[Pair]) -> None:
         """About to be appended."""
@@ -177,32 +181,50 @@ def hollow_and_trim(work: LedgerWork) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerLife:
-    """One process: opens what the last cut left, judges it, works on, and loses power at tick `cut_at`, or at tick
-    `cut_in_script` of the script, or at the end."""
+    """One process: opens what the last cut left, judges it, works on, and loses power at tick `cut_at` or at the end.
+
+    moments: what a cut at each tick of the script would have left.
+    """
 
     seed: str
     durability: str
     script: Script | None = None
     steps: int = 0
     cut_at: int = 0
-    cut_in_script: int = 0
     failing_sync: int = 0
     share: float | None = None
     closes: bool = False
+    moments: Moments | None = None
 
     def live(self, home: Path, target: Path, history: LedgerHistory) -> None:
+        """In a process of its own, which it ends."""
+        disk, _ = self._live(home, target, history)
+        disk.power_cut(0)
+
+    def live_beside(self, home: Path, target: Path, history: LedgerHistory) -> int:
+        """In a process that goes on with another life: what a cut would leave at the end is in `target`. How many syncs
+        there were."""
+        disk, log = self._live(home, target, history)
+        disk.leave(target, Random(self.seed))
+        syncs, disk.failing_sync = disk.syncs, 0
+        if log is not None:
+            log.close()
+        return syncs
+
+    def _live(self, home: Path, target: Path, history: LedgerHistory) -> tuple[Disk, LedgerLog | None]:
         rng = Random(self.seed)
         housekeeper.LAZY_SYNC_S = rng.choice((-1.0, 1e9))
         housekeeper._run = lambda *_: None
         disk = Disk(home, target, rng, cut_at=self.cut_at)
         disk.failing_sync, disk.share = self.failing_sync, self.share
         record: Any = Recorder(history, events_of(target))  # type: ignore[arg-type]
+        log = None
         try:
             log = open_log(home / "log", self.durability, PowerCutFiles(disk))
             record("now_holds", history.check(log))
             work = LedgerWork(log, rng, record, history)
-            if self.cut_in_script:
-                disk.cut_at = disk.ticks + self.cut_in_script
+            if self.moments is not None:
+                self.moments.watch(disk, events_of(target))
             if self.script is not None:
                 self.script(work)
             work.run(self.steps)
@@ -212,7 +234,7 @@ class LedgerLife:
         except (PoisonedError, OSError):
             if not self.failing_sync:
                 raise
-        disk.power_cut(0)
+        return disk, log
 
 
 def pass_through(life: LedgerLife, home: Path, target: Path, history: LedgerHistory) -> bool:
@@ -220,6 +242,13 @@ def pass_through(life: LedgerLife, home: Path, target: Path, history: LedgerHist
     cut = in_process(lambda: life.live(home, target, history), target.with_suffix(".report"))
     replay(history, events_of(target))  # type: ignore[arg-type]
     return cut
+
+
+def pass_moments(life: LedgerLife, home: Path, target: Path, history: LedgerHistory) -> list[Moment]:
+    """Live a life with moments in a process of its own: them, and its end. `history` stays as it is."""
+    assert life.moments is not None
+    in_process(lambda: life.live(home, target, history), target.with_suffix(".report"))
+    return life.moments.and_end(target, events_of(target))
 
 
 def run(seed: int, folder: Path) -> None:

@@ -16,6 +16,7 @@ from pyreplog.log.commitlog import CommitLog
 
 from .disk import Disk, PowerCutFiles
 from .history import History, Item, Recorder, replay
+from .moments import Moment, Moments
 from .process import in_process
 from .workload import run_until_poisoned
 
@@ -29,7 +30,8 @@ class Life:
     share: chance that something unsynced is on disk then, None: drawn for each file. killed: the process ends then, and
     the machine goes on. failing_sync: number of the sync
     that fails. full: numbers of the allocations for which there is no room. reads: a reader looks first. threads: the
-    log's housekeeper runs in its thread; such a run may take another turn when it is repeated.
+    log's housekeeper runs in its thread; such a run may take another turn when it is repeated. moments: what a cut at
+    each tick would have left.
     """
 
     seed: str
@@ -43,8 +45,23 @@ class Life:
     closes: bool = False
     reads: bool = False
     threads: bool = False
+    moments: Moments | None = None
 
     def live(self, home: Path, target: Path, history: History) -> None:
+        """In a process of its own, which it ends."""
+        disk, _ = self._live(home, target, history)
+        disk.power_cut(0)
+
+    def live_beside(self, home: Path, target: Path, history: History) -> int:
+        """In a process that goes on with another life: what a cut would leave at the end is in `target`. How many syncs
+        there were."""
+        disk, log = self._live(home, target, history)
+        disk.leave(target, Random(self.seed))
+        syncs, disk.failing_sync = disk.syncs, 0
+        log.close()
+        return syncs
+
+    def _live(self, home: Path, target: Path, history: History) -> tuple[Disk, CommitLog]:
         rng = Random(self.seed)
         housekeeper.LAZY_SYNC_S = rng.choice((0.0, 0.001, 2.0)) if self.threads else rng.choice((-1.0, 1e9))
         if self.threads:
@@ -54,6 +71,8 @@ class Life:
         disk = Disk(home, target, rng, cut_at=self.cut_at)
         disk.failing_sync, disk.full = self.failing_sync, self.full
         disk.share, disk.killed = self.share, self.killed
+        if self.moments is not None:
+            self.moments.watch(disk, events_of(target))
         record = Recorder(history, events_of(target))
         if self.reads and history.items:
             with pyreplog.open(home / "log", "r") as reader:
@@ -61,26 +80,26 @@ class Life:
         if "retention_bytes" in self.settings:
             record("trim", 1 << 62)
         steps, files = self.steps, PowerCutFiles(disk)
-        while not self._work(home / "log", files, rng, record, steps):
+        while (log := self._work(home / "log", files, rng, record, steps)) is None:
             steps //= (
                 2  # the disk failed: what is there must have survived, and must be on disk once it is opened again
             )
-        disk.power_cut(0)
+        return disk, log
 
-    def _work(self, path: Path, files: PowerCutFiles, rng: Random, record: Recorder, steps: int) -> bool:
-        """Open, judge, work; False when the disk failed."""
+    def _work(self, path: Path, files: PowerCutFiles, rng: Random, record: Recorder, steps: int) -> CommitLog | None:
+        """Open, judge, work; None when the disk failed."""
         try:
             log = pyreplog.open(path, files=files, **self.settings)
         except (PoisonedError, OSError):
             if self._disk_is_fine:
                 raise
-            return False
+            return None
         with log._lock:  # retention waits for the verdict
             record("now_holds", record.history.check(log))
         fine = self.act(log, rng, record, steps)
         if self.closes or not fine:
-            return self._close(log, record) and fine
-        return True
+            fine = self._close(log, record) and fine
+        return log if fine else None
 
     def act(self, log: CommitLog, rng: Random, record: Recorder, steps: int) -> bool:
         """What is done with the open log; False when the disk failed."""
@@ -154,6 +173,13 @@ def pass_through(life: Life, home: Path, target: Path, history: History) -> bool
     cut = in_process(lambda: life.live(home, target, history), target.with_suffix(".report"))
     replay(history, events_of(target))
     return cut
+
+
+def pass_moments(life: Life, home: Path, target: Path, history: History) -> list[Moment]:
+    """Live a life with moments in a process of its own: them, and its end. `history` stays as it is."""
+    assert life.moments is not None
+    in_process(lambda: life.live(home, target, history), target.with_suffix(".report"))
+    return life.moments.and_end(target, events_of(target))
 
 
 def outlive(path: Path, history: History) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -17,6 +18,17 @@ from .disk import CUT
 
 LIMIT_S = 60
 """A process that runs longer hangs: its threads are printed and the run fails."""
+
+
+@contextmanager
+def piece(what: object) -> Iterator[None]:
+    """One of several pieces of a process's work: it has LIMIT_S for itself, and its failure names it."""
+    signal.alarm(LIMIT_S)
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"at {what}")
+        raise
 
 
 def in_process(work: Callable[[], object], report: Path) -> bool:
@@ -53,6 +65,7 @@ def _start(work: Callable[[], object], report: Path) -> int:
         faulthandler.enable(file)
         faulthandler.register(signal.SIGALRM, file, chain=True)  # without a thread of its own
         signal.alarm(LIMIT_S)
+        gc.freeze()  # the collector would write into all that the parent has, and so copy it
         threading.excepthook = lambda fault: _fail(fault.exc_value, file)
         try:
             logging.disable()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -16,12 +15,16 @@ import pyreplog
 from pyreplog.errors import DiskError, PoisonedError
 from pyreplog.log.commitlog import CommitLog
 
-from .history import History, Recorder
-from .lives import Life, pass_through
+from .history import History, Recorder, replay
+from .lives import Life, events_of, pass_moments, pass_through
+from .moments import Moment, Moments, judge_each
+from .process import in_process, piece
 from .workload import DATA, Workload
 
 SEGMENT_BYTES = 64 << 10
 PER_SEGMENT = 40  # appends of `fill` that one segment takes
+RUNS = 6
+"""Of one script, all different in what the seed draws; the power is cut at every tick of one of them."""
 
 Script = Callable[[CommitLog, Recorder, Workload], None]
 
@@ -128,25 +131,34 @@ OPERATIONS: dict[str, tuple[Script | None, float, Script, bool]] = {
 }
 
 
+def _made(
+    script: Script | None, share: float, settings: dict[str, Any], folder: Path, seed: int
+) -> tuple[Path, History]:
+    """A directory for scripts to begin in, in which `script` was run."""
+    history, home = History(), folder / "start"
+    home.mkdir()
+    if script is None:
+        return home, history
+    ready = folder / "ready"
+    pass_through(Scripted(seed=f"{seed}", settings=settings, share=share, script=script), home, ready, history)
+    return ready, history
+
+
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_crash_at_every_step(operation: str, durability: str, ram_path: Path, seed: int) -> None:
     before, share, script, closes = OPERATIONS[operation]
     settings = {"durability": durability, "segment_bytes": SEGMENT_BYTES, "spare_segments": 1}
-    history, home = History(), ram_path / "start"
-    home.mkdir()
-    if before is not None:
-        ready = ram_path / "ready"
-        pass_through(Scripted(seed=f"{seed}", settings=settings, share=share, script=before), home, ready, history)
-        home = ready
-    for tick in itertools.count(1):
-        life = Scripted(seed=f"{seed} {tick}", settings=settings, cut_at=tick, script=script, closes=closes)
-        try:
-            if not _survives(life, home, ram_path / "run", copy.deepcopy(history), again=tick % 6 == seed % 6):
-                break
-        except AssertionError as error:
-            raise AssertionError(f"cut at tick {tick}: {error}") from None
-    assert tick > 5
+    home, history = _made(before, share, settings, ram_path, seed)
+    cuts = 0
+    for number in range(RUNS):
+        folder = ram_path / "run"
+        life = Scripted(
+            seed=f"{seed} {number}", settings=settings, script=script, closes=closes,
+            moments=Moments(folder / "left", f"{seed}", first=1 + number, stride=RUNS),
+        )  # fmt: skip
+        cuts += _survives(life, home, folder, history, again=number == seed % RUNS)
+    assert cuts > 5
 
 
 @pytest.mark.parametrize(
@@ -155,21 +167,28 @@ def test_crash_at_every_step(operation: str, durability: str, ram_path: Path, se
 def test_a_reader_is_right_whenever_its_writer_is_killed(operation: str, ram_path: Path, seed: int) -> None:
     before, _, script, _ = OPERATIONS[operation]
     settings = {"segment_bytes": SEGMENT_BYTES, "spare_segments": 1}
-    history = History()
-    (ram_path / "start").mkdir()
-    ready = Scripted(seed=f"{seed}", settings=settings, share=1.0, script=before or nothing)
-    pass_through(ready, ram_path / "start", ram_path / "ready", history)
-    for tick in itertools.count(1):
-        folder, known = ram_path / "run", copy.deepcopy(history)
-        folder.mkdir()
-        shutil.copytree(ram_path / "ready", folder / "0")
-        life = Scripted(seed=f"{seed} {tick}", settings=settings, cut_at=tick, killed=True, script=script)
-        killed = pass_through(life, folder / "0", folder / "1", known)
-        with pyreplog.open(folder / "1" / "log", "r") as reader:
+    home, history = _made(before, 1.0, settings, ram_path, seed)
+    events = events_of(ram_path / "1")
+
+    def judge(moment: Moment) -> None:
+        known = history.copy()
+        replay(known, events, moment.known)
+        with pyreplog.open(moment.left / "log", "r") as reader:
             known.check(reader)
-        shutil.rmtree(folder)
-        if not killed:
-            break
+        shutil.rmtree(moment.left)
+
+    for number in range(RUNS):
+        shutil.copytree(home, ram_path / "0")
+        life = Scripted(
+            seed=f"{seed} {number}", settings=settings, killed=True, script=script,
+            moments=Moments(ram_path / "left", f"{seed}", first=1 + number, stride=RUNS),
+        )  # fmt: skip
+        moments = pass_moments(life, ram_path / "0", ram_path / "1", history)
+        assert len(moments) > 3
+        judge_each(moments, judge, ram_path / "report")
+        shutil.rmtree(ram_path / "0")
+        shutil.rmtree(ram_path / "left")
+        events.unlink()
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
@@ -179,26 +198,43 @@ def test_every_sync_fails_once(operation: str, durability: str, ram_path: Path, 
     syncs, and then loses power: nothing reported may rest on those pages."""
     before, _, script, closes = OPERATIONS[operation]
     settings = {"durability": durability, "segment_bytes": SEGMENT_BYTES, "spare_segments": 1}
-    for number in range(1, 12):
-        history, folder = History(), ram_path / str(number)
-        (folder / "0").mkdir(parents=True)
-        ready = Scripted(seed=f"{seed}", settings=settings, share=1.0, script=before or nothing)
-        troubled = Scripted(
-            seed=f"{seed}", settings=settings, failing_sync=number, share=0.0, script=script, closes=closes
-        )
-        after = Scripted(seed=f"{seed}", settings=settings)
-        for i, life in enumerate((ready, troubled, after)):
-            pass_through(life, folder / str(i), folder / str(i + 1), history)
+    home, history = _made(before or nothing, 1.0, settings, ram_path, seed)
+    after = Scripted(seed=f"{seed}", settings=settings)
+
+    def work() -> None:
+        for number in range(1, 12):
+            known, folder = history.copy(), ram_path / "run"
+            shutil.copytree(home, folder / "0")
+            troubled = Scripted(
+                seed=f"{seed}", settings=settings, failing_sync=number, share=0.0, script=script, closes=closes
+            )
+            with piece(f"sync {number}"):
+                syncs = troubled.live_beside(folder / "0", folder / "1", known)
+                after.live_beside(folder / "1", folder / "2", known)
+            shutil.rmtree(folder)
+            if syncs < number:
+                break
+
+    in_process(work, ram_path / "report")
 
 
-def _survives(life: Scripted, home: Path, folder: Path, history: History, *, again: bool) -> bool:
-    """Whether the life was long enough for its cut; AssertionError when what the cut left is not right, or what a second
-    one leaves that follows the first opening (`again`)."""
-    folder.mkdir()
+def _survives(life: Scripted, home: Path, folder: Path, history: History, *, again: bool) -> int:
+    """How many cuts it was given; AssertionError when what one of them left is not right, or what a second one leaves
+    that follows the first opening (`again`)."""
     shutil.copytree(home, folder / "0")
-    done = pass_through(life, folder / "0", folder / "1", history)
-    for number in (1, 2)[: 1 + again]:
-        after = Scripted(seed=life.seed, settings=life.settings, script=two_appends)
-        pass_through(after, folder / str(number), folder / str(number + 1), history)
+    moments = pass_moments(life, folder / "0", folder / "1", history)
+    after = Scripted(seed=life.seed, settings=life.settings, script=two_appends)
+
+    def judge(moment: Moment) -> None:
+        known, lives = history.copy(), folder / "lives"
+        replay(known, events_of(folder / "1"), moment.known)
+        lives.mkdir()
+        homes = [moment.left, lives / "1", lives / "2"]
+        for number in (0, 1)[: 1 + again]:
+            after.live_beside(homes[number], homes[number + 1], known)
+        shutil.rmtree(lives)
+        shutil.rmtree(moment.left)
+
+    judge_each(moments, judge, folder / "report")
     shutil.rmtree(folder)
-    return done
+    return len(moments) - 1

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
 import shutil
 from pathlib import Path
 
 import pytest
 
 from . import ledgers
-from .ledgers import LedgerHistory, LedgerLife, Script, pass_through
+from .history import replay
+from .ledgers import LedgerHistory, LedgerLife, Script, pass_moments, pass_through
+from .lives import events_of
+from .moments import Moment, Moments, judge_each
+from .process import in_process, piece
 from .runner import repeat_command
 
 RUNS = 24
+RUNS_OF_SCRIPT = 6
+"""All different in what the seed draws; the power is cut at every tick of one of them."""
 
 
 def test_ledgers_survive_power_cuts(ram_path: Path, seed: int) -> None:
@@ -29,36 +33,58 @@ def test_ledgers_survive_power_cuts(ram_path: Path, seed: int) -> None:
     [(ledgers.hollow, "appended"), (ledgers.LedgerWork.hollow, "synced"), (ledgers.hollow_and_trim, "appended")],
 )
 def test_crash_at_every_step_of_hollowing(script: Script, durability: str, ram_path: Path, seed: int) -> None:
-    history = LedgerHistory()
-    (ram_path / "start").mkdir()
-    ready = LedgerLife(seed=f"{seed}", durability=durability, script=ledgers.fill, share=1.0)
-    pass_through(ready, ram_path / "start", ram_path / "ready", history)
-    for tick in itertools.count(1):
-        folder, known = ram_path / "run", copy.deepcopy(history)
+    history = _fill(ram_path, durability, seed)
+    after = LedgerLife(seed=f"{seed} after", durability=durability, script=ledgers.LedgerWork.append, closes=True)
+    folder, cuts = ram_path / "run", 0
+
+    def judge(moment: Moment) -> None:
+        known, lives = history.copy(), folder / "lives"
+        replay(known, events_of(folder / "1"), moment.known)  # type: ignore[arg-type]
+        lives.mkdir()
+        homes = [moment.left, lives / "1", lives / "2"]
+        for number in (0, 1)[: 1 + again]:
+            after.live_beside(homes[number], homes[number + 1], known)
+        shutil.rmtree(lives)
+        shutil.rmtree(moment.left)
+
+    for number in range(RUNS_OF_SCRIPT):
+        again = number == seed % RUNS_OF_SCRIPT
         shutil.copytree(ram_path / "ready", folder / "0")
-        life = LedgerLife(seed=f"{seed} {tick}", durability=durability, script=script, cut_in_script=tick)
-        after = LedgerLife(seed=f"{seed} after", durability=durability, script=ledgers.LedgerWork.append, closes=True)
-        try:
-            cut = pass_through(life, folder / "0", folder / "1", known)
-            for number in (1, 2)[: 1 + (tick % 6 == seed % 6)]:
-                pass_through(after, folder / str(number), folder / str(number + 1), known)
-        except AssertionError as error:
-            raise AssertionError(f"cut at tick {tick}: {error}") from None
+        moments = Moments(folder / "left", f"{seed}", first=1 + number, stride=RUNS_OF_SCRIPT)
+        life = LedgerLife(seed=f"{seed} {number}", durability=durability, script=script, moments=moments)
+        left = pass_moments(life, folder / "0", folder / "1", history)
+        judge_each(left, judge, folder / "report")
         shutil.rmtree(folder)
-        if not cut:
-            break
-    assert tick > 12
+        cuts += len(left) - 1
+    assert cuts > 12
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 def test_every_sync_of_hollowing_fails_once(durability: str, ram_path: Path, seed: int) -> None:
-    for number in range(1, 8):
-        history, folder = LedgerHistory(), ram_path / str(number)
-        (folder / "0").mkdir(parents=True)
-        lives = (
-            LedgerLife(seed=f"{seed}", durability=durability, script=ledgers.fill, share=1.0),
-            LedgerLife(seed=f"{seed}", durability=durability, script=ledgers.hollow, failing_sync=number, share=0.0),
-            LedgerLife(seed=f"{seed}", durability=durability, closes=True),
-        )
-        for i, life in enumerate(lives):
-            pass_through(life, folder / str(i), folder / str(i + 1), history)
+    history, folder = _fill(ram_path, durability, seed), ram_path / "run"
+
+    def work() -> None:
+        for number in range(1, 8):
+            shutil.copytree(ram_path / "ready", folder / "0")
+            lives = (
+                LedgerLife(
+                    seed=f"{seed}", durability=durability, script=ledgers.hollow, failing_sync=number, share=0.0
+                ),
+                LedgerLife(seed=f"{seed}", durability=durability, closes=True),
+            )
+            known = history.copy()
+            with piece(f"sync {number}"):
+                for i, life in enumerate(lives):
+                    life.live_beside(folder / str(i), folder / str(i + 1), known)
+            shutil.rmtree(folder)
+
+    in_process(work, ram_path / "report")
+
+
+def _fill(folder: Path, durability: str, seed: int) -> LedgerHistory:
+    """A log with a few segments in `folder`/ready: what it must hold."""
+    history = LedgerHistory()
+    (folder / "start").mkdir()
+    ready = LedgerLife(seed=f"{seed}", durability=durability, script=ledgers.fill, share=1.0)
+    pass_through(ready, folder / "start", folder / "ready", history)
+    return history

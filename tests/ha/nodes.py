@@ -15,7 +15,7 @@ from pyreplog.ha.protocol.group import GroupConfig
 from pyreplog.log import names
 
 SEGMENT_BYTES = 64 << 10
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def until(condition: Callable[[], object]) -> None:

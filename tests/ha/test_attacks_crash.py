@@ -136,7 +136,8 @@ def test_killed_while_it_is_cut(lab: Lab, tmp_path: Path) -> None:
     a = opened(lab, "a", files, ack_timeout_ms=50)
     a.lead("abc", 1)
     b, c = lab.replica("b", a), lab.replica("c", a)
-    a.append_batch(lines(10))
+    a.submit_batch(lines(10))  # if they take longer to join, it is committed all the same
+    until(lambda: a.log.end == 10)
     level(a, b, c)
     lab.close(c)
     lab.close(b)
@@ -186,7 +187,7 @@ def test_a_lost_quorum_is_not_made_up_for_by_a_restart(lab: Lab, tmp_path: Path)
     """Killed in the middle of its promotion, alone with what it has: a restart elects nobody by itself."""
     a = lab.master(members="abc", sync_replicas=1)
     files = Snapshots(tmp_path / "b")
-    b = opened(lab, "b", files, election_timeout_ms=300)
+    b = opened(lab, "b", files, election_timeout_ms=2000)
     b.follow(a.address)
     c = lab.replica("c", a)
     a.append_batch(lines(3))

@@ -60,7 +60,7 @@ def test_what_cannot_be_opened_leaves_nothing(lab: Lab, spoil: Callable[[Path], 
         with pytest.raises(ReplogError):
             lab.replica("a")
     until(lambda: threads() <= before)
-    assert descriptors() <= open_before
+    until(lambda: descriptors() <= open_before)  # others of this process have some, too, for a while
 
 
 def test_a_port_that_is_taken_leaves_nothing(lab: Lab) -> None:
@@ -71,10 +71,11 @@ def test_a_port_that_is_taken_leaves_nothing(lab: Lab) -> None:
         with pytest.raises(OSError):
             lab.master("b", port=port)
     until(lambda: threads() <= before)
-    assert descriptors() <= open_before
+    until(lambda: descriptors() <= open_before)
 
 
 def test_roles_that_change_leave_nothing(lab: Lab) -> None:
+    before = set(threading.enumerate())
     a = lab.master(members="ab", sync_replicas=0)
     b = lab.replica("b", a)
     a.append(b"one")
@@ -93,9 +94,11 @@ def test_roles_that_change_leave_nothing(lab: Lab) -> None:
         counts.append(descriptors())
     gc.collect()  # mapped pages of closed logs
     until(lambda: descriptors() <= counts[0] + 4)
-    assert len([thread for thread in threading.enumerate() if thread.name.startswith("pyreplog")]) < 20
+    ours = set(threading.enumerate()) - before
+    assert len([thread for thread in ours if thread.name.startswith("pyreplog")]) < 20
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_ctrl_c_while_an_append_waits(lab: Lab) -> None:
     a = lab.master(members="ab", ack_timeout_ms=60_000)
 
@@ -114,6 +117,7 @@ def test_ctrl_c_while_an_append_waits(lab: Lab) -> None:
     assert values(b) == [b"interrupted", b"more"]
 
 
+@pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("name", ["members", "terms"])
 def test_ctrl_c_while_it_is_promoted(lab: Lab, name: str) -> None:
     a = lab.master()
@@ -176,9 +180,9 @@ def test_closing_tells_who_waits_and_refuses_what_comes_after(lab: Lab) -> None:
     ack = a.submit(b"waits, too")
     lab.close(a)
     for worker in workers:
-        worker.join(20)
+        worker.join(60)
     assert [type(error) for error in errors] == [DeposedError] * 4
-    assert isinstance(ack.exception(20), DeposedError)
+    assert isinstance(ack.exception(60), DeposedError)
     for call in (lambda: a.append(b"late"), lambda: a.submit(b"late"), lambda: a.log, a.stats, a.replication):
         with pytest.raises(ClosedError):
             call()

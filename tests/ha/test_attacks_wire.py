@@ -211,7 +211,7 @@ def test_progress_from_the_future_is_not_counted(lab: Lab, reactor: Reactor) -> 
         ack = a.submit(b"never acknowledged")
         stranger.say(messages.encode(Progress(Mark(1 << 40, 1 << 30), Mark(1 << 40, 1 << 30))))
         until(lambda: stranger.ended)
-        assert ack.exception(20) is not None
+        assert ack.exception(60) is not None
     assert a.committed == ORIGIN
 
 

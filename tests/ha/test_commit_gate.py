@@ -39,7 +39,7 @@ def test_appends_are_not_seen_before_they_are_committed(tmp_path: Path, durabili
 
 def test_followers_wait_for_the_commit_point(tmp_path: Path) -> None:
     with open_gated(tmp_path / "log") as log:
-        follower = log.follow(0, timeout=20.0)
+        follower = log.follow(0, timeout=60.0)
         log.append(b"0")
         threading.Timer(0.01, lambda: log.show_up_to(ALL, ALL)).start()
         assert next(iter(follower)).value == b"0"

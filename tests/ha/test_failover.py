@@ -17,7 +17,7 @@ from tests.metadata.conftest import shared_url, sqlite_url, zookeeper, zookeeper
 
 __all__ = ["shared_url", "sqlite_url", "zookeeper", "zookeeper_url"]  # fixtures
 
-LEASE_S = 1.5
+LEASE_S = 6.0
 
 
 class Group(Lab):

@@ -3,7 +3,6 @@ reported as synced, and it goes on there."""
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.log.replica import is_replica
 from tests.crash.disk import Disk, PowerCutFiles
+from tests.crash.moments import Moment, Moments
 from tests.crash.process import in_process
 from tests.ha.streams import (
     PER_SEGMENT,
@@ -120,6 +120,10 @@ SCRIPTS: dict[str, tuple[Script, int, int]] = {  # and how many entries the repl
 }
 
 
+RUNS = 3
+"""Of one script, all different in what the seed draws; the power is cut at every step of one of them that is taken."""
+
+
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 @pytest.mark.parametrize("operation", SCRIPTS)
 def test_a_replica_loses_power(operation: str, durability: str, ram_path: Path, seed: int) -> None:
@@ -133,26 +137,33 @@ def test_a_replica_loses_power(operation: str, durability: str, ram_path: Path, 
                 copy(master, mirror)
         master.append_batch(values(PER_SEGMENT + 5, max(before, 0)))
         recorded = Recorded.of(master)
-        stride = 2 if durability == "appended" else 3  # each run takes others of the steps
-        for tick in itertools.count(1 + seed % stride, stride):
-            cut = _live(tick, script, durability, home, ram_path, recorded)
-            _judge(ram_path / "left" / "log", ram_path / "reports", master, durability, floor, tick)
-            assert cut or is_replica(ram_path / "left" / "log") == (script is not promote)
-            shutil.rmtree(ram_path / "left")
-            if not cut:
-                break
-        assert tick > 10
+        stride = 2 if durability == "appended" else 3  # each test run takes others of the steps
+        cuts = 0
+        for number in range(RUNS):
+            moments = Moments(ram_path / "left", f"{seed}", 1 + seed % stride + number * stride, RUNS * stride)
+            left = _live(f"{seed} {number}", moments, script, durability, home, ram_path, recorded)
+            for moment in left:
+                _judge(moment, ram_path / "reports", master, durability, floor)
+                is_end = moment.tick is None
+                assert not is_end or is_replica(moment.left / "log") == (script is not promote)
+                shutil.rmtree(moment.left)
+            (ram_path / "left").rmdir()
+            cuts += len(left) - 1
+        assert cuts > 10 // stride
 
 
-def _live(tick: int, script: Script, durability: str, home: Path, folder: Path, master: Recorded) -> bool:
-    """One life up to a power cut, in a process of its own; whether it came to that."""
+def _live(
+    seed: str, moments: Moments, script: Script, durability: str, home: Path, folder: Path, master: Recorded
+) -> list[Moment]:
+    """One life in a process of its own: what cuts at its moments and one at its end leave."""
     shutil.copytree(home, folder / "run")
     (folder / "reports").write_text("")
 
     def live() -> None:
         housekeeper._run = lambda *_: None
         housekeeper.LAZY_SYNC_S = -1.0
-        disk = Disk(folder / "run", folder / "left", Random(tick), cut_at=tick)
+        disk = Disk(folder / "run", folder / "end", Random(seed))
+        moments.watch(disk, folder / "reports")
         files = PowerCutFiles(disk)
         path, settings = folder / "run" / "log", config(durability=durability)
         if path.exists():
@@ -170,13 +181,14 @@ def _live(tick: int, script: Script, durability: str, home: Path, folder: Path, 
         disk.share = 0.0
         disk.power_cut(0)
 
-    cut = in_process(live, folder / "report")
+    in_process(live, folder / "report")
     shutil.rmtree(folder / "run")
-    return cut
+    return moments.and_end(folder / "end", folder / "reports")
 
 
-def _judge(path: Path, reports: Path, master: CommitLog, durability: str, floor: int, tick: int) -> None:
-    reported = max([floor, *(int(line) for line in reports.read_text().split())])
+def _judge(moment: Moment, reports: Path, master: CommitLog, durability: str, floor: int) -> None:
+    reported = max([floor, *(int(line) for line in reports.read_bytes()[: moment.known].split())])
+    path = moment.left / "log"
     try:
         mirror = MirrorLog(path, config(durability=durability))
     except NotAReplicaError:  # promoted, or not made yet
@@ -184,7 +196,7 @@ def _judge(path: Path, reports: Path, master: CommitLog, durability: str, floor:
             assert reported <= 0
             return
         with pyreplog.open(path) as log:
-            assert uncommitted(log) == values(len(log)), f"tick {tick}"
+            assert uncommitted(log) == values(len(log)), f"{moment}"
             assert len(log) >= reported
         return
     except NotALogError:
@@ -192,8 +204,8 @@ def _judge(path: Path, reports: Path, master: CommitLog, durability: str, floor:
         return
     with mirror:
         found = uncommitted(mirror)
-        assert found == values(len(found)), f"tick {tick}"
-        assert len(found) >= reported, f"tick {tick}: {len(found)} entries, {reported} were reported as synced"
+        assert found == values(len(found)), f"{moment}"
+        assert len(found) >= reported, f"{moment}: {len(found)} entries, {reported} were reported as synced"
         copy(master, mirror)
         assert_same_files(master, mirror)
         assert uncommitted(mirror) == values(master.end)

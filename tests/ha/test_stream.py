@@ -24,7 +24,7 @@ from pyreplog.net.server import Server
 from tests.ha.streams import PER_SEGMENT, SEGMENT_BYTES, assert_same_files, held, open_master, uncommitted, values
 from tests.ha.tcp import MasterEnd, ReplicaEnd
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class Lab:
@@ -158,7 +158,7 @@ def test_a_damaged_byte_on_the_way_ends_the_connection_and_is_sent_again(lab: La
         replica = lab.replica("replica", master)
         lab.link(breaker.address, replica)
         lab.caught_up(master, replica)
-    assert [type(error) for error in replica.errors] == [StreamError]
+        assert [type(error) for error in replica.errors] == [StreamError]
     assert_same_files(master, replica.log)
 
 

@@ -12,7 +12,7 @@ import pytest
 from pyreplog.ledger.cluster import Cluster
 
 SEGMENT_BYTES = 64 << 10
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Apart(Protocol):

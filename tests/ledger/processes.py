@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 SEGMENT_BYTES = 4 << 20
 
 

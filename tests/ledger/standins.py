@@ -36,20 +36,28 @@ class Meddler:
 
     def send(self, bookie: str, request: Request, on_reply: OnReply) -> None:
         with self.came:
+            deed = self._deed_for(bookie, request)
+            if deed == self.hold:  # whoever has waited for it may release it
+                self.hold(bookie, request, on_reply)
             self.seen.append((bookie, request))
             self.came.notify_all()
+        if deed != self.hold:
+            deed(bookie, request, on_reply)
+
+    def _deed_for(self, bookie: str, request: Request) -> Deed:
         for kind, who, deed in self._rules:
             if kind in (None, request.kind) and who in (None, bookie):
-                deed(bookie, request, on_reply)
-                return
-        self._send(bookie, request, on_reply)
+                return deed
+        pass_on: Deed = self._send
+        return pass_on
 
     def rule(self, deed: Deed, *, kind: Kind | None = None, bookie: str | None = None) -> None:
         """From now on, for requests of this kind to this bookie; the first rule that fits counts."""
         self._rules.append((kind, bookie, deed))
 
     def clear(self) -> None:
-        self._rules.clear()
+        with self.came:
+            self._rules.clear()
 
     def wait_for(self, kind: Kind, count: int = 1, bookie: str | None = None) -> None:
         """Until so many such requests have been made."""
@@ -73,7 +81,8 @@ class Meddler:
 
     def release(self, *bookies: str) -> None:
         """What was held back (for these bookies; or all) goes on, in another order."""
-        held, self._held = self._held, deque()
+        with self.came:
+            held, self._held = self._held, deque()
         for one in reversed(held):
             if bookies and one[0] not in bookies:
                 self._held.appendleft(one)

@@ -125,9 +125,9 @@ def test_one_process_at_a_time(folder: Path) -> None:
         with pytest.raises(LockedError) as caught:
             embedded(folder)
         assert caught.value.pid == os.getpid()
-        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
         assert f"process {os.getpid()}" in other.stderr and "LockedError" in other.stderr
-    subprocess.run([sys.executable, "-W", "error", "-c", code], timeout=60, check=True)
+    subprocess.run([sys.executable, "-W", "error", "-c", code], timeout=180, check=True)
 
 
 def test_a_program_that_forgets_to_close_ends(folder: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_program_that_forgets_to_close_ends(folder: Path) -> None:
         "threading.Thread(target=late).start()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     with embedded(folder) as cluster:

@@ -37,6 +37,7 @@ from pyreplog.ledger.ledgermetadata import State
 from pyreplog.ledger.staging import Entry
 from tests.ledger.conftest import SEGMENT_BYTES, Apart
 from tests.ledger.standins import FailingStore, Meddler
+from tests.metadata.zookeeper import until
 
 WINDOW = 4096
 
@@ -55,6 +56,11 @@ def meddler(cluster: Cluster) -> Meddler:
 def values(cluster: Cluster, ledger: int) -> list[bytes]:
     with cluster.open_ledger(ledger) as reader:
         return [bytes(record.value) for batch in reader.read() for record in batch]
+
+
+def all_copies(ledger: Ledger) -> None:
+    """Wait for those that no append waits for: a bookie that fails before it has its own is replaced in their fragment."""
+    until(lambda: ledger.pending_entries == 0)
 
 
 # ---- appending -------------------------------------------------------------------------------------------------
@@ -336,6 +342,7 @@ def test_a_callback_beyond_the_window_is_told(cluster: Cluster, meddler: Meddler
 
 def test_a_failed_bookie_is_replaced(ledger: Ledger, meddler: Meddler, cluster: Cluster) -> None:
     ledger.append_batch([b"%d" % n for n in range(5)])
+    all_copies(ledger)
     lost = ledger.metadata.last_fragment.ensemble[0]
     meddler.rule(meddler.fail, bookie=lost)
     ledger.append_batch([b"%d" % n for n in range(5, 10)])
@@ -405,7 +412,7 @@ def test_whoever_submits_while_a_batch_is_refused_is_told(
     monkeypatch.setattr(ledger._writer, "append", refuse)
     for ack in (ledger.submit(b"refused"), *late):
         with pytest.raises(LedgerFencedError):
-            ack.result(10)
+            ack.result(30)
     monkeypatch.undo()
     ledger.append(b"after")
 
@@ -428,8 +435,9 @@ def test_close_waits_for_all_copies(cluster: Cluster, meddler: Meddler) -> None:
     assert (ledger.metadata.state, ledger.metadata.last_entry, ledger.metadata.length) == (State.CLOSED, 0, 5)
 
 
-def test_close_gives_up_in_time(cluster: Cluster, meddler: Meddler) -> None:
+def test_close_gives_up_in_time(cluster: Cluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the last confirmed entry, in the middle of a batch; the rest fails."""
+    monkeypatch.setattr(handle, "GIVE_UP_S", 30.0)
     ledger = cluster.create_ledger(3, 3, 2)
     ledger.append(b"value")
     meddler.rule(meddler.lose, kind=Kind.ADD)
@@ -460,11 +468,7 @@ def test_a_forgotten_ledger_says_so_and_stays_open(cluster: Cluster) -> None:
     number, gone = ledger.id, weakref.ref(ledger)
     with pytest.warns(ResourceWarning, match=f"unclosed ledger {number}"):
         del ledger
-        for _ in range(50):
-            gc.collect()
-            if gone() is None:
-                break
-            threading.Event().wait(0.02)  # its timer lets go of it
+        until(lambda: (gc.collect(), gone() is None)[1])  # its timer lets go of it
     assert cluster.ledger_metadata(number).state is State.OPEN
     assert values(cluster, number) == [b"kept"]
 
@@ -486,9 +490,18 @@ def test_handles_stay_in_their_process(ledger: Ledger) -> None:
     assert ledger.append(b"parent") == 0
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_ctrl_c_in_a_waiting_append_leaves_the_ledger_usable(ledger: Ledger, meddler: Meddler) -> None:
     meddler.rule(meddler.hold, kind=Kind.ADD)
     main, caught = threading.get_ident(), threading.Event()
+
+    def once(number: int, frame: object) -> None:
+        """The next one may come while this one is on its way out."""
+        if not caught.is_set():
+            caught.set()
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, once)
 
     def interrupt() -> None:
         meddler.wait_for(Kind.ADD, 3)
@@ -498,12 +511,13 @@ def test_ctrl_c_in_a_waiting_append_leaves_the_ledger_usable(ledger: Ledger, med
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        try:
+    try:
+        with pytest.raises(KeyboardInterrupt):
             ledger.append(b"interrupted")
-        finally:
-            caught.set()
-    thread.join()
+    finally:
+        caught.set()
+        thread.join()
+        signal.signal(signal.SIGINT, before)
     meddler.clear()
     meddler.release()
     assert ledger.append(b"next") == 1
@@ -537,6 +551,7 @@ def test_the_store_fails_while_the_ensemble_changes(
     monkeypatch.setattr(writer, "RETRY_METADATA_S", 0.01)
     with cluster.create_ledger(3, 3, 2) as ledger:
         ledger.append(b"value")
+        all_copies(ledger)
         store = FailingStore.before(cluster)
         store.fail("put", OutcomeUnknownError("put"), done=done)
         store.fail("get", MetadataUnavailableError("get"), ValueError("not one of ours"))
@@ -576,6 +591,8 @@ def test_a_store_that_is_away_is_told_once_and_counted(
     store.fail("get", *[MetadataUnavailableError("get")] * 100_000)
     seen: list[int] = []
     monkeypatch.setattr(counts, "wait_for_metadata", lambda change: seen.append(change))
+    other.begin_close()
+    until(lambda: seen == [1])
     with pytest.raises(OutcomeUnknownError):
         other.close(timeout=0.05)
     assert seen == [1, -1], "who has given up waits no more"
@@ -594,8 +611,7 @@ def test_closing_the_cluster_ends_a_recovery_that_waits_for_the_store(
     waiting = threading.Thread(target=lambda: caught.append(error_of(lambda: cluster.open_ledger(ledger.id))))
     caught: list[object] = []
     waiting.start()
-    while cluster._around.counts.waiting_for_metadata == 0:
-        threading.Event().wait(0.001)
+    until(lambda: cluster._around.counts.waiting_for_metadata)
     apart(cluster.close)
     waiting.join(30)
     assert isinstance(caught[0], ClosedError)

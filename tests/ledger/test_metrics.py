@@ -21,7 +21,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
 
 def scrape(server: MetricsServer) -> tuple[dict[str, float], list[str]]:
     """The client's numbers by name; names of all metrics, once for each time they are introduced."""
-    with urllib.request.urlopen("http://{}:{}/metrics".format(*server.address), timeout=20) as reply:
+    with urllib.request.urlopen("http://{}:{}/metrics".format(*server.address), timeout=60) as reply:
         lines = reply.read().decode().splitlines()
     pairs = [line.rsplit(" ", 1) for line in lines if line.startswith("pyreplog_client_")]
     return {name: float(value) for name, value in pairs}, [line.split()[2] for line in lines if "# TYPE" in line]

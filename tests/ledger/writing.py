@@ -1,7 +1,7 @@
 """A writer in a process of its own: `python -m tests.ledger.writing URL E QW QA`.
 
-Prints a JSON object a line: the ledger, how many entries are acknowledged, and how it ended. A line on its standard
-input makes it close the ledger.
+Prints a JSON object a line: the ledger, how many entries are acknowledged, how many have all their copies, and how it
+ended. A line on its standard input makes it close the ledger.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def write(ledger: Ledger, stop: threading.Event) -> None:
         waiting.append(ledger.submit_batch([value_of(entry + i) for i in range(BATCH)]))
         entry += BATCH
         if len(waiting) > AHEAD:
-            say(acked=waiting.popleft().result().stop)
+            say(acked=waiting.popleft().result().stop, copied=ledger.last_add_pushed + 1 - ledger.pending_entries)
 
 
 def main(url: str, ensemble: int, write_quorum: int, ack_quorum: int) -> None:

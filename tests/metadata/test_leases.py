@@ -12,10 +12,16 @@ from pyreplog.metadata import LeaseState, open_store
 from tests.metadata.processes import HOLDER, Process
 from tests.metadata.zookeeper import until
 
+TTL_S = 20
+"""Of leases that nothing here waits for the end of: longer than a machine that is busy stands still."""
+
+SHORT_S = 5.0
+"""Of those that end by themselves."""
+
 
 def test_keys_vanish_when_the_lease_is_closed(store, other):
-    with store.lease(5) as lease, store.lease(5) as second:
-        assert lease.state is LeaseState.HELD and lease.ttl == 5
+    with store.lease(TTL_S) as lease, store.lease(TTL_S) as second:
+        assert lease.state is LeaseState.HELD and lease.ttl == TTL_S
         lease.create("/bookies/a", b"x")
         lease.create("/bookies/b", b"y")
         second.create("/bookies/c", b"z")
@@ -28,7 +34,7 @@ def test_keys_vanish_when_the_lease_is_closed(store, other):
 
 
 def test_keys_are_like_other_keys(store, other):
-    with store.lease(5) as lease:
+    with store.lease(TTL_S) as lease:
         version = lease.create("/a", b"one")
         with pytest.raises(KeyExistsError):
             other.create("/a", b"")
@@ -43,7 +49,7 @@ def test_keys_are_like_other_keys(store, other):
 
 
 def test_no_children_below(store):
-    with store.lease(5) as lease:
+    with store.lease(TTL_S) as lease:
         lease.create("/a/b", b"")
         for call in (store.create, lease.create):
             for key in ("/a/b/c", "/a/b/c/d"):
@@ -57,7 +63,7 @@ def test_watchers_hear_of_the_end(store, other):
     seen: list[tuple[bool, list[str]]] = []
     look = lambda key: seen.append((other.get("/a/b") is not None, other.list("/a")))  # noqa: E731
     with other.watch("/a/b", look), other.watch("/a", look):
-        with store.lease(5) as lease:
+        with store.lease(TTL_S) as lease:
             lease.create("/a/b", b"")
             until(lambda: (True, ["b"]) in seen)
             seen.clear()
@@ -65,7 +71,7 @@ def test_watchers_hear_of_the_end(store, other):
 
 
 def test_closing_the_store_ends_its_leases(url, store, other):
-    lease = store.lease(5)
+    lease = store.lease(TTL_S)
     lease.create("/a", b"")
     store.close()
     if url != "memory:":
@@ -84,9 +90,9 @@ def test_suspended_is_unknown_and_lost_is_lost():
     """In memory the test says when; the callback comes once, and never for a lease that its owner closed."""
     lost: list[str] = []
     with open_store("memory:") as store:
-        closed = store.lease(5, on_loss=lambda: lost.append("closed"))
+        closed = store.lease(TTL_S, on_loss=lambda: lost.append("closed"))
         closed.close()
-        with store.lease(5, on_loss=lambda: lost.append("one")) as lease:
+        with store.lease(TTL_S, on_loss=lambda: lost.append("one")) as lease:
             lease.create("/a", b"")
             lease.suspend()
             assert lease.state is LeaseState.UNKNOWN and store.get("/a") is not None
@@ -105,19 +111,19 @@ def test_suspended_is_unknown_and_lost_is_lost():
 def test_a_callback_may_close_its_lease(store):
     with open_store("memory:") as store:
         done: list[object] = []
-        lease = store.lease(5, on_loss=lambda: done.append(lease.close()))
+        lease = store.lease(TTL_S, on_loss=lambda: done.append(lease.close()))
         lease.expire()
         until(lambda: done)
 
 
 def test_keys_are_held_while_their_owner_lives_and_vanish_with_it(shared_url):
     """kill -9: nobody cleans up."""
-    with open_store(shared_url) as store, Process(HOLDER, shared_url, 2.0) as holder:
+    with open_store(shared_url) as store, Process(HOLDER, shared_url, SHORT_S) as holder:
         gone: list[bool] = []
         assert holder.line() == "holding"
         with store.watch("/holders", lambda key: gone.append(store.list("/holders") == [])):
             first = store.get("/holders/one")
-            assert [holder.ask() for _ in range(3)] == ["held"] * 3
+            until(lambda: holder.ask() == "held")  # in doubt it may be, when it stood still
             until(lambda: gone[-1:] == [False])
             holder.popen.kill()
             until(lambda: True in gone)
@@ -125,19 +131,20 @@ def test_keys_are_held_while_their_owner_lives_and_vanish_with_it(shared_url):
 
 
 def test_renewal_holds_for_longer_than_the_ttl(shared_url):
-    """Watched for twice the ttl, by a store that would hear of every end."""
-    with open_store(shared_url) as store, open_store(shared_url) as owner, owner.lease(1.5) as lease:
+    """Watched for longer than the ttl, by a store that would hear of every end."""
+    with open_store(shared_url) as store, open_store(shared_url) as owner, owner.lease(SHORT_S) as lease:
         lease.create("/a", b"")
         begun, seen = time.monotonic(), []
         with store.watch("/a", lambda key: seen.append(store.get("/a"))):
-            until(lambda: time.monotonic() > begun + 3.0)
+            until(lambda: time.monotonic() > begun + 1.5 * SHORT_S)
         assert None not in seen and lease.state is not LeaseState.LOST
 
 
 def test_a_frozen_owner_learns_that_it_lost(shared_url):
     """SIGSTOP for longer than the ttl: the key vanishes; awake again, the owner first doubts and then knows."""
-    with open_store(shared_url) as store, Process(HOLDER, shared_url, 1.0) as holder:
-        assert holder.line() == "holding" and holder.ask() == "held"
+    with open_store(shared_url) as store, Process(HOLDER, shared_url, SHORT_S) as holder:
+        assert holder.line() == "holding"
+        until(lambda: holder.ask() == "held")
         holder.popen.send_signal(signal.SIGSTOP)
         until(lambda: store.get("/holders/one") is None)
         holder.popen.send_signal(signal.SIGCONT)

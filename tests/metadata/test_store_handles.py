@@ -22,12 +22,12 @@ CALLS = {
     "delete": lambda store: store.delete("/a", 0),
     "list": lambda store: store.list("/a"),
     "watch": lambda store: store.watch("/a", print),
-    "lease": lambda store: store.lease(5),
+    "lease": lambda store: store.lease(20),
 }
 
 
 def test_after_close(store):
-    lease, watch = store.lease(5), store.watch("/a", lambda key: None)
+    lease, watch = store.lease(20), store.watch("/a", lambda key: None)
     store.close()
     for call in CALLS.values():
         with pytest.raises(ClosedError, match="was closed"):
@@ -42,7 +42,7 @@ def test_after_close(store):
 
 
 def test_pickles_and_copies(store):
-    with store.lease(5) as lease:
+    with store.lease(20) as lease:
         for handle in (store, lease):
             for use in (pickle.dumps, copy.copy, copy.deepcopy):
                 with pytest.raises(TypeError, match="pickled"):
@@ -58,7 +58,7 @@ def test_a_forgotten_store_is_reported_and_closed(url):
 
 
 def test_a_forgotten_lease_is_reported_and_closed(store, other):
-    lease = store.lease(5)
+    lease = store.lease(20)
     lease.create("/a", b"")
     with pytest.warns(ResourceWarning, match="unclosed lease"):
         del lease
@@ -72,7 +72,7 @@ from pyreplog import ForkedError
 from pyreplog.metadata import open_store
 from tests.metadata.test_store_handles import CALLS
 store = open_store(sys.argv[1])
-lease = store.lease(5)
+lease = store.lease(20)
 lease.create("/held", b"")
 store.watch("/held", lambda key: None)
 pid = os.fork()

@@ -7,32 +7,27 @@ import signal
 import socket
 import subprocess
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+
+from tests.ports import free_ports
 
 TICK_MS = 100
 """A session lasts at least two of them, and at most 20 s."""
 
-_STARTS_S = 60
+_STARTS_S = 180
+"""Three of them, on few cores that others use."""
+
+_ENDED = "ended"
 
 
-def until(condition, timeout: float = 30.0, pause: float = 0.01):
+def until(condition, timeout: float = 60.0, pause: float = 0.01):
     """What `condition` returns as soon as it is true; fails after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not (result := condition()):
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(pause)
     return result
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free just now; all different."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 class Server:
@@ -73,17 +68,17 @@ class Server:
         self.wait()
 
     def wait(self) -> None:
-        until(self._serves_or_ended, _STARTS_S, pause=0.03)
-        assert self.mode(), f"the server ended: {(self.directory / 'output').read_text()[-2000:]}"
+        found = until(self._mode_or_ended, _STARTS_S, pause=0.03)
+        assert found != _ENDED, f"the server ended: {(self.directory / 'output').read_text()[-2000:]}"
 
-    def _serves_or_ended(self) -> bool:
+    def _mode_or_ended(self) -> str:
         assert self.process is not None
-        return self.process.poll() is not None or bool(self.mode())
+        return self.mode() or (_ENDED if self.process.poll() is not None else "")
 
     def mode(self) -> str:
         """standalone, leader or follower; empty when it does not serve."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
                 connection.sendall(b"srvr")
                 answer = b""
                 while chunk := connection.recv(4096):

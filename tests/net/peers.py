@@ -17,7 +17,7 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 NODE = Identity(node="n1", incarnation=b"i" * 16, cluster="cluster", service="echo")
 
 

@@ -35,6 +35,7 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from tests.net.peers import NODE, TIMEOUT_S, Recorder, ask, call, forgotten, wait
+from tests.ports import free_ports
 
 SECRET = Secret(b"a secret of sixteen bytes or more")
 
@@ -84,6 +85,7 @@ def test_requests_leave_in_order(reactor: Reactor, serve: Any, connect: Any) -> 
 def test_no_reply_in_time(reactor: Reactor, serve: Any, connect: Any) -> None:
     handler = Recorder(answer=None)
     channel = connect(serve(handler))
+    wait(reactor, lambda: channel.connected)  # else it is not sent in time
     late: list[Any] = []
     channel.request(b"x", on_reply=late.append, timeout=0.01)
     channel.request(b"y", on_reply=late.append, timeout=TIMEOUT_S)
@@ -92,8 +94,8 @@ def test_no_reply_in_time(reactor: Reactor, serve: Any, connect: Any) -> None:
     wait(reactor, lambda: len(handler.requests) == 2)
     for connection, correlation_id, body in handler.requests:
         connection.reply(correlation_id, body)  # type: ignore[attr-defined]
-    wait(reactor, lambda: len(late) == 2 and channel.unknown_replies == 1)
-    assert bytes(late[1]) == b"y" and channel.inflight == 0
+    wait(reactor, lambda: len(late) == 2 and channel.unknown_replies == 1 and channel.inflight == 0)
+    assert bytes(late[1]) == b"y"
 
 
 def test_replies_that_nobody_asked_for(reactor: Reactor, serve: Any, connect: Any) -> None:
@@ -144,8 +146,7 @@ def test_a_lost_connection_is_made_again(reactor: Reactor, serve: Any, connect: 
 
 
 def test_nobody_listens(reactor: Reactor, opened: Any) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        address = reserved.getsockname()
+    address = ("127.0.0.1", *free_ports(1))
     channel = opened.enter_context(Channel(reactor, address))
     first = ask(reactor, channel, b"waits for the first attempt")
     assert type(first) is NotConnectedError and not isinstance(first, OutcomeUnknownError)
@@ -215,7 +216,7 @@ def test_a_killed_server(reactor: Reactor, opened: Any, process: Any) -> None:
 def test_a_stopped_server(reactor: Reactor, opened: Any, process: Any) -> None:
     """SIGSTOP: its kernel still acknowledges; only heartbeats tell. Memory does not grow meanwhile."""
     server, address = process
-    limits = Limits(heartbeat_s=0.05, silence_s=0.3, stall_s=60.0, queued_bytes=1 << 20)
+    limits = Limits(heartbeat_s=0.2, silence_s=3.0, stall_s=60.0, queued_bytes=1 << 20)
     channel = opened.enter_context(Channel(reactor, address, limits=limits))
     assert call(reactor, channel, b"x") == b"x"
     os.kill(server.pid, signal.SIGSTOP)
@@ -243,6 +244,19 @@ def test_closing_settles_everything(reactor: Reactor, serve: Any, connect: Any) 
     assert len(outcomes) == 2
 
 
+def test_closing_waits_until_everything_is_told(reactor: Reactor, serve: Any, connect: Any) -> None:
+    """Whoever closes may look at any moment: while somebody is being told, it is not over."""
+    handler = Recorder(answer=None)
+    channel = connect(serve(handler))
+    over: list[bool] = []
+    for number in range(3):
+        channel.request(b"%d" % number, on_reply=lambda _: over.append(channel._gone()), timeout=TIMEOUT_S)
+    wait(reactor, lambda: len(handler.requests) == 3)
+    channel.close()
+    assert over == [False] * 3
+    assert channel._gone()
+
+
 def test_a_closed_reactor_settles_everything(opened: Any, process: Any) -> None:
     reactor = opened.enter_context(Reactor())
     reactor.start()
@@ -262,7 +276,8 @@ def test_an_on_reply_that_raises_harms_nobody(
     channel = connect(serve(Recorder()))
     channel.request(b"x", on_reply=lambda _: 1 / 0, timeout=TIMEOUT_S)
     assert call(reactor, channel, b"y") == b"y"
-    assert "ZeroDivisionError" in caplog.text and channel.inflight == 0
+    assert "ZeroDivisionError" in caplog.text
+    wait(reactor, lambda: channel.inflight == 0)
 
 
 def test_a_forgotten_channel_says_so(reactor: Reactor, serve: Any) -> None:

@@ -6,13 +6,16 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from pyreplog._native.frame import encode
-from pyreplog.errors import ClosedError, DisconnectedError, NotConnectedError, WrongServiceError
-from pyreplog.net.dialer import Link
+from pyreplog.errors import ClosedError, DisconnectedError, NotConnectedError, ReplogError, WrongServiceError
+from pyreplog.net.connection import Connection
+from pyreplog.net.dialer import Dialer, Link
 from pyreplog.net.handshake import Identity
+from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from tests.net.conftest import Serve
 from tests.net.peers import NODE, Recorder, wait
@@ -90,6 +93,30 @@ def test_names_are_looked_up(reactor: Reactor, serve: Serve, link: MakeLink) -> 
     nowhere = link(("no-such-host.invalid", 1), Recorder())
     wait(reactor, lambda: nowhere.error is not None)
     assert "no-such-host.invalid" in str(nowhere.error)
+
+
+@pytest.mark.parametrize("host", ["localhost", "no-such-host.invalid"])
+def test_a_name_that_is_looked_up_for_longer_than_its_reactor_lives_harms_nobody(host: str) -> None:
+    """An exception in that thread would be whoever's test runs then."""
+    reactor = Reactor()
+    dialer = Dialer(reactor, Mock(), identity=Identity(), expected=Identity(), limits=Limits())
+    reactor.close()
+    dialer._look_up(object(), (host, 1))
+
+
+def test_closing_waits_until_the_handler_is_told(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
+    """Whoever closes may look at any moment: while the handler is being told, it is not over."""
+    over: list[bool] = []
+
+    class Looking(Recorder):
+        def closed(self, connection: Connection, error: ReplogError) -> None:
+            over.append(made._gone())
+
+    made = link(serve(Recorder()).address, Looking())
+    wait(reactor, lambda: made.connected)
+    made.close()
+    assert over == [False]
+    assert made._gone()
 
 
 def test_closing(reactor: Reactor, serve: Serve, link: MakeLink) -> None:

@@ -212,7 +212,8 @@ def test_many_threads_each_get_their_own_reply(
     for thread in threads:
         thread.join(TIMEOUT_S)
         assert not thread.is_alive()
-    assert not wrong and channel.inflight == 0
+    assert not wrong
+    wait(reactor, lambda: channel.inflight == 0)
 
 
 def test_the_one_who_leaves_wakes_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,6 +272,7 @@ def test_busy_polling_finds_the_same(serve: Any, connect: Any, opened: Any) -> N
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_ctrl_c_while_waiting(reactor: Reactor, serve: Any, connect: Any) -> None:
     held = Recorder(answer=None)
     server = serve(held, reactor=reactor)
@@ -283,10 +285,18 @@ def test_ctrl_c_while_waiting(reactor: Reactor, serve: Any, connect: Any) -> Non
     thread = threading.Thread(target=other)
     thread.start()
     wait(reactor, lambda: bool(held.requests))
-    threading.Timer(0.02, signal.raise_signal, (signal.SIGINT,)).start()
+    waiting = threading.Event()
+
+    def interrupt() -> None:
+        assert waiting.wait(TIMEOUT_S)
+        signal.raise_signal(signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
     with pytest.raises(KeyboardInterrupt):
         while True:
-            reactor.drive(lambda: False, TIMEOUT_S)
+            reactor.drive(lambda: waiting.set() is not None, TIMEOUT_S)
+    interrupter.join(TIMEOUT_S)
     connection, correlation_id, _ = held.requests[0]
     connection.reply(correlation_id, b"reply")  # type: ignore[attr-defined]
     thread.join(TIMEOUT_S)
@@ -474,4 +484,11 @@ def test_an_idle_process_ends() -> None:
     """A daemon thread that sleeps in epoll does not keep the interpreter, nor is it met by its end."""
     code = "from pyreplog.net.reactor import Reactor; r = Reactor(); r.start(); r.close(); r = Reactor(); r.start(); r.close()"
     run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, timeout=60, check=False)
+    assert (run.returncode, run.stderr) == (0, b"")
+
+
+def test_a_process_that_forgets_its_reactor_ends() -> None:
+    """Its thread is gone by then, with the baton: a close would wait for it for ever."""
+    code = "from pyreplog.net.reactor import Reactor; r = Reactor(); r.start()"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False)
     assert (run.returncode, run.stderr) == (0, b"")

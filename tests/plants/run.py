@@ -1,7 +1,8 @@
 """Planted bugs: every patch in this folder must make the test that it names fail.
 
 A patch says `# caught by: <test>` in one of its first lines. Each is applied to a copy of the tree, which is built again
-when native sources change; the named tests must pass in the copy before anything is planted.
+when native sources change; the named tests must pass in the copy before anything is planted. Tests that try a share of
+their steps or seeds in `make test` try all of them here (tests/thorough.py).
 `python tests/plants/run.py [NNN …]` runs all, or those with these numbers.
 """
 
@@ -55,7 +56,9 @@ class Tree:
 
     def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """The seed is fixed and no bytecode is written: a patched file may have the size and second of the other one."""
-        settings = {"PYTHONPATH": str(self._folder), "PYTHONDONTWRITEBYTECODE": "1", "PYREPLOG_SEED": "1"}
+        settings = {
+            "PYTHONPATH": str(self._folder), "PYTHONDONTWRITEBYTECODE": "1", "PYREPLOG_SEED": "1", "PYREPLOG_THOROUGH": "1",
+        }  # fmt: skip
         return subprocess.run(
             command, cwd=self._folder, env={**os.environ, **settings}, text=True, timeout=LIMIT_S,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

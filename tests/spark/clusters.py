@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyreplog
 from pyreplog.bookie.config import BookieConfig
@@ -19,6 +20,8 @@ from tests.spark.reading import read_table
 SEGMENT = 128 << 10
 Place = tuple[int, int]
 """Ledger and entry."""
+KEPT: dict[str, Any] = {"retention_bytes": None}
+"""Settings of a topic that nobody subscribes to in time: its owner removes what is not kept, every second."""
 
 
 @contextmanager

@@ -82,6 +82,8 @@ def main(url: str, folder: Path) -> None:
     builder = SparkSession.builder.master(f"local[{PARTITIONS},2]")  # a task may be tried twice
     settings = {
         "spark.ui.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.adaptive.enabled": "false",
         "spark.log.level": "OFF",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100",

@@ -27,6 +27,8 @@ def main(folder: Path) -> None:
     builder = SparkSession.builder.master("local[2]").appName("driver")
     for name, value in {
         "spark.ui.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.adaptive.enabled": "false",
         "spark.log.level": "OFF",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.local.dir": str(folder / "local"),

@@ -16,7 +16,7 @@ from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, create_subscription, load_subscription
 from pyreplog.topic.place import Total
 from pyreplog.topic.subscription import NOBODY
-from tests.spark.clusters import embedded
+from tests.spark.clusters import KEPT, embedded
 from tests.spark.reading import column, options_of
 from tests.topic.owners import until
 
@@ -37,7 +37,7 @@ def acknowledge(topic: pyreplog.Topic, name: str, rng: random.Random) -> set[int
 
 
 def publish(cluster: pyreplog.Cluster, name: str) -> pyreplog.Topic:
-    topic = cluster.topic(name, durability="appended", roll_entries=6)
+    topic = cluster.topic(name, durability="appended", roll_entries=6, **KEPT)
     for first in range(0, MESSAGES, 10):
         topic.publish_batch([b"%d" % n for n in range(first, first + 10)])
     return topic

@@ -12,7 +12,7 @@ import pyreplog
 from pyreplog.errors import NotConnectedError, ReplogError, UnreadableError
 from pyreplog.tables.clusterplan import SECRET
 from pyreplog.tables.planning import plan
-from tests.spark.clusters import Nodes, Place, copies, fill, value_of, values
+from tests.spark.clusters import KEPT, Nodes, Place, copies, fill, value_of, values
 from tests.spark.reading import batches_of, column, options_of, read_slices, read_table
 
 NAMES = ("b0", "b1", "b2", "b3")
@@ -59,7 +59,7 @@ def test_an_open_ledger(origin: tuple[Nodes, list[Place]]) -> None:
 def test_a_topic(origin: tuple[Nodes, list[Place]]) -> None:
     nodes, _ = origin
     with pyreplog.Cluster.connect(nodes.url) as cluster:
-        topic = cluster.topic("orders", roll_entries=3, durability="appended")
+        topic = cluster.topic("orders", roll_entries=3, durability="appended", **KEPT)
         for n in range(10):
             topic.publish_batch([b"%d.%d" % (n, k) for k in range(4)])
         topic.create_subscription("s", start=0)
@@ -74,7 +74,7 @@ def test_planning_asks_no_bookie(tmp_path: Path) -> None:
     with Nodes(tmp_path, NAMES) as nodes:
         with pyreplog.Cluster.connect(nodes.url) as cluster:
             places = fill(cluster, [5] * 30, (3, 2, 2))
-            topic = cluster.topic("t", durability="appended", roll_entries=1)
+            topic = cluster.topic("t", durability="appended", roll_entries=1, **KEPT)
             for n in range(10):
                 topic.publish(b"%d" % n)
             topic.close()

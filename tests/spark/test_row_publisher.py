@@ -15,7 +15,6 @@ from pyreplog.errors import (
     NoSuchTopicError,
     PeerError,
     RecordTooLargeError,
-    ReplogError,
     SequenceError,
 )
 from pyreplog.spark.write import publisher as rowpublisher
@@ -170,12 +169,10 @@ def test_no_such_topic(server: Served) -> None:
             publisher.publish(next(rows_of(pa.RecordBatch.from_pydict({"value": [b"v"]}), COLUMNS, "nowhere", 0)))
 
 
-def test_a_partitioned_topic_is_written_by_its_partitions(server: Served) -> None:
+def test_a_partition_is_written_by_its_name(server: Served) -> None:
     server.cluster.topic("clicks", partitions=2, deduplicate=True, retention_bytes=None, **PLAIN)
     with RowPublisher(options(server), "spark-q-0", 0) as publisher:
         batch = pa.RecordBatch.from_pydict({"value": [b"v"]})
-        with pytest.raises(ReplogError, match=r"clicks.*2 partitions"):
-            publisher.publish(next(rows_of(batch, COLUMNS, "clicks", 0)))
         publisher.publish(next(rows_of(batch, COLUMNS, "clicks-partition-1", 0)))
         publisher.finish()
     assert stored(server.cluster.topic("clicks-partition-1")) == [b"v"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import pyreplog
-from tests.spark.clusters import Nodes, embedded, fill, value_of
+from tests.spark.clusters import KEPT, Nodes, embedded, fill, value_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +22,7 @@ def load(spark: SparkSession, path: Path | None = None, **options: str) -> DataF
 
 
 def publish(cluster: pyreplog.Cluster) -> None:
-    topic = cluster.topic("orders", durability="appended", roll_entries=5, compression="zstd")
+    topic = cluster.topic("orders", durability="appended", roll_entries=5, compression="zstd", **KEPT)
     for n in range(20):
         topic.publish_batch([b"%d.%d" % (n, k) for k in range(5)], properties=[{"n": b"%d" % k} for k in range(5)])
     topic.create_subscription("late", start=90)

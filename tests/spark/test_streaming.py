@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-LIMIT_S = 60
+LIMIT_S = 600
 
 
 class Collected:

@@ -1,6 +1,6 @@
 """Exactly once into Parquet: `kill -9` of Spark, driver and JVM, at random moments, while the log is written.
 
-PYREPLOG_SPARK_KILLS says how many times (2).
+PYREPLOG_SPARK_KILLS says how many times (1).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = int(os.environ.get("PYREPLOG_SPARK_KILLS", "2"))
-LIMIT_S = 120.0
+KILLS = int(os.environ.get("PYREPLOG_SPARK_KILLS", "1"))
+LIMIT_S = 300.0
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def test_killed_and_restarted(spark: SparkSession, tmp_path: Path, seed: int) ->
     spark_home(tmp_path)
     with open_log(tmp_path / "log") as log:
         append(log, 1000)
-        with writer_of(log, 60_000):
+        with writer_of(log, 30_000):
             for _ in range(KILLS):
                 run_and_kill(tmp_path, rng.randrange(1, 4), rng.random() * 0.4)
         streaming_driver.ROWS = 100_000

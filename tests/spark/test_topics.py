@@ -22,7 +22,7 @@ from pyreplog.errors import (
 )
 from pyreplog.tables import topics as planning
 from pyreplog.tables.planning import plan
-from tests.spark.clusters import corrupt, embedded
+from tests.spark.clusters import KEPT, corrupt, embedded
 from tests.spark.reading import bytes_planned, column, options_of, read_slices, read_table
 
 BEGIN_US = 1_700_000_000_000_000
@@ -36,7 +36,7 @@ def moment(microseconds: int) -> datetime:
 
 def publish(cluster: pyreplog.Cluster, name: str, rng: random.Random, **settings: Any) -> list[Row]:
     """Messages of every sort, in several ledgers; what is to be read of them."""
-    topic = cluster.topic(name, durability="appended", roll_entries=4, **settings)
+    topic = cluster.topic(name, durability="appended", roll_entries=4, **KEPT, **settings)
     producer = topic.producer("made")
     rows: list[Row] = []
     next_sequence = 0
@@ -138,7 +138,7 @@ def test_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, narrow: int) -> 
     monkeypatch.setattr(planning, "NARROW_BYTES", narrow)
     clock = ManualClock(BEGIN_US)
     with pyreplog.Cluster.embedded(tmp_path / "data", bookies=1, durability="appended", clock=clock) as cluster:
-        topic = cluster.topic("t", ensemble=1, durability="appended", roll_entries=5)
+        topic = cluster.topic("t", ensemble=1, durability="appended", roll_entries=5, **KEPT)
         for _ in range(40):
             topic.publish(b"x")
             clock.advance(1_000_000)

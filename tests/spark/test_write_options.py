@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyreplog.errors import ConfigError
+from pyreplog.net.access import Access
 from pyreplog.spark.write.columns import WrittenColumns, written_columns
 from pyreplog.spark.write.options import SECRET, WriteOptions
 
@@ -40,9 +41,11 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET, "of the environment")
     given = {"cluster": URL, "topic": "orders", "deliveryguarantee": "At-Least-Once", "checkpointLocation": "/c"}
-    wanted = WriteOptions(cluster=URL, topic="orders", secret=b"of the environment", is_exactly_once=False)
+    wanted = WriteOptions(
+        cluster=URL, topic="orders", access=Access(secret=b"of the environment"), is_exactly_once=False
+    )
     assert WriteOptions.of(given) == wanted
-    assert WriteOptions.of({"cluster": URL, "secret": "mine"}).secret == b"mine"
+    assert WriteOptions.of({"cluster": URL, "secret": "mine"}).access.secret == b"mine"
     assert "mine" not in repr(WriteOptions.of({"cluster": URL, "secret": "mine"}))
 
 

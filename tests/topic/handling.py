@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,10 +19,11 @@ from pyreplog.topic.cursors.log import CursorLog
 from pyreplog.topic.cursors.logconfig import CursorLogConfig
 from pyreplog.topic.locator import Locator
 from pyreplog.topic.topic import Topic
+from tests.waiting import PATIENCE_S as PATIENCE_S
+from tests.waiting import until as until
 
-PATIENCE_S = 30.0
 US = 1_700_000_000_000_000
-PLAIN: dict[str, Any] = {"ensemble": 1, "durability": "appended"}
+PLAIN: dict[str, Any] = {"ensemble": 1, "durability": "appended", "retention_bytes": None}
 KEPT: dict[str, Any] = {"retention_bytes": None}
 SMALL: dict[str, Any] = {**PLAIN, **KEPT, "roll_entries": 3, "batch_messages": 4}
 """Ledgers of three entries, entries of up to four messages; all are kept, see `trim`."""
@@ -44,14 +44,6 @@ def hasten(cluster: Cluster, *, flush_ms: int = 2) -> None:
     topics.cursors.close()
     settings = CursorLogConfig(ensemble=1, durability="appended", flush_ms=flush_ms, retry_ms=1, retry_max_ms=10)
     topics.cursors = CursorLog(cluster, config=settings)
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Of what other threads do, and nobody says when."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.001)
 
 
 def values(count: int, start: int = 0) -> list[bytes]:
@@ -97,9 +89,19 @@ class HeldPlaces:
         self._held.append((locator, start, end, Ack()))
         return self._held[-1][3]
 
-    def release(self) -> None:
-        """All, and what is asked for because of them."""
-        while self._held:
+    @property
+    def held(self) -> int:
+        """How many reads are held now."""
+        return len(self._held)
+
+    def release(self, done: Callable[[], bool]) -> int:
+        """All, and what is asked for because of them, by whatever thread, until it is done; how many reads there were."""
+        reads = 0
+        while True:
+            until(lambda: self._held or done())
+            if not self._held:
+                return reads
+            reads += 1
             locator, start, end, ack = self._held.pop(0)
             ack.complete(self._read(locator, start, end).result(PATIENCE_S))
 

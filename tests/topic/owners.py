@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,8 +14,9 @@ from pyreplog.ledger.cluster import Cluster
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.managed.managedledger import ManagedLedger
 from tests.topic.counting import Faults
+from tests.waiting import PATIENCE_S as PATIENCE_S
+from tests.waiting import until as until
 
-PATIENCE_S = 30.0
 WRITES = ("put", "create", "delete")
 
 
@@ -46,14 +46,6 @@ def read_all(topic: ManagedLedger, offset: int | None = None, **options: Any) ->
         assert batch.end > at
         at = batch.end
     return found
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Of what other threads do, and nobody says when."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.001)
 
 
 class FaultyWrites:

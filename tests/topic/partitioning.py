@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,8 +12,9 @@ from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.partitions.partitioned import PartitionedTopic
 from pyreplog.topic.partitions.partitionedconsumer import PartitionedConsumer
 from pyreplog.topic.partitions.routing import key_hash
+from tests.waiting import PATIENCE_S as PATIENCE_S
+from tests.waiting import until as until
 
-PATIENCE_S = 30.0
 PLAIN: dict[str, Any] = {"ensemble": 1, "durability": "appended"}
 
 
@@ -59,11 +59,3 @@ def receive(consumer: PartitionedConsumer, count: int) -> list[Message]:
         assert message is not None, f"{len(found)} of {count} came"
         found.append(message)
     return found
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Of what other threads do, and nobody says when."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.001)

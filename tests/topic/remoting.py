@@ -17,7 +17,7 @@ from pyreplog.topic.remote.serving import TopicServer
 from tests.topic.owners import until
 
 PATIENCE_S = 30.0
-PLAIN: dict[str, Any] = {"ensemble": 1, "durability": "appended"}
+PLAIN: dict[str, Any] = {"ensemble": 1, "durability": "appended", "retention_bytes": None}
 
 
 class Served:
@@ -52,19 +52,23 @@ class Wire:
     """Passes bytes on between clients and a server, until it is cut; swallow: from then on nothing of the server's."""
 
     def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = host, int(port)
+        self.lead_to(target)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._wake, self._woken = socket.socketpair()
         self._pairs: dict[socket.socket, socket.socket] = {}
         self._clients: set[socket.socket] = set()
         self._calls: list[Callable[[], None]] = []
-        self._swallows = self._closed = False
+        self._swallows = self._closed = self._refuses = False
         self.made = 0  # connections
         self.swallowed = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    def lead_to(self, target: str) -> None:
+        """From now on connections are made to that server."""
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
 
     def swallow(self) -> None:
         """Nothing that the server says arrives any more, until the next cut."""
@@ -84,6 +88,15 @@ class Wire:
         self._wake.send(b"!")
         assert done.wait(PATIENCE_S)
 
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """All connections are gone; others wait until it is over."""
+        self._refuses = True
+        self.cut()
+        yield
+        self._refuses = False
+        self._wake.send(b"!")
+
     def cut_and_mend(self) -> None:
         """Clients have noticed, and are connected again."""
         wanted = self.made + len(self._clients)
@@ -92,14 +105,16 @@ class Wire:
 
     def _run(self) -> None:
         while not self._closed:
-            ready, _, _ = select.select([self._listener, self._woken, *self._pairs], [], [])
+            listeners = [] if self._refuses else [self._listener]
+            ready, _, _ = select.select([*listeners, self._woken, *self._pairs], [], [])
             for one in ready:
                 if one is self._woken:
                     self._woken.recv(64)
                     while self._calls:
                         self._calls.pop(0)()
                 elif one is self._listener:
-                    self._accept()
+                    if not self._refuses:
+                        self._accept()
                 elif one in self._pairs:
                     self._pass_on(one)
         self._drop()

@@ -168,7 +168,7 @@ def test_a_former_owner_learns_that_it_is_one(cluster: Cluster) -> None:
         moved[1].dirty()
         with pytest.raises(TopicFencedError, match="moved"):
             moved[1].flush().result(PATIENCE_S)
-        assert isinstance(moved[0].lost_with, TopicFencedError)
+        assert moved[0].came.wait(PATIENCE_S) and isinstance(moved[0].lost_with, TopicFencedError)
         assert moved[0].persisted_state == 1
         assert mark(*kept) == 2, "what was not taken over goes on"
         assert mark(source, slot) == 2

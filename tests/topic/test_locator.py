@@ -17,7 +17,7 @@ from pyreplog.topic.dispatch.effects import Locate
 from pyreplog.topic.locator import Locator, joined, offsets_in
 from pyreplog.topic.subscription import NOBODY
 from pyreplog.topic.topic import Topic
-from tests.topic.handling import PATIENCE_S, PLAIN, HeldPlaces, check_backlog, open_cluster
+from tests.topic.handling import PATIENCE_S, PLAIN, HeldPlaces, check_backlog, open_cluster, until
 
 MESSAGES, ENTRY = 20_000, 10
 
@@ -90,15 +90,12 @@ def test_what_comes_meanwhile_is_one_pass_too(topic: Topic, monkeypatch: pytest.
     random.Random(seed).shuffle(some)
     for offset in some:
         there.acknowledge(NOBODY, np.array([offset]))
-    assert len(places._held) == 1, "the others wait for that"
+    until(lambda: places.held)
     flushed = there.flush()
-    held = 0
-    while places._held:
-        held += 1
-        locator, start, end, ack = places._held.pop(0)
-        ack.complete(places._read(locator, start, end).result(PATIENCE_S))
+    assert places.held == 1, "the others wait for that"
+    reads = places.release(flushed.done)
     flushed.result(PATIENCE_S)
-    assert held < 20
+    assert reads < 20
     acknowledged(topic, some)
 
 

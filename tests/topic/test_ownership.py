@@ -46,6 +46,10 @@ with open_store(url) as store, Ownership(store, address="there:1", lease_s=float
 """Serves the topics a and b, and answers each line with whether a is held."""
 
 
+LEASE_S = 3.0
+"""A process that has to wait for its processor for some time must not lose it meanwhile."""
+
+
 @pytest.fixture
 def memory() -> Iterator[MemoryStore]:
     with MemoryStore() as store:
@@ -286,7 +290,7 @@ def raising(error: Exception, after: Callable[..., object] | None = None) -> Cal
 @pytest.mark.parametrize("ends", ["killed", "frozen"])
 def test_the_topics_of_a_process_that_died(shared_url, ends) -> None:
     """kill -9, or SIGSTOP for longer than the lease lasts; the frozen one hears of it when it goes on."""
-    with open_store(shared_url) as store, Process(KEEPER, shared_url, 1.0) as keeper, Ownership(store) as ownership:
+    with open_store(shared_url) as store, Process(KEEPER, shared_url, LEASE_S) as keeper, Ownership(store) as ownership:
         assert keeper.line() == "serving" and keeper.ask() == "held"
         with pytest.raises(TopicOwnedError, match=f"process {keeper.popen.pid} of .* at there:1"):
             ownership.claim("a")

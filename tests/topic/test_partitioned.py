@@ -38,7 +38,7 @@ def cluster(tmp_path: Any) -> Iterator[Cluster]:
 
 @pytest.fixture
 def topic(cluster: Cluster) -> PartitionedTopic:
-    return cluster.topic("t", partitions=3, **PLAIN)
+    return cluster.topic("t", partitions=3, retention_bytes=None, **PLAIN)
 
 
 # ---- where messages go -----------------------------------------------------------------------------------------

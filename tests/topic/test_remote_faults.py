@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyreplog.errors import ClosedError, NotConnectedError, OutcomeUnknownError, PeerError, TopicFencedError
+from pyreplog.topic import topics as topics_module
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.publishing.producer import Producer
 from pyreplog.topic.remote.client import Client, connect
@@ -88,9 +89,9 @@ def test_a_subscription_that_is_not_durable_goes_on_behind_what_came(here: Serve
     with topic.subscribe("s", durable=False) as consumer:
         topic.publish_batch(VALUES)
         assert receive(consumer, 2) == VALUES[:2]
-        wire.cut()
-        until(lambda: here.server.connections == 0)
-        here.cluster.topic("news").publish(b"meanwhile")
+        with wire.apart():
+            until(lambda: here.server.connections == 0)
+            here.cluster.topic("news").publish(b"meanwhile")
         assert receive(consumer, 3) == [*VALUES[2:], b"meanwhile"]
 
 
@@ -126,8 +127,9 @@ def test_a_named_producer_sends_again_and_nothing_is_stored_twice(here: Served, 
 
 
 def test_numbers_whose_outcome_is_unknown_are_not_given_again(here: Served, wire: Wire) -> None:
-    topic = here.client(wire.address, timeout=0.2).topic("news", **PLAIN, deduplicate=True)
-    producer = topic.producer("me")
+    client = here.client(wire.address)
+    producer = client.topic("news", **PLAIN, deduplicate=True).producer("me")
+    client._link.timeout = 0.2  # of what is asked from now on
     wire.swallow()
     lost = producer.submit(b"lost")
     assert wire.swallowed.wait(PATIENCE_S)
@@ -136,17 +138,20 @@ def test_numbers_whose_outcome_is_unknown_are_not_given_again(here: Served, wire
     with pytest.raises(OutcomeUnknownError):
         lost.result(PATIENCE_S)
     assert values_of(here) == [b"lost"]
-    host, _, port = here.server.address.rpartition(":")
+    client._link.timeout = PATIENCE_S
     here.cluster.topic("news").close()
-    with TopicServer(here.cluster, host=host, port=int(port)):
+    with TopicServer(here.cluster) as server:
+        wire.lead_to(server.address)
         until(lambda: publishes(producer, b"new"))
     assert values_of(here) == [b"lost", b"new"]
 
 
 def test_nobody_is_asked_for_ever(here: Served, wire: Wire) -> None:
-    topic = here.client(wire.address, timeout=0.2).topic("news", **PLAIN, deduplicate=True)
+    client = here.client(wire.address)
+    topic = client.topic("news", **PLAIN, deduplicate=True)
     producer = topic.producer("me")
     with topic.subscribe("s") as consumer:
+        client._link.timeout = 0.2  # of what is asked from now on
         here.server.close()
         with pytest.raises((NotConnectedError, OutcomeUnknownError)):
             producer.publish(b"x")
@@ -156,17 +161,18 @@ def test_nobody_is_asked_for_ever(here: Served, wire: Wire) -> None:
             topic.stats()
 
 
-def test_who_asks_while_the_server_is_away_is_answered_when_it_is_back(here: Served) -> None:
-    client = here.client()
+def test_who_asks_while_the_server_is_away_is_answered_when_it_is_back(here: Served, wire: Wire) -> None:
+    client = here.client(wire.address)
     topic = client.topic("news", **PLAIN)
     topic.publish(b"one")
-    host, _, port = here.server.address.rpartition(":")
     here.server.close()
     until(lambda: not connected(client))
     here.cluster.topic("news").close()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(topic.stats)
-        with TopicServer(here.cluster, host=host, port=int(port)):
+        until(lambda: bool(client._link._resting))
+        with TopicServer(here.cluster) as server:
+            wire.lead_to(server.address)
             assert asked.result(PATIENCE_S).end.offset == 1
 
 
@@ -262,8 +268,9 @@ def test_a_server_is_killed_and_another_takes_over(cast: Cast) -> None:
         assert topic.stats().owner == addresses[1]
 
 
-def test_a_server_that_was_taken_over_from_does_no_harm(cast: Cast) -> None:
+def test_a_server_that_was_taken_over_from_does_no_harm(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lease was lost, and it does not know: who publishes through it learns that somebody else owns the topic."""
+    monkeypatch.setattr(topics_module, "LOOK_S", 86_400.0)
     with ExitStack() as stack:
         old = stack.enter_context(Cluster.connect(cast.url))
         server = stack.enter_context(TopicServer(old))

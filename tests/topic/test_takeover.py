@@ -66,7 +66,8 @@ def test_the_second_owner_fences_the_first(cluster: Cluster, name: str) -> None:
             for call in (lambda: publish(one, [b"d"]), lambda: one.read(0), one.roll, lambda: one.locate(0)):
                 with pytest.raises(TopicFencedError):
                     call()
-            assert len(fenced) == 1 and one.fenced and one.stats().state == "fenced"
+            until(lambda: fenced and one.fenced)
+            assert len(fenced) == 1 and one.stats().state == "fenced"
             assert result(publish(two, [b"e"])) == range(2, 3)
             assert read_all(two) == dict(enumerate([b"a", b"b", b"e"]))
 
@@ -107,6 +108,8 @@ def test_pending_entries_of_a_fenced_owner(cluster: Cluster, name: str) -> None:
 
         meddler.rule(lose, kind=Kind.ADD)
         pending = [publish(one, [b"%d" % number]) for number in range(3)]  # two wait until the first is confirmed
+        meddler.wait_for(Kind.ADD, 2)
+        until(lambda: len(lost) == 2)
         meddler.clear()
         with ManagedLedger.open(cluster, name) as two:
             for on_reply in lost:
@@ -246,6 +249,7 @@ def test_a_ledger_that_is_deleted_while_it_is_written(cluster: Cluster, name: st
         meddler = Meddler(cluster)
         meddler.rule(meddler.fail, kind=Kind.ADD)
         pending = publish(topic, [b"c"])
+        meddler.wait_for(Kind.ADD)
         cluster.delete_ledger(topic._writer.ledger.id)
         meddler.clear()
         assert result(pending).start in (2, 3)

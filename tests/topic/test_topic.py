@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from pyreplog.errors import (
     WrongTypeError,
 )
 from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.consumer import Consumer
 from pyreplog.topic.topic import Topic
 from tests.topic.handling import (
     PATIENCE_S,
@@ -319,14 +321,45 @@ def test_a_forked_child_may_not(cluster: Cluster) -> None:
         assert received(consumer, 1) == [0]
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_ctrl_c_while_receiving_loses_nothing(topic: Topic) -> None:
-    with topic.subscribe("s") as consumer:
+    caught = threading.Event()
+
+    def handle(*_: object) -> None:
+        if not caught.is_set():
+            caught.set()
+            raise KeyboardInterrupt
+
+    def interrupt(consumer: Consumer) -> None:
+        """As often as it takes: Python does not see a signal that comes just before it waits for a lock."""
+        until(lambda: consumer._waiting)
+        while not caught.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+            caught.wait(0.1)
+
+    signal.signal(signal.SIGINT, handle)
+    with topic.subscribe("s") as consumer, ThreadPoolExecutor(1) as pool:
         for at in range(5):
-            threading.Timer(0.02, lambda: os.kill(os.getpid(), 2)).start()
+            caught.clear()
             with pytest.raises(KeyboardInterrupt):
+                interrupting = pool.submit(interrupt, consumer)
                 consumer.receive()
+            interrupting.result(PATIENCE_S)
             topic.publish(b"x")
             assert received(consumer, 1) == [at]
+
+
+def test_ctrl_c_just_before_it_waits_loses_nothing(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with topic.subscribe("s") as consumer:
+        with monkeypatch.context() as patch:
+            patch.setattr(consumer, "_send_acks", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.receive()
+        topic.publish(b"x")
+        assert received(consumer, 1) == [0]
 
 
 def test_what_was_trimmed_is_told(topic: Topic) -> None:

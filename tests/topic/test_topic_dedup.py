@@ -112,11 +112,11 @@ def test_it_catches_up_when_it_holds_publishers(cluster: Cluster, monkeypatch: p
         states: list[str] = []
         put = topic.gate.set
         monkeypatch.setattr(topic.gate, "set", lambda state, reason: (states.append(state), put(state, reason)))
-        for number in range(60):
-            topic.publish(b"x" * 100, producer="p", sequence=number)
-            if number % 20 == 19:
+        for number in range(20):
+            topic.publish(b"x" * 2000, producer="p", sequence=number)  # the quota is over at once
+            if number % 5 == 4:
                 topic.look()
-        assert "held" in states and topic.end == 60
+        assert "held" in states and topic.end == 20
 
 
 def test_retries_at_whoever_owns_it(cluster: Cluster) -> None:

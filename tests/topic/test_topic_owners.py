@@ -127,8 +127,9 @@ def test_what_a_former_owner_does_shows_nowhere(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("at", range(11))
-def test_any_first_call_of_a_former_owner_fails(cluster: Cluster, at: int) -> None:
+def test_any_first_call_of_a_former_owner_fails(cluster: Cluster, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has not heard of anything: whatever it tries first does nothing, and tells."""
+    monkeypatch.setattr(topics_module, "LOOK_S", 86_400.0)
     with life(cluster) as one, life(cluster) as other:
         old = one.topic(NAME, **SMALL)
         fill(old, 6)
@@ -171,6 +172,40 @@ def test_who_waits_at_a_former_owner_hears_of_it(cluster: Cluster, monkeypatch: 
         until(topic.gone.done)
         with pytest.raises(TopicOwnedError):
             one.topic(NAME)
+
+
+def test_who_comes_while_it_closes_is_told_why_it_does(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    let_go = Topic._let_go
+    monkeypatch.setattr(Topic, "_let_go", lambda topic: (told.append(topic._error), let_go(topic)))
+    with life(cluster) as one, life(cluster) as other:
+        topic = one.topic(NAME, **SMALL)
+        lose_lease(one)
+        other.topic(NAME)
+        with pytest.raises(TopicFencedError):
+            topic.publish(b"x")
+        until(topic.gone.done)
+        assert isinstance(told[0], TopicFencedError)
+
+
+def test_who_is_fenced_says_of_nothing_that_it_is_stored(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the moment before it closes by itself, too."""
+    with life(cluster) as one, life(cluster) as other:
+        old = one.topic(NAME, **SMALL)
+        fill(old, 6)
+        old.create_subscription("s", start="earliest")
+        with monkeypatch.context() as patch:
+            patch.setattr(old, "close", lambda: None)
+            lose_lease(one)
+            new = other.topic(NAME)
+            calls = [
+                lambda: old.publish(b"x"), lambda: old.seek("s", "latest"), lambda: old.skip("s", 1), lambda: old.clear("s"),
+            ]  # fmt: skip
+            for call in calls:
+                with pytest.raises(TopicFencedError):
+                    call()
+        old.close()
+        check_backlog(new, "s", range(6))
 
 
 def claimed_again(one: Cluster, topic: Topic, monkeypatch: pytest.MonkeyPatch, *failures: ReplogError) -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -46,13 +47,25 @@ def clock() -> ManualClock:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Iterator[Cluster]:
-    with open_cluster(tmp_path_factory.mktemp("upkeep"), clock=clock) as cluster:
-        yield cluster
+    """Whose topics nobody looks at but the tests: a look in between would hold a test that still publishes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topics_module, "LOOK_S", 86_400.0)
+        with open_cluster(tmp_path_factory.mktemp("upkeep"), clock=clock) as cluster:
+            yield cluster
 
 
 @pytest.fixture
 def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
     with cluster.topic(request.node.name[:100], **SMALL) as topic:
+        yield topic
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Topic]:
+    """Of another cluster, that looks all the time at what was used."""
+    monkeypatch.setattr(topics_module, "LOOK_S", 0.005)
+    monkeypatch.setattr(topics_module, "LOOK_AT_ALL", 1 << 30)
+    with open_cluster(tmp_path) as cluster, cluster.topic("watched", **SMALL) as topic:
         yield topic
 
 
@@ -67,42 +80,40 @@ def entry_size(topic: Topic) -> int:
 # ---- quotas ----------------------------------------------------------------------------------------------------
 
 
-def test_a_held_publisher_goes_on_when_enough_is_acknowledged(topic: Topic) -> None:
+def test_a_held_publisher_goes_on_when_enough_is_acknowledged(watched: Topic) -> None:
     """Nobody looks at the topic but the process itself."""
-    size = entry_size(topic)
-    consumer = topic.subscribe("s", start="latest")
-    topic.configure(quota_bytes=5 * size)
-    fill(topic, 14)
-    topic.look()
-    assert topic.stats().publishing == "held"
+    size = entry_size(watched)
+    consumer = watched.subscribe("s", start="latest")
+    fill(watched, 14)
+    watched.configure(quota_bytes=5 * size)
+    watched.look()
+    assert watched.stats().publishing == "held"
     with ThreadPoolExecutor(1) as pool:
-        held = pool.submit(topic.publish, b"held")
+        held = pool.submit(watched.publish, b"held")
         try:
-            assert not topic.publisher.room().done()
+            assert not watched.publisher.room().done()
             messages = receive(consumer, 14)
             consumer.acknowledge_cumulative(messages[3])  # not below nine tenths yet
-            topic.look()
+            watched.look()
             assert not held.done()
             consumer.acknowledge_cumulative(messages[-1])
             assert held.result(PATIENCE_S) == 36
         finally:
-            topic.gate.end()
+            watched.gate.end()
     consumer.close()
 
 
-def test_acknowledgements_alone_make_a_topic_be_looked_at(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acknowledgements_alone_make_a_topic_be_looked_at(watched: Topic) -> None:
     """What nobody needs any more goes soon, not with the next publish."""
-    monkeypatch.setattr(topics_module, "LOOK_S", 0.005)
-    monkeypatch.setattr(topics_module, "LOOK_AT_ALL", 1 << 30)
-    topic.configure(retention_bytes=0)
-    with topic.subscribe("s") as consumer:
-        fill(topic, 12)
-        topic.managed.roll().result(PATIENCE_S)
+    watched.configure(retention_bytes=0)
+    with watched.subscribe("s") as consumer:
+        fill(watched, 12)
+        watched.managed.roll().result(PATIENCE_S)
         messages = receive(consumer, 12)
-        until(lambda: not topic.used)
-        assert topic.start == 0
+        until(lambda: not watched.used)
+        assert watched.start == 0
         consumer.acknowledge(messages)
-        until(lambda: topic.start == 12)
+        until(lambda: watched.start == 12)
 
 
 def test_closing_lets_held_publishers_go(cluster: Cluster) -> None:
@@ -323,7 +334,7 @@ def test_internal_statistics_count_the_open_ledger_too(topic: Topic) -> None:
     assert sum(one.size for one in ledgers) == topic.managed.end.size
 
 
-def test_a_look_that_fails_is_not_the_last(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_fails_is_not_the_last(watched: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it raises."""
     looked = threading.Event()
     failures: list[Exception] = [ValueError("a bug"), MetadataUnavailableError("away")]
@@ -333,7 +344,6 @@ def test_a_look_that_fails_is_not_the_last(topic: Topic, monkeypatch: pytest.Mon
             raise failures.pop()
         looked.set()
 
-    monkeypatch.setattr(topics_module, "LOOK_S", 0.001)
-    monkeypatch.setattr(topic, "look", look)
-    topic.touch()
+    monkeypatch.setattr(watched, "look", look)
+    watched.touch()
     assert looked.wait(PATIENCE_S)

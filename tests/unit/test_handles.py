@@ -190,7 +190,7 @@ def test_after_fork(tmp_path, mode, durability):
         log.append_batch([b"zero", b"one", b"two"])
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK, str(tmp_path / "log"), mode],
-        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=30, check=False,
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr
 

@@ -157,4 +157,4 @@ async def _connect(port: int) -> Any:
     async def ignore(error: Exception) -> None:
         """It is raised, too."""
 
-    return await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False, connect_timeout=5, error_cb=ignore)
+    return await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False, connect_timeout=30, error_cb=ignore)

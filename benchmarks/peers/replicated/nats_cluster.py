@@ -30,7 +30,8 @@ class NatsCluster(ReplicatedPeer):
         self._loop = asyncio.new_event_loop()
         self._connection: Any = None
         self._written = 0
-        ports, routes = free_ports(3), free_ports(3)
+        free = free_ports(6)
+        ports, routes = free[:3], free[3:]
         for number in range(3):
             folder = directory / str(number)
             folder.mkdir()
@@ -96,7 +97,7 @@ async def _connect(port: int) -> Any:
     async def ignore(error: Exception) -> None:
         """It is raised, too."""
 
-    return await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False, connect_timeout=5, error_cb=ignore)
+    return await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False, connect_timeout=30, error_cb=ignore)
 
 
 def _configuration(folder: Path, number: int, ports: list[int], routes: list[int]) -> str:

@@ -15,7 +15,7 @@ from benchmarks.result import Durability
 
 _STREAM = "log"
 _PAGE = 1000
-_WAIT_MS = 10_000
+_WAIT_MS = 60_000
 
 
 class RedisPair(ReplicatedPeer):

@@ -19,7 +19,7 @@ from pyreplog.reports.facts import Facts
 from pyreplog.reports.records.streams import numbers, streams
 from pyreplog.reports.report import TIME, Figure, Read, Report
 from pyreplog.tables.options import ANY, ReadOptions
-from pyreplog.tables.paths import cluster_of, log_directories
+from pyreplog.tables.paths import cluster_of, log_directories, offloaded_urls
 
 SOURCE, TARGET = "source", "target"
 _SIDE, _FROM, _IS_LOG, _IS_ALONE = "side", "from", "is_log", "is_alone"  # tags
@@ -140,7 +140,7 @@ def place_of(options: ReadOptions) -> str:
 def _is_alone(options: ReadOptions, is_log: bool, other: ReadOptions | None = None) -> bool:
     """Whether one log, or topic, was named. other: whose topics are meant where these options name none."""
     if is_log:
-        return len(log_directories(options.paths)) == 1
+        return len(log_directories(options.paths)) + len(offloaded_urls(options.paths)) == 1
     named = options if options.reads_topics or other is None else other
     return named.topics is not None and len(named.topics) == 1
 

@@ -44,13 +44,15 @@ class _Column(NamedTuple):
 
 @dataclass(frozen=True)
 class _Part:
-    """One report in the page. plots: SVG elements. more: rows that the page has not, in words."""
+    """One report in the page. warnings: what is unknown. plots: SVG elements. more: rows that the page has not, in
+    words."""
 
     name: str
     title: str
     definition: str
     count: str
     error: str
+    warnings: list[str]
     columns: tuple[_Column, ...]
     rows: list[tuple[Cell, ...]]
     plots: list[str]
@@ -114,6 +116,7 @@ def _part(outcome: Outcome) -> _Part:
         definition=report.definition,
         count="failed" if table is None else "1 row" if rows == 1 else f"{rows:,} rows",
         error=printable(outcome.error),
+        warnings=[printable(warning) for warning in outcome.warnings],
         columns=tuple(_Column(figure.name, figure.meaning, is_number(figure)) for figure in report.figures),
         rows=[] if table is None else _rows(report, table.slice(0, ROWS)),
         plots=[] if table is None else plots(report, table),

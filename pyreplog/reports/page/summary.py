@@ -11,7 +11,7 @@ from pyreplog.reports.outcome import Outcome
 from pyreplog.reports.page import copies as pagecopies
 from pyreplog.reports.page import findings as pagefindings
 from pyreplog.reports.page.cells import printable
-from pyreplog.reports.page.sentences import Found, State
+from pyreplog.reports.page.sentences import MOST, Found, State
 
 
 class Finding(NamedTuple):
@@ -84,7 +84,9 @@ def questions(outcomes: Mapping[str, Outcome]) -> list[Question]:
 
 def _answers(readers: tuple[tuple[str, _Reader], ...], outcomes: Mapping[str, Outcome]) -> list[Finding]:
     asked = [(read, outcomes[name]) for name, read in readers if name in outcomes]
-    found = [finding for read, outcome in asked if not outcome.left_out for finding in _findings(read, outcome)]
+    asked_for = [(read, outcome) for read, outcome in asked if not outcome.left_out]
+    found = [finding for read, outcome in asked_for for finding in _findings(read, outcome)]
+    found += _unknown([outcome for _, outcome in asked_for])
     if found:
         return sorted(found, key=lambda finding: _WORST_FIRST.index(finding.state))
     reasons = dict.fromkeys(outcome.left_out for _, outcome in asked)
@@ -99,4 +101,17 @@ def _findings(read: _Reader, outcome: Outcome) -> Iterator[Finding]:
         yield Finding("unknown", f"{outcome.report.title}: the report failed. {printable(outcome.error)}", name)
         return
     for state, text in read(outcome.table):
-        yield Finding(state, text, name)
+        if len(outcome.table) or not outcome.warnings:  # no row, of what could be asked, is no good news
+            yield Finding(state, text, name)
+
+
+def _unknown(outcomes: list[Outcome]) -> Iterator[Finding]:
+    """What reports do not know, each once, with the first of them that says so."""
+    said: dict[str, str] = {}
+    for outcome in outcomes:
+        for warning in outcome.warnings:
+            said.setdefault(warning, outcome.report.name)
+    for warning, name in [*said.items()][:MOST]:
+        yield Finding("unknown", printable(f"{warning[:1].upper()}{warning[1:]}."), name)
+    if len(said) > MOST:
+        yield Finding("unknown", f"{len(said) - MOST:,} more that could not be asked.")

@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from pyreplog.reports.facts import Facts, SubscriptionFact
 from pyreplog.reports.records.streams import PARTITION, TOPIC
-from pyreplog.reports.report import TIME, Figure
-from pyreplog.reports.subscriptions.subscribing import SUBSCRIPTION, OfFacts, table_of
+from pyreplog.reports.report import TIME, Figure, OfFacts
+from pyreplog.reports.subscriptions.subscribing import SUBSCRIPTION, table_of
 
 
 class BacklogBySubscription(OfFacts):

@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from pyreplog.reports.facts import Facts, SegmentFact, SubscriptionFact, TopicFact
 from pyreplog.reports.records.streams import PARTITION, TOPIC
-from pyreplog.reports.report import TIME, Figure
-from pyreplog.reports.subscriptions.subscribing import SUBSCRIPTION, OfFacts, table_of
+from pyreplog.reports.report import TIME, Figure, OfFacts
+from pyreplog.reports.subscriptions.subscribing import SUBSCRIPTION, table_of
 
 
 class RetentionForecast(OfFacts):
@@ -16,7 +16,8 @@ class RetentionForecast(OfFacts):
     definition = (
         "Of each ledger of a topic, or segment of a log: it can be removed when it is closed and every durable "
         "subscription, this package's own included, has its mark, as that is stored, at its end or beyond; then "
-        "settings of retention alone keep it. Bytes are what its removal frees: of a ledger its values, counted once, "
+        "settings of retention alone keep it. Where one of them could not be asked, and no other needs it, it is not "
+        "known whether it can be. Bytes are what its removal frees: of a ledger its values, counted once, "
         "of a segment its records."
     )
     figures = (
@@ -24,7 +25,7 @@ class RetentionForecast(OfFacts):
         PARTITION,
         Figure("segment", pa.string(), "id of the ledger, or name of the file"),
         Figure("closes_ts", TIME, "when it was closed; null: it goes on, or it is not known"),
-        Figure("deletable", pa.bool_(), "no subscription needs it"),
+        Figure("deletable", pa.bool_(), "no subscription needs it; null: not known, one could not be asked"),
         Figure("bytes_freed", pa.int64(), "by its removal"),
         Figure("pinned_by", pa.string(), "the slowest subscription that needs it; null: none does"),
     )
@@ -34,14 +35,16 @@ class RetentionForecast(OfFacts):
         for one in facts.subscriptions:
             slowest[one.on] = min(slowest.get(one.on, one), one, key=_place)
         rows = list[tuple[object, ...]]()
+        unknown = {one.on for one in facts.unknown}
         for topic in (*facts.topics, *facts.logs):
             last = slowest.get(topic.name)
             for segment in topic.segments:
                 pinned_by = last.name if last is not None and _needs(last, segment) else None
+                deletable = segment.is_closed and pinned_by is None
                 rows.append(
                     (
                         topic.topic, topic.partition, segment.name, segment.closed_us,
-                        segment.is_closed and pinned_by is None, segment.size, pinned_by,
+                        None if deletable and topic.name in unknown else deletable, segment.size, pinned_by,
                     )
                 )  # fmt: skip
         return table_of(self, rows)

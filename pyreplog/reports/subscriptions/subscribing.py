@@ -7,22 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from pyreplog.reports.facts import Facts
-from pyreplog.reports.report import Figure, Read, Report
+from pyreplog.reports.report import Figure, Report
 from pyreplog.tables.offsets import Partition
-from pyreplog.tables.options import ReadOptions
 
 SUBSCRIPTION = Figure("subscription", pa.string(), "its name")
-
-
-class OfFacts(Report):
-    """A report for which nothing is read."""
-
-    needs = ()
-    parts = pa.schema([])
-
-    def reads(self, options: ReadOptions, facts: Facts) -> list[Read]:
-        return []
 
 
 def table_of(report: Report, rows: Sequence[tuple[object, ...]]) -> pa.Table:

@@ -16,7 +16,7 @@ from pyreplog.spark.stream.options import StreamOptions
 from pyreplog.spark.stream.tracks import Feed, Track, Tracks
 from pyreplog.tables.logs import look
 from pyreplog.tables.offsets import FIRST, LAST, Offsets, Partition
-from pyreplog.tables.paths import bookie_of, log_directories
+from pyreplog.tables.paths import bookie_of, log_directories, offloaded_urls
 from pyreplog.tables.planning import Part, slices_of
 from pyreplog.tables.ranges import bounded
 from pyreplog.tables.slices import NO_PARTITION, Range
@@ -51,6 +51,8 @@ class LogFeed(Feed):
     def __init__(self, options: StreamOptions) -> None:
         if options.read.reads_topics:
             raise ConfigError(f"topics: {options.read.paths[0]} is no cluster; expected path of one, or cluster")
+        for url in offloaded_urls(options.read.paths):
+            raise ConfigError(f"path: {url} is an offloaded log, which only `read` reads; expected one that is written")
         self._options = options
         self._readers: dict[Path, tuple[bytes, LogReader]] = {}
         self._tracks: dict[Partition, LogTrack] = {}

@@ -89,7 +89,7 @@ class TopicFeed(Feed):
         if options.subscription is not None:
             with self._survey() as around:
                 acks = positions(around, [track.topic.name for track in topics.values()], options.subscription)
-            return {key: min(ack.mark_offset, topics[key].end) for key, ack in zip(topics, acks, strict=True)}
+            return {key: min(acks[track.topic.name].mark_offset, track.end) for key, track in topics.items()}
         if options.starting_time is not None:
             with self._survey() as around:
                 return {key: _offset_since(around, topic, options.starting_time) for key, topic in topics.items()}

@@ -4,5 +4,5 @@
 |---|---|
 | `writer` | what Spark calls |
 | `options`, `columns` | what a write is asked for, and the columns it takes |
-| `rows`, `publisher` | rows as columns of producers; published in order, awaited |
+| `rows`, `routing`, `publisher` | rows as columns of producers; to partitions; published in order, awaited |
 """

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyreplog.errors import ConfigError, ReplogError
+from pyreplog.net.access import Access
 from pyreplog.topic.names import check_name
 
 SECRET = "PYREPLOG_SECRET"
@@ -15,7 +16,7 @@ SECRET = "PYREPLOG_SECRET"
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 
-_KNOWN = ("cluster", "deliveryGuarantee", "secret", "topic")
+_KNOWN = ("cluster", "deliveryGuarantee", "secret", "topic", "secretFile", "tlsCa", "tlsCert", "tlsKey")
 _OF_SPARK = {"checkpointlocation"}  # handed to sinks with their own
 _URL = re.compile(r"pyreplog://[^/\s]+/?")
 
@@ -24,14 +25,14 @@ _URL = re.compile(r"pyreplog://[^/\s]+/?")
 class WriteOptions:
     """Options of a write; `of` makes them from Spark's.
 
-    cluster: URL of topic servers. topic: where all rows go; None: a column says it. secret: of the servers.
+    cluster: URL of topic servers. topic: where all rows go; None: a column says it. access: to the servers.
     is_exactly_once: topics must deduplicate; without it they need not, and a row that is tried again may be there
     twice.
     """
 
     cluster: str
     topic: str | None = None
-    secret: bytes | None = field(default=None, repr=False)
+    access: Access = field(default_factory=Access)
     is_exactly_once: bool = True
 
     @classmethod
@@ -49,7 +50,7 @@ class WriteOptions:
         return cls(
             cluster=_cluster(given.get("cluster")),
             topic=_topic(given["topic"]) if "topic" in given else None,
-            secret=(given.get("secret") or os.environ.get(SECRET) or "").encode() or None,
+            access=_access(given),
             is_exactly_once=_is_exactly_once(given.get("deliveryguarantee", EXACTLY_ONCE)),
         )
 
@@ -58,6 +59,15 @@ def _cluster(text: str | None) -> str:
     if text is None or _URL.fullmatch(text.strip()) is None:
         raise ConfigError(f"cluster: expected the URL of topic servers, pyreplog://host:port, found {text!r}")
     return text.strip()
+
+
+def _access(given: Mapping[str, str]) -> Access:
+    files = {name: given.get(name.replace("_", "")) for name in ("secret_file", "tls_ca", "tls_cert", "tls_key")}
+    for name, file in files.items():
+        if file is not None and not file.strip():
+            raise ConfigError(f"{name.replace('_', '')}: expected the name of a file, found nothing")
+    secret = given.get("secret") or (os.environ.get(SECRET) if files["secret_file"] is None else None)
+    return Access(secret=secret.encode() if secret else None, **files)
 
 
 def _topic(text: str) -> str:

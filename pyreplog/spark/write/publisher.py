@@ -13,8 +13,11 @@ import numpy as np
 from pyreplog.ack import Ack
 from pyreplog.errors import ConfigError, InvalidArgumentError, NoSuchTopicError, ReplogError, SequenceError
 from pyreplog.spark.write.options import AT_LEAST_ONCE, WriteOptions
+from pyreplog.spark.write.routing import by_partition
+from pyreplog.topic.partitions.routing import Router, key_hash
 from pyreplog.topic.publishing.producer import Producer
 from pyreplog.topic.remote.client import Client, connect
+from pyreplog.topic.remote.remotepartitioned import RemotePartitionedTopic
 from pyreplog.topic.remote.remotetopic import RemoteTopic
 
 if TYPE_CHECKING:
@@ -27,24 +30,27 @@ WINDOW_BYTES = 16 << 20
 """Of rows that have no outcome, of all topics of a task; a call more."""
 
 
-def open_topic(client: Client, name: str, options: WriteOptions) -> RemoteTopic:
+def open_topic(client: Client, name: str, options: WriteOptions) -> RemoteTopic | RemotePartitionedTopic:
     """A topic that is there, and gives the guarantee that is asked for. Errors: NoSuchTopicError, ConfigError, those
     of connections."""
     try:
         topic = client.topic(name, create=False)
     except NoSuchTopicError as error:
         raise NoSuchTopicError(name, f"make it before it is written to: {error.message}") from error
-    if not isinstance(topic, RemoteTopic):
-        raise ConfigError(
-            f"topic {name}: expected a topic of its own, found one of {topic.partitions} partitions; write to these, "
-            f"{name}-partition-0 and so on, by a column topic"
-        )
-    if options.is_exactly_once and not topic.config.deduplicate:
-        raise ConfigError(
-            f"topic {name}: expected one with deduplicate=True, for a task may be tried again; or else the option "
-            f"deliveryGuarantee={AT_LEAST_ONCE}, and rows may be there twice"
-        )
+    for part in _parts(topic):
+        if options.is_exactly_once and not part.config.deduplicate:
+            raise ConfigError(
+                f"topic {part.name}: expected one with deduplicate=True, for a task may be tried again; or else the "
+                f"option deliveryGuarantee={AT_LEAST_ONCE}, and rows may be there twice"
+            )
     return topic
+
+
+def _parts(topic: RemoteTopic | RemotePartitionedTopic) -> list[RemoteTopic]:
+    """It, or its partitions, in order."""
+    if isinstance(topic, RemoteTopic):
+        return [topic]
+    return [topic.partition(partition) for partition in range(topic.partitions)]
 
 
 class RowPublisher:
@@ -52,13 +58,16 @@ class RowPublisher:
 
     producer: of the task's partition; all attempts, and all batches of a query, share it. batch: its number, 0 to
     2**30 - 1. Rows get (batch, number of the row) as sequence: ascending over batches, and the same in each attempt, as
-    far as rows come in the same order.
+    far as rows come in the same order. Each partition of a partitioned topic is a topic of its own to this; partitions:
+    of the option's topic, so many for all attempts; None: as many as it has now.
     """
 
-    def __init__(self, options: WriteOptions, producer: str, batch: int) -> None:
+    def __init__(self, options: WriteOptions, producer: str, batch: int, partitions: int | None = None) -> None:
         if not 0 <= batch < 1 << 30:
             raise InvalidArgumentError(f"batch: expected 0 to {(1 << 30) - 1}, found {batch}")
-        self._options, self._producer, self._batch = options, producer, batch
+        self._options, self._producer, self._batch, self._partitions = options, producer, batch, partitions
+        self._turn = key_hash(producer.encode()) + batch  # of the first row without a key: not all begin with the same
+        self._routers: dict[str, Router | None] = {}  # of topics; None: it has no partitions
         self._client: Client | None = None
         self._producers: dict[str, Producer] = {}
         self._before: dict[str, int] = {}  # rows of this batch that an earlier attempt stored, up to the last one
@@ -73,6 +82,18 @@ class RowPublisher:
         Errors: InvalidArgumentError, RecordTooLargeError; SequenceError, another attempt has begun, or later batches
         are there already; those of topics and connections. They have notes: the topic, the producer, the batch.
         """
+        with self._noting(rows.topic):
+            if rows.numbers[-1] >= ROWS_MAX:
+                raise InvalidArgumentError(f"expected at most {ROWS_MAX} rows of a partition in a batch, found more")
+            if rows.topic not in self._routers:
+                self._routers[rows.topic] = self._open(rows.topic)
+        router = self._routers[rows.topic]
+        for part in (rows,) if router is None else by_partition(rows, router, self._turn):
+            self._publish(part)
+        self.rows += len(rows.numbers)
+
+    def _publish(self, rows: Rows) -> None:
+        """Of one topic, or partition."""
         size = rows.nbytes
         while self._flying and self._flying_bytes + size > WINDOW_BYTES:
             self._settle()
@@ -80,18 +101,30 @@ class RowPublisher:
             ack = self._submit(rows)
         self._flying.append((rows.topic, size, ack))
         self._flying_bytes += size
-        self.rows += len(rows.numbers)
 
     def _submit(self, rows: Rows) -> Ack[range]:
-        if rows.numbers[-1] >= ROWS_MAX:
-            raise InvalidArgumentError(f"expected at most {ROWS_MAX} rows of a partition in a batch, found more")
-        producer = self._producers.get(rows.topic) or self._open(rows.topic)
-        return producer.submit_batch(**rows.arguments(), sequences=rows.numbers + (self._batch << ROW_BITS))
+        sequences = rows.numbers + (self._batch << ROW_BITS)
+        return self._producers[rows.topic].submit_batch(**rows.arguments(), sequences=sequences)
 
-    def _open(self, name: str) -> Producer:
+    def _open(self, name: str) -> Router | None:
+        """Producers of a topic, or of all its partitions: what an earlier attempt stored in any of them counts."""
         if self._client is None:
-            self._client = connect(self._options.cluster, secret=self._options.secret)
-        producer = open_topic(self._client, name, self._options).producer(self._producer)
+            access = self._options.access
+            self._client = connect(self._options.cluster, secret=access.read_secret(), tls=access.context())
+        topic = open_topic(self._client, name, self._options)
+        count = None if isinstance(topic, RemoteTopic) else topic.partitions
+        if count is not None and name == self._options.topic:
+            count = self._partitions or count
+        for part in _parts(topic)[:count]:
+            if part.name in self._producers:
+                raise ConfigError(
+                    f"topic {part.name}: expected rows for it, or for the topic of which it is a partition, found both"
+                )
+            self._open_one(part)
+        return None if count is None else Router(name, count)
+
+    def _open_one(self, topic: RemoteTopic) -> None:
+        name, producer = topic.name, topic.producer(self._producer)
         last = producer.last_sequence
         if last >> ROW_BITS > self._batch:
             raise SequenceError(
@@ -101,7 +134,6 @@ class RowPublisher:
             )
         self._before[name] = last % ROWS_MAX + 1 if last >= 0 and last >> ROW_BITS == self._batch else 0
         self._producers[name] = producer
-        return producer
 
     def _settle(self) -> None:
         """Wait for the oldest."""

@@ -66,7 +66,7 @@ def rows_of(batch: pa.RecordBatch, columns: WrittenColumns, topic: str | None, f
         yield from _calls(whole._replace(topic=topic))
         return
     for name, rows in _by_topic(_not_null(batch, columns.topic, "topic", first)):
-        yield from _calls(whole._replace(topic=name) if rows is None else _taken(whole, name, rows))
+        yield from _calls(whole._replace(topic=name) if rows is None else taken(whole, name, rows))
 
 
 def _not_null(batch: pa.RecordBatch, at: int, name: str, first: int) -> pa.Array:
@@ -93,7 +93,8 @@ def _by_topic(topics: pa.Array) -> Iterator[tuple[str, NDArray[np.int64] | None]
         yield name, None if len(names) == 1 else np.flatnonzero(indices == at)
 
 
-def _taken(rows: Rows, topic: str, which: NDArray[np.int64]) -> Rows:
+def taken(rows: Rows, topic: str, which: NDArray[np.int64]) -> Rows:
+    """Some of these rows, for a topic. which: their places, ascending."""
     keys, times, headers = (None if column is None else column.take(which) for column in rows[3:])
     return Rows(topic, rows.numbers[which], rows.values.take(which), keys, times, headers)
 

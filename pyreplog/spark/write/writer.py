@@ -40,12 +40,11 @@ class TopicWriter(DataSourceArrowWriter):
         """ConfigError: of columns; and where one topic takes all rows, errors of `open_topic`."""
         self._options, self._columns = options, written_columns(schema, options)
         self._job = uuid.uuid4().hex
-        if options.topic is not None:
-            _check_topic(options, options.topic)
+        self._partitions = None if options.topic is None else _check_topic(options, options.topic)
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
         """The rows of one partition. Errors: those of `rows_of` and `RowPublisher`."""
-        return _write(iterator, self._options, self._columns, self._job, 0)
+        return _write(iterator, self._options, self._columns, self._job, 0, self._partitions)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All is stored by now."""
@@ -86,22 +85,27 @@ def check_appends(overwrite: bool) -> None:
         raise ConfigError("mode: topics are appended to; expected mode or outputMode append, found one that overwrites")
 
 
-def _check_topic(options: WriteOptions, topic: str) -> None:
+def _check_topic(options: WriteOptions, topic: str) -> int | None:
+    """How many partitions it has: all attempts of all tasks route by that. None: it is no partitioned topic."""
     from pyreplog.spark.write.publisher import open_topic
     from pyreplog.topic.remote.client import connect
+    from pyreplog.topic.remote.remotepartitioned import RemotePartitionedTopic
 
-    with connect(options.cluster, secret=options.secret) as client:
-        open_topic(client, topic, options)
+    access = options.access
+    with connect(options.cluster, secret=access.read_secret(), tls=access.context()) as client:
+        found = open_topic(client, topic, options)
+        return found.partitions if isinstance(found, RemotePartitionedTopic) else None
 
 
 def _write(
-    batches: Iterator[RecordBatch], options: WriteOptions, columns: WrittenColumns, job: str, number: int
-) -> Written:
+    batches: Iterator[RecordBatch], options: WriteOptions, columns: WrittenColumns, job: str, number: int,
+    partitions: int | None = None,
+) -> Written:  # fmt: skip
     from pyreplog.spark.write.publisher import RowPublisher
     from pyreplog.spark.write.rows import rows_of
 
     partition, first = _context().partitionId(), 0
-    with RowPublisher(options, f"spark-{job}-{partition}", number) as publisher:
+    with RowPublisher(options, f"spark-{job}-{partition}", number, partitions) as publisher:
         try:
             for batch in batches:
                 for rows in rows_of(batch, columns, options.topic, first):

@@ -21,13 +21,13 @@ from pyreplog.errors import (
 )
 from pyreplog.handles import Handle
 from pyreplog.ledger.driver import check_may_wait
-from pyreplog.topic.config import SubscriptionConfig
+from pyreplog.topic.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.consumer import QUEUE
 from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer
 from pyreplog.topic.partitions.partitionedconsumer import PartitionedConsumer, Wait
 from pyreplog.topic.partitions.partitionedproducer import PartitionedProducer
 from pyreplog.topic.partitions.partitionedpublisher import PartitionedPublisher, gathered
-from pyreplog.topic.partitions.partitionedstats import PartitionedStats, partitioned_stats
+from pyreplog.topic.partitions.partitionedstats import PartitionedInternalStats, PartitionedStats, partitioned_stats
 from pyreplog.topic.partitions.partitionoffset import PartitionedStart, PartitionOffset
 from pyreplog.topic.partitions.routing import Router
 from pyreplog.topic.positions import Start, check_start
@@ -106,6 +106,12 @@ class PartitionedHandle(Handle, Generic[T]):
         """Of those in `served`, and of all of these together; as `Topic.stats`."""
         self._check_open()
         return partitioned_stats(self.name, self.partitions, {at: self._serving(at).stats() for at in self.served})
+
+    def internal_stats(self) -> PartitionedInternalStats:
+        """Of those in `served`, one by one; as `Topic.internal_stats`."""
+        self._check_open()
+        parts = {at: self._serving(at).internal_stats() for at in self.served}
+        return PartitionedInternalStats(name=self.name, partitions=self.partitions, parts=parts)
 
     # ---- publishing and reading -----------------------------------------------------------------------------
 
@@ -200,9 +206,7 @@ class PartitionedHandle(Handle, Generic[T]):
 
     def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription from all partitions. As `Topic.delete_subscription`."""
-        having = [topic for topic in self._all() if subscription in topic.subscriptions()]
-        if not having:
-            raise NoSuchSubscriptionError(self.name, f"there is no subscription {subscription}")
+        having = list(self._having(subscription).values())
         there = [sub for topic in having for sub in topic.stats().subscriptions if sub.name == subscription]
         consumers = max((len(sub.consumers) for sub in there), default=0)
         if consumers and not force:
@@ -213,6 +217,48 @@ class PartitionedHandle(Handle, Generic[T]):
     def subscriptions(self) -> list[str]:
         """Names of its subscriptions, of the partitions in `served`."""
         return sorted({name for topic in self._here() for name in topic.subscriptions()})
+
+    def _having(self, subscription: str) -> dict[int, T]:
+        """The partitions that have it: all, unless deleting it failed in the middle. NoSuchSubscriptionError: none."""
+        found = {at: topic for at, topic in enumerate(self._all()) if subscription in topic.subscriptions()}
+        if not found:
+            raise NoSuchSubscriptionError(self.name, f"there is no subscription {subscription}")
+        return found
+
+    # ---- changes --------------------------------------------------------------------------------------------
+
+    def seek(self, subscription: str, start: PartitionedStart) -> list[PartitionOffset]:
+        """Move a subscription; as `Topic.seek`. Returns where it goes on, in each partition that was moved.
+
+        start: a PartitionOffset moves its partition; a moment of publishing, "earliest" and "latest" all.
+        Errors: as `Topic.seek`; TopicOwnedError, nothing was moved. After another one some partitions may be.
+        """
+        if isinstance(start, PartitionOffset):
+            found = self.partition(start.partition).seek(subscription, start.offset)
+            return [PartitionOffset(start.partition, found)]
+        if isinstance(check_start(start), int):
+            raise WrongTypeError("start: an offset is of one partition, expected a PartitionOffset")
+        having = self._having(subscription)
+        return [PartitionOffset(at, topic.seek(subscription, start)) for at, topic in having.items()]
+
+    def clear(self, subscription: str) -> None:
+        """Acknowledge all that is there for a subscription, in all partitions. Errors: as `Topic.clear`;
+        TopicOwnedError, nothing was."""
+        for topic in self._having(subscription).values():
+            topic.clear(subscription)
+
+    def configure(self, **settings: Any) -> None:
+        """Change settings of all partitions; as `Topic.configure`. TopicOwnedError: nothing was changed."""
+        topics = self._all()
+        for topic in topics:
+            TopicConfig.of({**vars(topic.config), **settings})  # all can be, or none is
+        for topic in topics:
+            topic.configure(**settings)
+
+    def trim(self) -> int:
+        """Drop the ledgers of all partitions that nothing keeps, now; returns how many. As `Topic.trim`;
+        TopicOwnedError: nothing was dropped."""
+        return sum(topic.trim() for topic in self._all())
 
     # ---- the end --------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyreplog.topic.place import Total
-from pyreplog.topic.statistics.stats import Stats, SubscriptionStats, TopicStats
+from pyreplog.topic.statistics.stats import InternalStats, Stats, SubscriptionStats, TopicStats
 
 _TOPIC_SUMS = (
     "storage_bytes", "published_messages", "published_entries", "published_bytes", "publish_errors", "pending_entries",
@@ -33,6 +33,18 @@ class PartitionedStats(Stats):
     partitions: int
     total: TopicStats
     parts: Mapping[int, TopicStats]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "parts": {str(at): part.to_dict() for at, part in self.parts.items()}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionedInternalStats(Stats):
+    """Ledgers and cursors of a partitioned topic. partitions: how many it has. parts: those that this process owns."""
+
+    name: str
+    partitions: int
+    parts: Mapping[int, InternalStats]
 
     def to_dict(self) -> dict[str, Any]:
         return {**super().to_dict(), "parts": {str(at): part.to_dict() for at, part in self.parts.items()}}

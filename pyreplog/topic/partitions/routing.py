@@ -73,7 +73,11 @@ class Router:
 
     def split_column(self, keys: _Column) -> list[NDArray[numpy.int64]]:
         """As `split`, of keys as a column: (offsets, data), a numpy or an Arrow array."""
-        return self._group(self._chosen(hash_column(keys)))
+        return self._group(self.route_column(keys))
+
+    def route_column(self, keys: _Column) -> NDArray[numpy.int64]:
+        """The partition of each row, by its key."""
+        return self._chosen(hash_column(keys))
 
     def _next(self) -> int:
         return next(self._turns) % self.partitions

@@ -26,7 +26,8 @@ class Producer:
 
     Any thread may call anything; asyncio code awaits what `submit`, `submit_batch` and `flush` give. Who publishes from
     a source that has numbers of its own gives these, and begins behind `last_sequence`: what was published before is
-    dropped. Producers of the same name share their numbers.
+    dropped. Producers of the same name share their numbers. It holds nothing of its own: what one that is forgotten has
+    submitted is published all the same.
     """
 
     def __init__(self, publisher: Publisher, name: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sqlite3
 import threading
 from collections.abc import Generator
@@ -23,6 +25,14 @@ def fill(log: pyreplog.CommitLog, count: int, *, keys: int = 7, size: int = 0) -
     first = log.end
     log.append_batch([b"%d" % n + bytes(size) for n in range(first, first + count)],
                      [b"key %d" % (n % keys) for n in range(first, first + count)])  # fmt: skip
+
+
+def paced_pipe() -> tuple[int, int]:
+    """A pipe that takes a write once the one before has been read: who tells through it gets no further than one that
+    was read allows, however late whoever is told comes to kill it."""
+    reader, writer = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1)  # rounded up to a page, of which each write takes one
+    return reader, writer
 
 
 class Memory:

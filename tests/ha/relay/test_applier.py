@@ -17,7 +17,7 @@ from pyreplog.ha.relay.space import LANDING_BYTES
 
 from .lab import SEGMENT_BYTES, Memory, Table, fill, relay_log
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 @pytest.fixture

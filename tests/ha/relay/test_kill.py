@@ -19,7 +19,7 @@ from pyreplog.log.mirrorlog import MirrorLog
 from tests.crash.process import in_background
 from tests.ha.streams import SEGMENT_BYTES, config, open_master, stream, take_in
 
-from .lab import Table, fill, relay_log
+from .lab import Table, fill, paced_pipe, relay_log
 
 ENTRIES, BATCH, KILLS = 3000, 20, 8
 
@@ -104,7 +104,7 @@ def kill_again_and_again(
         fill(log, ENTRIES, keys=ENTRIES, size=200)
     Table(directory / "table")
     for number in range(KILLS):
-        reader, writer = os.pipe()
+        reader, writer = paced_pipe()
         life = Life(directory, writer, exactly_once=exactly_once, workers=workers, begins_anew=number % 2 == 1)
         work = life.receive_and_run if receiving else life.run
         with in_background(work, directory / "report") as pid, open(reader, "rb", buffering=0) as pipe:

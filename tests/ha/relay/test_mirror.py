@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
-from pyreplog.ha.relay import Applier, State, discard, refetch_from
+from pyreplog import RecordBatch
+from pyreplog.ha.relay import Advance, Applier, State, discard, refetch_from
 from pyreplog.ha.relay.space import LANDING_BYTES
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.mirrorlog import MirrorLog
@@ -16,7 +17,7 @@ from tests.ha.streams import SEGMENT_BYTES, config, copy, frames_of, make_mirror
 
 from .lab import Memory
 
-WAIT_S = 10
+WAIT_S = 60
 ALL = 1 << 62
 
 
@@ -50,10 +51,19 @@ def test_what_is_committed_is_applied_and_no_more(tmp_path, master):
 
 def test_a_master_far_ahead_of_a_slow_applier(tmp_path, master):
     """The relay log never takes more than its limit, and everything comes through it."""
-    memory, may_go_on = Memory(), threading.Event()
+    memory, may_go_on, may_apply = Memory(), threading.Event(), threading.Event()
 
     class Tap:
-        pause, resume = staticmethod(may_go_on.clear), staticmethod(may_go_on.set)
+        @staticmethod
+        def pause() -> None:
+            may_go_on.clear()
+            may_apply.set()
+
+        resume = staticmethod(may_go_on.set)
+
+    def apply(batch: RecordBatch, advance: Advance) -> Generator[None, None, None]:
+        assert may_apply.wait(WAIT_S)
+        yield from memory.apply_in_two(batch, advance)
 
     may_go_on.set()
     master.append_batch(values(1000))
@@ -61,7 +71,6 @@ def test_a_master_far_ahead_of_a_slow_applier(tmp_path, master):
     used = []
     with make_mirror(tmp_path / "relay", master) as relay:
         relay.show(ALL, ALL)
-        apply = memory.apply_in_two
         with Applier(
             relay, apply, memory, workers=2, batch_entries=5, space_limit_bytes=limit, receiver=Tap()
         ) as applier:

@@ -22,9 +22,9 @@ from tests.crash.process import in_background
 from tests.ha.nodes import SEGMENT_BYTES, Lab, until
 from tests.ha.streams import values
 
-from .lab import Memory, Table
+from .lab import Memory, Table, paced_pipe
 
-WAIT_S = 20
+WAIT_S = 60
 ENTRIES, BATCH, KILLS = 3000, 20, 5
 
 
@@ -187,7 +187,7 @@ def test_killed_again_and_again(lab: Lab, tmp_path: Path, seed: int) -> None:
     master.append_batch([b"%d" % n + bytes(200) for n in range(ENTRIES)])
     Table(tmp_path / "table")
     for number in range(KILLS):
-        reader, writer = os.pipe()
+        reader, writer = paced_pipe()
         life = Life(tmp_path, master.address, writer, begins_anew=number % 2 == 1)
         with in_background(life.run, tmp_path / "report") as pid, open(reader, "rb", buffering=0) as pipe:
             os.close(writer)

@@ -13,7 +13,7 @@ from pyreplog.net.reactor import Reactor
 
 from .records import FILE_BYTES
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 Until = Callable[[Callable[[], bool]], None]
 MakeLog = Callable[[str], RawLog]

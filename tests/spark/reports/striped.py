@@ -153,7 +153,7 @@ def tear(cluster: Striped, bookie: str) -> int:
     crashed = folder.with_name("crashed")
     with LedgerLog(folder, LogConfig.of({"durability": "appended"})) as log:
         log.append(record(0, 0))
-        shutil.copytree(folder, crashed, ignore=shutil.ignore_patterns("fresh-*"))
+        shutil.copytree(folder, crashed, ignore=shutil.ignore_patterns("fresh-*", "spare-*", "*.new"))
     shutil.rmtree(folder)
     crashed.rename(folder)
     (folder / names.TAIL).unlink()  # as after a boot

@@ -111,7 +111,9 @@ def test_a_log_by_itself(tmp_path: Path) -> None:
 def test_nothing_but_a_torn_tail(tmp_path: Path) -> None:
     """An empty log that was never closed: its first record was not finished."""
     with pyreplog.open(tmp_path / "live", durability="appended") as log:
-        shutil.copytree(tmp_path / "live", tmp_path / "log", ignore=shutil.ignore_patterns("fresh-*"))
+        shutil.copytree(
+            tmp_path / "live", tmp_path / "log", ignore=shutil.ignore_patterns("fresh-*", "spare-*", "*.new")
+        )
         log.append(b"first")
     source, target = (samples.segments(tmp_path / name)[0] for name in ("live", "log"))
     with target.open("r+b") as file:

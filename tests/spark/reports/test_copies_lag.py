@@ -103,7 +103,9 @@ def test_a_master_and_its_replica(tmp_path: Path) -> None:
         for n in range(200):
             master.append(b"%d" % n)
         until(lambda: replica.log.end == 200)
-        shutil.copytree(tmp_path / "b", tmp_path / "earlier", ignore=shutil.ignore_patterns("fresh-*"))
+        shutil.copytree(
+            tmp_path / "b", tmp_path / "earlier", ignore=shutil.ignore_patterns("fresh-*", "spare-*", "*.new")
+        )
         for n in range(30):
             master.append(b"behind %d" % n)
         until(lambda: replica.log.end == 230)

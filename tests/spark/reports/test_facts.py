@@ -20,7 +20,7 @@ from pyreplog.reports.facts import Facts, SubscriptionFact, gather
 from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, create_subscription
 from pyreplog.topic.place import Total
 from tests import samples
-from tests.spark.clusters import Nodes, embedded, fill
+from tests.spark.clusters import KEPT, Nodes, embedded, fill
 from tests.spark.reading import options_of
 from tests.spark.reports.subscribed import SECOND, world
 from tests.topic.owners import until
@@ -69,7 +69,7 @@ def test_over_tcp(tmp_path: Path) -> None:
     with Nodes(tmp_path, ("b0", "b1", "b2")) as nodes:
         with pyreplog.Cluster.connect(nodes.url) as cluster:
             places = fill(cluster, [20, 0])
-            topic = cluster.topic("orders", roll_entries=3, durability="appended")
+            topic = cluster.topic("orders", roll_entries=3, durability="appended", **KEPT)
             for n in range(10):
                 topic.publish_batch([b"%d.%d" % (n, k) for k in range(4)])
             topic.create_subscription("s", start=0)

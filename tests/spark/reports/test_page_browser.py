@@ -62,7 +62,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     assert browser is not None, f"none of {', '.join(BROWSERS)} is installed: see .ci/system-packages"
     with sync_playwright() as playwright, playwright.chromium.launch(executable_path=browser) as chromium:
         page = chromium.new_page(offline=True, color_scheme="light")
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(120_000)
         found = Seen(page)
         page.goto(path.as_uri())
         yield found

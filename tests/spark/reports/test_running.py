@@ -161,7 +161,7 @@ def test_without_pyarrow() -> None:
 
 def run_python(code: str) -> str:
     run = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert (run.returncode, run.stderr) == (0, "")
     return run.stdout

@@ -1,0 +1,269 @@
+"""Copying what is sealed of a log below a URL: segments and indexes first, then the manifest that names them.
+
+Order, for each segment; FORMAT.md tells what a crash between leaves:
+
+1. object of the segment, under a name with its CRC in it; then that of its index
+2. after each GiB, and at the end: the manifest of the next generation, made only if there is none of it yet
+3. manifests before the last two removed
+
+Nothing that a manifest names is changed or removed: who has planned a read may finish it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyreplog._native.checksum import crc32c
+from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog._native.sparse import SparseIndex
+from pyreplog.errors import (
+    InvalidArgumentError,
+    NotALogError,
+    ObjectCorruptionError,
+    OffloadConflictError,
+    StorageError,
+    TrimmedError,
+    TruncatedError,
+    UnnumberedError,
+)
+from pyreplog.log import names, recovery
+from pyreplog.log.backup.copying import BLANK_BYTES
+from pyreplog.log.fsck import survey
+from pyreplog.log.fsck.hold import hold
+from pyreplog.log.reader import LogReader
+from pyreplog.offload import index as indexes
+from pyreplog.offload import manifest as manifests
+from pyreplog.offload.manifest import SEGMENTS, Offloaded, SealedObject
+from pyreplog.offload.storage import Storage, options_text
+
+Progress = Callable[[int, int], object]
+"""Called with (bytes copied, entries copied) in all."""
+
+PUBLISH_BYTES = 1 << 30
+"""After as much a manifest is written, so that an offload that is killed need not begin again."""
+
+_STEP_BYTES = 1 << 20
+
+logger = logging.getLogger(__name__)
+
+
+class Copied(NamedTuple):
+    """What an offload did. segments, bytes: that were copied; replaced: how many segments are no more in the manifest,
+    since the log was cut in front of their ends."""
+
+    manifest: Offloaded
+    segments: int
+    bytes: int
+    replaced: int
+
+
+def offload(
+    path: Path | str, url: str, *, storage_options: dict[str, Any] | None = None, progress: Progress | None = None
+) -> Copied:
+    """Copy the sealed segments of the log in directory `path` that are not below `url` yet, with an index of each.
+
+    Every record is verified before it is copied. What is there is kept, also when the log was trimmed since; what is
+    missing or short is copied again, as long as the log has it. Any process, with or without a writer; of two at a time
+    one ends with an OffloadConflictError.
+
+    storage_options: those of fsspec's file system.
+
+    Errors: NotALogError, UnnumberedError (a bookie's log), CorruptionError (of the log, or of objects that it has not
+    any more), TrimmedError (a segment went before it was copied, and others are there already), TruncatedError (the log
+    was cut meanwhile: begin again), InvalidArgumentError (another log is there), StorageError, ConfigError,
+    MissingExtraError, OffloadConflictError.
+    """
+    source, storage = Path(path), Storage(url, options_text(storage_options or {}))
+    if storage.folder is not None and storage.folder.resolve().is_relative_to(source.resolve()):
+        raise InvalidArgumentError(f"{url} lies in the log {source}; expected a place outside")
+    with LogReader(source) as log:
+        return _Offload(source, storage, progress).run(log.start_position, log.end_position)
+
+
+@dataclass
+class _Local:
+    """A sealed segment of the log."""
+
+    segment: Segment
+    index: bytes
+    item: SealedObject
+
+
+class _Offload:
+    """One run."""
+
+    def __init__(self, source: Path, storage: Storage, progress: Progress | None) -> None:
+        self._source, self._storage, self._progress = source, storage, progress
+        self._epoch, _ = survey.generation(source)
+        self._done: list[SealedObject] = []
+        self._copied, self._bytes, self._entries, self._unpublished = 0, 0, 0, 0
+
+    def run(self, start: int, end: int) -> Copied:
+        """Of a log between two positions."""
+        self._storage.sweep(SEGMENTS)
+        self._storage.sweep(manifests.MANIFESTS)
+        self._known = known = self._published(start)
+        replaced = self._keep(known, start, end)
+        size = known.segment_bytes
+        for base in self._missing(start, end, size):
+            try:
+                local = self._look(base)
+            except TrimmedError:
+                if self._done:
+                    raise
+                continue  # as if it had been removed before: the copy begins behind it
+            self._copy(local)
+            self._done.append(local.item)
+            if self._unpublished >= PUBLISH_BYTES:
+                self._publish()
+        if tuple(self._done) != self._known.segments or self._known.epoch != self._epoch or not self._known.generation:
+            self._publish()
+        return Copied(self._known, self._copied, self._bytes, replaced)
+
+    def _published(self, start: int) -> Offloaded:
+        """The manifest that there is, or an empty one, of generation 0."""
+        base = next((base for base in names.segment_bases(self._source) if base >= start), None)
+        if base is None:
+            raise NotALogError(f"{self._source} holds no segment")
+        uuid, _, size, first, _ = recovery.read_header(names.segment_path(self._source, base))
+        if first == -1:
+            raise UnnumberedError(self._source)
+        try:
+            found = manifests.load(self._storage)
+        except NotALogError:
+            return Offloaded(
+                uuid=uuid.hex(), segment_bytes=size, epoch=self._epoch, generation=0, token="", created=0, segments=()
+            )  # fmt: skip
+        if found.identity != (uuid, size):
+            raise InvalidArgumentError(
+                f"{self._storage.url}: expected log {uuid.hex()} of {self._source}, or nothing, found log {found.uuid}"
+            )
+        return found
+
+    # ---- what is there ------------------------------------------------------------------------------------------
+
+    def _keep(self, known: Offloaded, start: int, end: int) -> int:
+        """Take over what the manifest names, as far as the log is still the same; how many segments are left out.
+
+        Sizes are looked at. Where the log was cut since, the bytes of all segments that it still has are compared.
+        """
+        sizes, was_cut = self._storage.sizes(SEGMENTS), known.epoch != self._epoch
+        for number, item in enumerate(known.segments):
+            is_whole = sizes.get(item.name) == item.length and sizes.get(item.index_name) == item.index_bytes
+            if not is_whole or was_cut:
+                is_there = start <= item.base <= end - known.segment_bytes
+                local = self._try(item.base) if is_there else None
+                if (local is not None and local.item != item) or (was_cut and not is_there and item.base >= start):
+                    logger.warning("%s was cut: its copy is replaced from position %d on", self._source, item.base)
+                    return len(known.segments) - number
+                if not is_whole:
+                    self._mend(item, local, sizes)
+            self._done.append(item)
+        return 0
+
+    def _try(self, base: int) -> _Local | None:
+        """A sealed segment, verified; None: it was trimmed just now. CorruptionError."""
+        try:
+            return self._look(base)
+        except TrimmedError:
+            return None
+
+    def _mend(self, item: SealedObject, local: _Local | None, sizes: dict[str, int]) -> None:
+        """Copy a segment again whose objects are not what they were. ObjectCorruptionError: the log has it no more."""
+        if local is not None:
+            self._copy(local)
+            return
+        wanted = {item.name: item.length, item.index_name: item.index_bytes}
+        name = next(name for name, size in wanted.items() if sizes.get(name) != size)
+        found = f"{sizes[name]} bytes" if name in sizes else "no object"
+        raise ObjectCorruptionError(
+            self._storage.of(name), item.base, f"{wanted[name]} bytes, which the log has no more", found
+        )
+
+    # ---- what is to come ----------------------------------------------------------------------------------------
+
+    def _missing(self, start: int, end: int, size: int) -> Iterator[int]:
+        """Bases of the sealed segments behind those that are done. TrimmedError: there is a gap."""
+        first = self._done[-1].base + size if self._done else start
+        if first < start:
+            raise TrimmedError(
+                f"{self._source}: what lies from position {first} to before {start} was removed before it was copied; "
+                f"it is not in {self._storage.url}: offload to another URL"
+            )
+        yield from range(first, end - size + 1, size)
+
+    def _look(self, base: int) -> _Local:
+        """A sealed segment, verified. Errors: TrimmedError, CorruptionError."""
+        segment = hold(self._source, base)
+        index = SparseIndex(segment.size)
+        stop, status = segment.verify(index, HEADER_BYTES, segment.size)
+        if status != recovery.BLANK:
+            raise segment.fault(stop, status)
+        data, low, high = indexes.encode(segment, index)
+        length, crc = stop + BLANK_BYTES, 0
+        for part in _parts(segment, length):
+            crc = crc32c(part, crc)
+        item = SealedObject(
+            base=base, first_entry=segment.first_entry, epoch=segment.epoch, stop=stop, entries=index.entries,
+            crc32c=crc, index_bytes=len(data), index_crc32c=crc32c(data), time_low=low, time_high=high,
+        )  # fmt: skip
+        return _Local(segment, data, item)
+
+    def _copy(self, local: _Local) -> None:
+        item = local.item
+        self._put(item.name, item.length, _parts(local.segment, item.length))
+        self._put(item.index_name, item.index_bytes, [local.index])
+        self._copied, self._bytes = self._copied + 1, self._bytes + item.length
+        self._entries, self._unpublished = self._entries + item.entries, self._unpublished + item.length
+        if self._progress is not None:
+            self._progress(self._bytes, self._entries)
+
+    def _put(self, name: str, size: int, parts: Iterable[bytes | memoryview]) -> None:
+        self._storage.put(name, parts)
+        found = self._storage.size(name)
+        if found != size:
+            raise StorageError(f"{self._storage.of(name)}: {size} bytes were written, and it has {found}")
+
+    def _publish(self) -> None:
+        """Write the manifest of the next generation. Errors: OffloadConflictError, TruncatedError, StorageError."""
+        if survey.generation(self._source) != (self._epoch, False):
+            raise TruncatedError(f"{self._source} was cut while it was copied; begin again")
+        last = self._known.generation
+        made = replace(
+            self._known, epoch=self._epoch, generation=last + 1, token=secrets.token_hex(16),
+            created=time.time_ns() // 1000, segments=tuple(self._done),
+        )  # fmt: skip
+        data = made.encode()
+        if not self._storage.create(manifests.name_of(last + 1), data):
+            self._check_own(last + 1, data)
+        found = manifests.generations(self._storage)
+        if max(found, default=0) != last + 1:  # others went on, and removed what was there of this number
+            self._storage.remove(manifests.name_of(last + 1))
+            raise self._conflict(max(found, default=0))
+        for generation in found:
+            if generation < last:
+                self._storage.remove(manifests.name_of(generation))
+        self._known, self._unpublished = made, 0
+
+    def _check_own(self, generation: int, data: bytes) -> None:
+        """Whether it is there because this run has made it: an answer may be lost, and the store asked again."""
+        name = manifests.name_of(generation)
+        if self._storage.size(name) != len(data) or self._storage.read(name, 0, len(data)) != data:
+            raise self._conflict(generation)
+
+    def _conflict(self, generation: int) -> OffloadConflictError:
+        return OffloadConflictError(
+            f"{self._storage.url}: another offload has stored generation {generation} meanwhile; run this one again"
+        )
+
+
+def _parts(segment: Segment, length: int) -> Iterator[memoryview]:
+    """The first bytes of a segment."""
+    for at in range(0, length, _STEP_BYTES):
+        yield segment.view(at, min(_STEP_BYTES, length - at))

@@ -1,0 +1,182 @@
+"""Which objects an offloaded log consists of: a JSON object for each generation, written last; the highest counts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from dataclasses import asdict, dataclass, fields
+from typing import Any, NamedTuple
+
+from pyreplog._native.checksum import crc32c
+from pyreplog._native.segment import HEADER_BYTES, SIZE_MAX, SIZE_MIN
+from pyreplog.errors import FormatVersionError, NotALogError, ObjectCorruptionError
+from pyreplog.log.backup.copying import BLANK_BYTES
+from pyreplog.offload.storage import Storage
+
+FORMAT = "pyreplog offload"
+VERSION = 1
+
+MANIFESTS, SEGMENTS = "manifests", "segments"
+"""Under which names they lie."""
+
+_NAME = re.compile(rf"{MANIFESTS}/(\d{{20}})\.json")
+_SIZE_MAX = 1 << 30  # of a manifest
+_ATTEMPTS = 5
+_NUMBER_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SealedObject:
+    """A sealed segment and its index. stop: offset after its last record; a blank follows, and ends the object.
+
+    crc32c: of the object. time_low, time_high: when its first and its last record were appended, microseconds since the
+    epoch. A name has a CRC in it: other bytes have another one.
+    """
+
+    base: int
+    first_entry: int
+    epoch: int
+    stop: int
+    entries: int
+    crc32c: int
+    index_bytes: int
+    index_crc32c: int
+    time_low: int
+    time_high: int
+
+    @property
+    def length(self) -> int:
+        """Bytes of the object."""
+        return self.stop + BLANK_BYTES
+
+    @property
+    def end_entry(self) -> int:
+        return self.first_entry + self.entries
+
+    @property
+    def name(self) -> str:
+        return f"{SEGMENTS}/{self.base:020d}-{self.crc32c:08x}.log"
+
+    @property
+    def index_name(self) -> str:
+        return f"{SEGMENTS}/{self.base:020d}-{self.index_crc32c:08x}.idx"
+
+
+class LogIdentity(NamedTuple):
+    """What all segments of a log have in common. segment_bytes: size of their files."""
+
+    uuid: bytes
+    segment_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offloaded:
+    """An offloaded log at one moment. uuid: of the log, in hexadecimal. epoch: of the log when it was copied; it grows
+    with every truncation. token: of who wrote the manifest. created: microseconds since the epoch."""
+
+    uuid: str
+    segment_bytes: int
+    epoch: int
+    generation: int
+    token: str
+    created: int
+    segments: tuple[SealedObject, ...]
+
+    @property
+    def identity(self) -> LogIdentity:
+        """Of the log."""
+        return LogIdentity(bytes.fromhex(self.uuid), self.segment_bytes)
+
+    @property
+    def start(self) -> int:
+        """Number of the first entry."""
+        return self.segments[0].first_entry if self.segments else 0
+
+    @property
+    def end(self) -> int:
+        """One more than that of the last."""
+        return self.segments[-1].end_entry if self.segments else 0
+
+    @property
+    def length(self) -> int:
+        """Bytes of its objects, indexes not counted."""
+        return sum(item.length for item in self.segments)
+
+    def encode(self) -> bytes:
+        """As it is stored."""
+        content = asdict(self)
+        whole = {"format": FORMAT, "version": VERSION, "crc32c": crc32c(_canonical(content)), "content": content}
+        return json.dumps(whole, indent=1).encode() + b"\n"
+
+
+def name_of(generation: int) -> str:
+    return f"{MANIFESTS}/{generation:020d}.json"
+
+
+def generations(storage: Storage) -> dict[int, int]:
+    """Those there are, with the sizes of their manifests. StorageError."""
+    found = storage.sizes(MANIFESTS)
+    return {int(match[1]): size for name, size in found.items() if (match := _NAME.fullmatch(name))}
+
+
+def load(storage: Storage) -> Offloaded:
+    """The newest manifest.
+
+    Errors: NotALogError: there is none; ObjectCorruptionError, FormatVersionError, StorageError.
+    """
+    for _ in range(_ATTEMPTS):
+        found = generations(storage)
+        if not found:
+            break
+        newest = max(found)
+        url = storage.of(name_of(newest))
+        if found[newest] > _SIZE_MAX:
+            raise ObjectCorruptionError(url, 0, f"a manifest of at most {_SIZE_MAX} bytes", f"{found[newest]} bytes")
+        try:
+            data = storage.read(name_of(newest), 0, found[newest])
+        except ObjectCorruptionError:
+            if newest in generations(storage):
+                raise
+            continue  # newer ones came, and it went
+        return _decode(url, newest, data)
+    raise NotALogError(f"{storage.url} holds no offloaded log: there is no manifest")
+
+
+def _decode(url: str, generation: int, data: bytes) -> Offloaded:
+    try:
+        whole = json.loads(data)
+        if whole["format"] != FORMAT:
+            raise ValueError(f"format {whole['format']!r}")
+        if whole["version"] > VERSION:
+            raise FormatVersionError(url, whole["version"], VERSION)
+        content = whole["content"]
+        if whole["crc32c"] != crc32c(_canonical(content)):
+            raise ValueError("a wrong CRC-32C")
+        segments = tuple(SealedObject(**item) for item in content["segments"])
+        made = Offloaded(**{**content, "segments": segments})
+        _check(made, generation)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ObjectCorruptionError(url, 0, "an intact manifest of an offloaded log", str(error)) from error
+    return made
+
+
+def _check(made: Offloaded, generation: int) -> None:
+    """Sizes and places within their bounds, one segment behind the other. ValueError, TypeError."""
+    size = made.segment_bytes
+    if made.generation != generation or len(made.identity.uuid) != 16 or not SIZE_MIN <= size <= SIZE_MAX:
+        raise ValueError(f"generation {made.generation}, log {made.uuid}, segments of {size} bytes")
+    for item in made.segments:
+        numbers = [getattr(item, one.name) for one in fields(item)]
+        right = all(isinstance(number, int) and 0 <= number <= _NUMBER_MAX for number in numbers)
+        right = right and max(item.epoch, item.crc32c, item.index_crc32c) < 1 << 32
+        right = right and item.base % size == 0 and HEADER_BYTES <= item.stop <= size - BLANK_BYTES
+        if not right or item.index_bytes > size or item.end_entry > _NUMBER_MAX:
+            raise ValueError(f"a number out of its bounds, in the segment at {item.base}")
+    for before, item in itertools.pairwise(made.segments):
+        if (before.base + size, before.end_entry) != (item.base, item.first_entry):
+            raise ValueError(f"a segment at {item.base} that does not follow on that at {before.base}")
+
+
+def _canonical(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()

@@ -1,0 +1,214 @@
+"""Objects below a URL, through fsspec. Credentials come with options, or from the environment; no message has them."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pyreplog.errors import (
+    ConfigError,
+    MissingExtraError,
+    NotALogError,
+    ObjectCorruptionError,
+    ReplogError,
+    StorageError,
+)
+from pyreplog.offload import localfiles
+
+BLOCK_BYTES = 16 << 20
+"""An upload has as much in memory."""
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://.+", re.IGNORECASE)
+_WITH_PASSWORD = re.compile(r"[^/]*//[^/@]*:[^/@]*@")
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What lies below a URL (`s3://bucket/prefix`, `file:///directory`).
+
+    options: those of fsspec's file system, as a JSON object. Travels by pickle; threads may share one.
+    ConfigError: it is no URL, or has credentials in it.
+    """
+
+    url: str
+    options: str = field(default="{}", repr=False)
+
+    def __post_init__(self) -> None:
+        if _WITH_PASSWORD.match(self.url):
+            raise ConfigError("a URL with credentials in it: give those in storageOptions, or in the environment")
+        if not _URL.fullmatch(self.url):
+            raise ConfigError(f"expected a URL, as in s3://bucket/prefix or file:///directory, found {self.url!r}")
+        object.__setattr__(self, "url", self.url.rstrip("/"))
+
+    def __reduce__(self) -> tuple[type[Storage], tuple[str, str]]:
+        return type(self), (self.url, self.options)
+
+    def of(self, name: str) -> str:
+        """URL of an object."""
+        return f"{self.url}/{name}"
+
+    @property
+    def name(self) -> str:
+        """The last part of the URL."""
+        return self.url.rpartition("/")[2]
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the objects are files."""
+        return self._opened[1]
+
+    @cached_property
+    def _opened(self) -> tuple[Any, Path | None, str]:
+        """(file system, folder of a local one, path in it). Errors: ConfigError, MissingExtraError."""
+        try:
+            import fsspec
+            from fsspec.implementations.local import LocalFileSystem
+        except ImportError as error:
+            raise MissingExtraError(f"{self.url} needs fsspec: pip install 'pyreplog[offload]' ({error})") from error
+        try:
+            system, path = fsspec.url_to_fs(self.url, **json.loads(self.options))
+        except ImportError as error:
+            raise MissingExtraError(f"{self.url}: {error}") from None
+        except Exception as error:  # each kind has its own
+            raise ConfigError(f"{self.url} cannot be opened: {self._told(error)}") from None
+        return system, Path(path) if isinstance(system, LocalFileSystem) else None, path
+
+    # ---- reading ------------------------------------------------------------------------------------------------
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        """Bytes of an object. Errors: ObjectCorruptionError: it is missing, or ends before; StorageError."""
+        system, _, path = self._opened
+        try:
+            with self._doing(f"bytes {start} to {stop} of {name} cannot be read", FileNotFoundError):
+                data: bytes = system.cat_file(f"{path}/{name}", start=start, end=stop)
+        except FileNotFoundError:
+            raise ObjectCorruptionError(self.of(name), start, f"{stop - start} bytes", "no object") from None
+        if len(data) != stop - start:
+            raise ObjectCorruptionError(self.of(name), start, f"{stop - start} bytes", f"{len(data)}")
+        return data
+
+    def size(self, name: str) -> int | None:
+        """Bytes that an object has; None: there is none.
+
+        Errors: NotALogError: the directory of all of them is not there on this host; StorageError.
+        """
+        system, folder, path = self._opened
+        try:
+            with self._doing(f"{name} cannot be looked at", FileNotFoundError):
+                return int(system.info(f"{path}/{name}")["size"])
+        except FileNotFoundError:
+            if folder is not None and not folder.is_dir():
+                raise NotALogError(f"{self.url}: no such directory on host {socket.gethostname()}") from None
+            return None
+
+    def sizes(self, under: str) -> dict[str, int]:
+        """Names and sizes of the objects directly below a name, as of now. StorageError."""
+        system, _, path = self._opened
+        try:
+            with self._doing(f"{under} cannot be listed", FileNotFoundError):
+                system.invalidate_cache()
+                rows = system.ls(f"{path}/{under}", detail=True)
+        except FileNotFoundError:
+            return {}
+        found = {f"{under}/{row['name'].rpartition('/')[2]}": row for row in rows}
+        return {name: int(row["size"]) for name, row in found.items() if row["type"] == "file"}
+
+    # ---- writing ------------------------------------------------------------------------------------------------
+
+    def put(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
+        """Make an object of these parts, whole or not at all, in place of one of its name. StorageError."""
+        system, folder, path = self._opened
+        with self._doing(f"{name} cannot be written"):
+            if folder is not None:
+                localfiles.put(folder / name, parts)
+                return
+            file = system.open(f"{path}/{name}", "wb", block_size=BLOCK_BYTES, autocommit=False)
+            try:
+                for part in parts:
+                    file.write(part)
+                file.close()
+                file.commit()
+            except BaseException:
+                file.discard()
+                raise
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Make an object, unless there is one of its name; then False. StorageError: nobody knows."""
+        system, folder, path = self._opened
+        try:
+            with self._doing(f"{name} cannot be made", FileExistsError):
+                if folder is not None:
+                    localfiles.create(folder / name, data)
+                else:
+                    system.pipe_file(f"{path}/{name}", data, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    def remove(self, name: str) -> None:
+        """No error when it is not there. StorageError."""
+        system, _, path = self._opened
+        try:
+            with self._doing(f"{name} cannot be removed", FileNotFoundError):
+                system.rm_file(f"{path}/{name}")
+        except FileNotFoundError:
+            pass
+
+    def sweep(self, under: str) -> None:
+        """Remove what writers of files left that were killed. StorageError."""
+        folder = self.folder
+        if folder is not None:
+            with self._doing(f"{under} cannot be cleared"):
+                localfiles.sweep(folder / under)
+
+    # ---- errors -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _doing(self, what: str, answer: type[OSError] | tuple[()] = ()) -> Iterator[None]:
+        """Each kind of store has exceptions of its own. answer: that which all use to say that an object is there, or
+        is not."""
+        try:
+            yield
+        except ReplogError:
+            raise
+        except Exception as error:
+            if isinstance(error, answer):
+                raise
+            raise StorageError(f"{self.url}: {what}: {self._told(error)}") from None
+
+    def _told(self, error: Exception) -> str:
+        """What it says, in one line, without what was given in confidence."""
+        text = f"{type(error).__name__}: {error}".replace("\n", " ")
+        for secret in sorted(_texts(json.loads(self.options)), key=len, reverse=True):
+            text = text.replace(secret, "...")
+        return text
+
+
+def options_text(options: object) -> str:
+    """Options of a file system as a JSON object. ConfigError, which does not repeat them."""
+    try:
+        found = json.loads(options) if isinstance(options, str) else options
+        if isinstance(found, dict):
+            return json.dumps(found, sort_keys=True)
+    except (ValueError, TypeError):
+        pass
+    raise ConfigError("storageOptions: expected a JSON object of what fsspec's file system takes, found something else")
+
+
+def _texts(value: object, name: str = "") -> Iterator[str]:
+    """All texts in options but those that only say where the store is."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _texts(inner, str(key))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner, name)
+    elif isinstance(value, str) and len(value) > 3 and not name.endswith(("url", "region", "region_name")):
+        yield value

@@ -1,0 +1,38 @@
+"""Rows of a partitioned topic, to its partitions: by key as any producer, and by the row's number where it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.compute as pc
+
+from pyreplog.spark.write.rows import Rows, taken
+from pyreplog.topic.partitions.routing import Router, partition_name
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def by_partition(rows: Rows, router: Router, turn: int) -> Iterator[Rows]:
+    """The rows that each partition gets, in order, as rows of the topic that the partition is.
+
+    turn: where rows without a key begin: what has the same number goes to the same partition whenever it comes.
+    """
+    chosen = _chosen(rows, router, turn)
+    order = np.argsort(chosen, kind="stable")
+    found, starts = np.unique(chosen[order], return_index=True)
+    for partition, which in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
+        yield taken(rows, partition_name(router.topic, partition), which)
+
+
+def _chosen(rows: Rows, router: Router, turn: int) -> NDArray[np.int64]:
+    keys = rows.keys
+    if keys is None or keys.null_count == len(keys):
+        return (rows.numbers + turn) % router.partitions
+    if not keys.null_count:
+        return router.route_column(keys)
+    by_key = router.route_column(pc.fill_null(keys, b""))
+    is_keyed = keys.is_valid().to_numpy(zero_copy_only=False)
+    return np.where(is_keyed, by_key, (rows.numbers + turn) % router.partitions)

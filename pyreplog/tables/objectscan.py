@@ -1,0 +1,67 @@
+"""Reading slices of offloaded logs, among others: as of segment files, a window in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+
+from pyreplog._native.batch import RecordBatch
+from pyreplog._native.segment import Segment
+from pyreplog.errors import CorruptionError, ObjectCorruptionError
+from pyreplog.offload.windows import Windows
+from pyreplog.tables.arrays import arrow_batch
+from pyreplog.tables.damage import Damage, damage_at
+from pyreplog.tables.objects import ObjectSlice
+from pyreplog.tables.scan import Scan, select
+from pyreplog.tables.slices import Slice
+
+
+class ObjectScan(Scan):
+    """As Scan, and of objects.
+
+    Errors, beside those of Scan: ObjectCorruptionError (mode FAILFAST): an object is missing, short, another one, or
+    damaged; StorageError, MissingExtraError.
+    """
+
+    def _read(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        if not isinstance(part, ObjectSlice):
+            yield from super()._read(part)
+            return
+        try:
+            windows = Windows(part.storage, part.identity, part.item, part.start, part.until)
+        except CorruptionError as error:
+            yield from self._unreadable(part, error)
+            return
+        for segment, found in self._found(windows, part):
+            if isinstance(found, Damage):
+                yield from self._damaged(segment, part, found)
+                continue
+            wanted = select(found, part.wanted)
+            if len(wanted):
+                yield arrow_batch(wanted, self._schema, part.whence)
+
+    def _found(self, windows: Windows, part: ObjectSlice) -> Iterator[tuple[Segment, RecordBatch | Damage]]:
+        offset, entry = part.start, -1
+        while offset < part.until:
+            window = windows.at(offset)
+            try:
+                here = replace(part, stop=window.stop, until=min(part.until, window.stop))
+                batch = self._batch(window.segment, here, offset)
+            except CorruptionError as error:
+                if windows.widen(offset):
+                    continue
+                told = ObjectCorruptionError(windows.url, error.position, error.expected, error.found)
+                if self._options.mode == "FAILFAST":
+                    raise told from None
+                segment = windows.rest(offset).segment
+                segment.index = part.index()
+                damage = damage_at(segment, part, offset, entry, told)
+                offset = damage.stop
+                yield segment, damage
+                continue
+            offset = batch.next_position - part.base
+            if len(batch):
+                entry = batch[-1].entry
+                yield window.segment, batch

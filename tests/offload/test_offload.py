@@ -1,0 +1,270 @@
+"""Offloading: what is sealed, once, whatever comes between; and the rows that are read from there."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+from pyreplog.clock import ManualClock
+from pyreplog.errors import (
+    InvalidArgumentError,
+    NotALogError,
+    ObjectCorruptionError,
+    OffloadConflictError,
+    TrimmedError,
+    UnnumberedError,
+)
+from pyreplog.offload import copying, manifest
+from pyreplog.tables.objects import ObjectSlice
+from pyreplog.tables.planning import plan
+from tests import samples
+from tests.offload.places import Place
+from tests.spark.clusters import embedded, fill
+from tests.spark.reading import bytes_planned, options_of, read_table
+
+SEGMENT = 64 << 10
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    samples.make_log(tmp_path / "log")
+    return tmp_path / "log"
+
+
+def grow(path: Path, count: int, size: int = 300) -> int:
+    """More entries; returns the log's end."""
+    with pyreplog.open(path, segment_bytes=SEGMENT) as log:
+        log.append_batch([b"%d." % n + b"v" * size for n in range(count)])
+        return log.end
+
+
+def sealed(path: Path) -> int:
+    """The first entry behind what is sealed."""
+    return samples.first_entries(path)[-1]
+
+
+def test_the_same_rows(place: Place, log: Path) -> None:
+    made = place.copy(log)
+    assert (made.manifest.start, made.manifest.end, made.segments) == (0, sealed(log), 3)
+    for options in (
+        {"includeMetadata": True, "includeHeaders": True, "batchBytes": 1000},
+        {"columns": "offset,size,timestamp", "minPartitions": 7},
+        {"columns": "value", "startingOffsets": 370, "endingOffsets": 390},
+    ):
+        wanted = read_table(log, **{"endingOffsets": made.manifest.end, **options})
+        assert place.table(**options).equals(wanted)
+        assert len(wanted)
+
+
+def test_again_only_what_came(place: Place, log: Path) -> None:
+    before = place.copy(log).manifest
+    assert place.copy(log) == (before, 0, 0, 0)
+    end = grow(log, 800)
+    with pyreplog.open(log, "r") as reader:
+        wanted = reader[: sealed(log)]
+    made = place.copy(log)
+    assert made.segments == len(made.manifest.segments) - 3 >= 2
+    assert made.manifest.segments[:3] == before.segments
+    assert place.column("value") == wanted
+    assert sealed(log) < end
+
+
+def test_what_was_trimmed_stays(folder: Place, log: Path) -> None:
+    folder.copy(log)
+    with pyreplog.open(log) as writer:
+        writer.trim(samples.first_entries(log)[2])
+        assert writer.start > 0
+    grow(log, 500)
+    assert folder.copy(log).manifest.start == 0
+    assert folder.column("offset") == list(range(sealed(log)))
+
+
+def test_a_gap_is_refused(folder: Place, log: Path) -> None:
+    before = folder.copy(log).manifest
+    end = grow(log, 1500)
+    with pyreplog.open(log) as writer:
+        writer.trim(end)
+        assert writer.start > before.end
+    with pytest.raises(TrimmedError, match=r"position 196608 to before \d+ was removed before it was copied"):
+        folder.copy(log)
+    assert folder.manifest == before
+
+
+def test_trimmed_while_it_is_copied(folder: Place, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first segment goes when it is looked at: the copy begins behind it. The last one goes: that is a gap."""
+    first, look = samples.first_entries(log), copying._Offload._look
+
+    def trim_first(self: copying._Offload, base: int) -> copying._Local:
+        if base == 0:
+            with pyreplog.open(log) as writer:
+                writer.trim(first[1])
+        return look(self, base)
+
+    monkeypatch.setattr(copying._Offload, "_look", trim_first)
+    assert folder.copy(log).manifest.start == first[1]
+    assert folder.column("offset") == list(range(first[1], first[3]))
+
+
+def test_a_log_that_was_cut(folder: Place, log: Path) -> None:
+    """What it was cut behind is replaced; who planned a read before goes on."""
+    before = folder.copy(log).manifest
+    options = options_of(folder.url, columns="offset")
+    tasks = plan(options)
+    cut = samples.first_entries(log)[1] + 5
+    with pyreplog.open(log) as writer:
+        writer.truncate(cut)
+    made = folder.copy(log)
+    assert (made.replaced, made.segments, made.manifest.end) == (2, 0, before.segments[0].end_entry)
+    grow(log, 700)
+    assert folder.copy(log).replaced == 0
+    with pyreplog.open(log, "r") as reader:
+        assert folder.column("value") == reader[: sealed(log)]
+    assert sum(part.item.entries for task in tasks for part in task if isinstance(part, ObjectSlice)) == before.end
+    for item in before.segments:
+        assert folder.storage.size(item.name) == item.length
+
+
+def test_what_is_missing_is_copied_again(folder: Place, log: Path) -> None:
+    items = folder.copy(log).manifest.segments
+    folder.storage.remove(items[0].name)
+    folder.storage.put(items[2].index_name, [b"short"])
+    made = folder.copy(log)
+    assert (made.segments, made.manifest.segments) == (2, items)
+    assert folder.column("offset") == list(range(sealed(log)))
+    with pyreplog.open(log) as writer:
+        writer.trim(samples.first_entries(log)[1])
+    folder.storage.put(items[0].name, [b"short"])
+    with pytest.raises(ObjectCorruptionError, match=rf"{items[0].name} .* expected \d+ bytes, .* found 5 bytes"):
+        folder.copy(log)
+
+
+def test_two_at_a_time(place: Place, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that is late is told, and nothing that the other one did is lost."""
+    place.copy(log)
+    grow(log, 800)
+    publish = copying._Offload._publish
+
+    def late(self: copying._Offload) -> None:
+        monkeypatch.setattr(copying._Offload, "_publish", publish)
+        for _ in range(3):  # the number that this one wants is taken, and then removed
+            grow(log, 800)
+            place.copy(log)
+        publish(self)
+
+    monkeypatch.setattr(copying._Offload, "_publish", late)
+    with pytest.raises(OffloadConflictError, match="generation 4"):
+        place.copy(log)
+    assert place.manifest.generation == 4
+    assert sorted(name for name in place.names() if name.startswith("manifests")) == [
+        manifest.name_of(3), manifest.name_of(4)
+    ]  # fmt: skip
+    assert place.column("offset") == list(range(sealed(log)))
+
+
+def test_another_comes_first(place: Place, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish = copying._Offload._publish
+
+    def late(self: copying._Offload) -> None:
+        monkeypatch.setattr(copying._Offload, "_publish", publish)
+        place.copy(log)
+        publish(self)
+
+    monkeypatch.setattr(copying._Offload, "_publish", late)
+    with pytest.raises(OffloadConflictError, match="generation 1"):
+        place.copy(log)
+    assert place.copy(log).segments == 0
+
+
+def test_an_answer_that_was_lost(folder: Place, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store has the manifest, and says that there is one: it is ours."""
+    create = type(folder.storage).create
+    monkeypatch.setattr(type(folder.storage), "create", lambda *given: create(*given) and False)
+    assert folder.copy(log).manifest == folder.manifest
+
+
+def test_refusals(folder: Place, log: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotALogError, match="holds no offloaded log"):
+        Place(f"memory://{tmp_path}/none", {}).table()
+    folder.copy(log)
+    samples.make_log(tmp_path / "other")
+    with pytest.raises(InvalidArgumentError, match="or nothing, found log"):
+        folder.copy(tmp_path / "other")
+    with pytest.raises(InvalidArgumentError, match="lies in the log"):
+        Place(f"file://{log}/inside", {}).copy(log)
+    with embedded(tmp_path / "cluster") as cluster:
+        fill(cluster, [3])
+    with pytest.raises(UnnumberedError):
+        Place(f"file://{tmp_path}/ledgers", {}).copy(next((tmp_path / "cluster").glob("*/log")))
+
+
+def test_nothing_is_sealed_yet(folder: Place, tmp_path: Path) -> None:
+    pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT).close()
+    assert folder.copy(tmp_path / "log").manifest.segments == ()
+    assert folder.column("offset") == []
+    grow(tmp_path / "log", 500)
+    assert folder.copy(tmp_path / "log").manifest.end == len(folder.column("offset")) > 100
+
+
+# ---- planning --------------------------------------------------------------------------------------------------
+
+
+def test_ranges_of_offsets(folder: Place, log: Path, seed: int) -> None:
+    rng, end = random.Random(seed), folder.copy(log).manifest.end
+    for _ in range(30):
+        low = rng.randrange(end + 1)
+        high = rng.randrange(low, end + 1)
+        tasks = rng.randrange(1, 9)
+        found = folder.column("offset", startingOffsets=low, endingOffsets=high, minPartitions=tasks)
+        assert found == list(range(low, high))
+    with pytest.raises(pyreplog.OutOfRangeError, match=f"the log ends at {end}"):
+        folder.table(startingOffsets=end + 1)
+    each = {"log": {"-1": 5}}
+    assert folder.column("offset", startingOffsets=json.dumps(each)) == list(range(5, end))
+
+
+def make_timed(path: Path) -> None:
+    """Entry n is appended at second n // 3."""
+    clock = ManualClock(0)
+    with pyreplog.open(path, segment_bytes=SEGMENT, clock=clock) as log:
+        for n in range(900):
+            log.append(b"v" * 300)
+            if n % 3 == 2:
+                clock.advance(1_000_000)
+
+
+def test_ranges_of_times(folder: Place, tmp_path: Path, seed: int) -> None:
+    make_timed(tmp_path / "log")
+    rng, end = random.Random(seed), folder.copy(tmp_path / "log").manifest.end
+    for _ in range(30):
+        low = rng.randrange(-5, 310)
+        high = low + rng.choice([0, 1, 2, 50, 400])
+        found = folder.column("offset", startingTimestamp=low * 1000, endingTimestamp=high * 1000)
+        assert found == [n for n in range(end) if low <= n // 3 < high]
+    few = plan(options_of(folder.url, startingTimestamp=100_000, endingTimestamp=103_000))
+    assert 9 * 300 < bytes_planned(few) < 9 * 300 + 3 * 4096
+
+
+def test_planning_fetches_no_record(folder: Place, log: Path) -> None:
+    """Manifest and indexes are enough: there are no segments. For a range, those indexes that it is cut by."""
+    items = folder.copy(log).manifest.segments
+    for item in items:
+        folder.storage.remove(item.name)
+    options = options_of(folder.url, startingOffsets=100, endingOffsets=700, minPartitions=4)
+    tasks = plan(options)
+    assert len(tasks) == 4
+    sizes = [bytes_planned([task]) for task in tasks]
+    assert max(sizes) - min(sizes) < 3 * 4096
+    for item in items:
+        folder.storage.remove(item.index_name)
+    assert plan(options_of(folder.url))
+
+
+def test_logs_of_both_kinds(folder: Place, log: Path) -> None:
+    made = folder.copy(log).manifest
+    found = read_table(None, paths=json.dumps([str(log), folder.url]), columns="offset")["offset"].to_pylist()
+    assert found == [*range(samples.ENTRIES), *range(made.end)]
+    assert read_table(folder.folder, columns="offset").num_rows == made.end  # a directory is known by its manifests

@@ -1,0 +1,44 @@
+"""Ports for servers that have to be told theirs, or that come back to the one they had."""
+
+from __future__ import annotations
+
+import random
+import socket
+from pathlib import Path
+
+_LOWEST = 10_000
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free just now; all different. The kernel gives them to nobody who does not ask for them by number:
+    they lie below those that it chooses from, if it leaves any."""
+    taken = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
+    candidates = list(range(_LOWEST, int(taken.split()[0])))
+    random.SystemRandom().shuffle(candidates)
+    free: list[int] = []
+    for port in candidates:
+        if len(free) == count:
+            break
+        if _is_free(port):
+            free.append(port)
+    return free if len(free) == count else _any(count)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _any(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports

@@ -1,0 +1,82 @@
+"""Producers and topics that are dropped without being closed: what they had belongs to the topic, which its cluster or
+client has, and closes."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.remote.client import connect
+from pyreplog.topic.remote.serving import TopicServer
+from tests.topic.partitioning import PATIENCE_S, PLAIN
+
+VALUES = [b"%03d" % at for at in range(200)]
+CLOSED_WELL = """
+import sys
+import pyreplog
+with pyreplog.Cluster.embedded(sys.argv[1], bookies=1) as cluster:
+    topic = cluster.topic("t", ensemble=1, durability="appended")
+    acks = [topic.producer("p").submit(b"v") for _ in range(10)]
+    consumer = topic.subscribe("s", start="earliest")
+print(sum(ack.exception() is None for ack in acks))
+"""
+
+
+@pytest.fixture(params=["here", "elsewhere"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster.embedded(tmp_path / "c", bookies=1))
+        server = stack.enter_context(TopicServer(cluster))
+        yield cluster if request.param == "here" else stack.enter_context(connect(f"pyreplog://{server.address}"))
+
+
+@pytest.mark.parametrize("deduplicate", [False, True])
+@pytest.mark.parametrize("partitions", [None, 2])
+def test_what_a_dropped_producer_submitted_is_stored(place: Any, partitions: int | None, deduplicate: bool) -> None:
+    made = {} if partitions is None else {"partitions": partitions}
+    topic = place.topic("t", **made, deduplicate=deduplicate, linger_ms=60_000, batch_messages=1 << 16, **PLAIN)
+    producer = topic.producer("p")
+    acks = [producer.submit(value) for value in VALUES]
+    del producer
+    gc.collect()
+    topic.close()  # nothing but this sends what is gathered
+    assert all(ack.result(PATIENCE_S) is not None for ack in acks)
+    assert stored(place.topic("t"), partitions) == VALUES
+
+
+def stored(topic: Any, partitions: int | None) -> list[bytes]:
+    batches = topic.read() if partitions is None else (b for at in range(partitions) for b in topic.read(at))
+    return sorted(value for batch in batches for value in batch.values())
+
+
+def test_a_dropped_topic_is_there_and_keeps_what_was_acknowledged(place: Any) -> None:
+    """(Warnings are errors.)"""
+    topic = place.topic("t", linger_ms=60_000, batch_messages=1 << 16, **PLAIN)
+    topic.publish_batch(VALUES)
+    with topic.subscribe("s", start="earliest") as consumer:
+        consumer.acknowledge(range(150))
+        consumer.flush()
+    ack, known = topic.submit(b"late"), id(topic)
+    del topic, consumer
+    gc.collect()
+    topic = place.topic("t")
+    assert id(topic) == known, "the same object"
+    topic.close()
+    assert ack.result(PATIENCE_S) == len(VALUES)
+    with place.topic("t") as topic:
+        assert stored(topic, None) == [*VALUES, b"late"]
+        assert topic.stats().subscriptions[0].backlog_messages == len(VALUES) + 1 - 150
+
+
+def test_nothing_is_said_at_the_end_of_a_program_that_closed(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "always", "-c", CLOSED_WELL, str(tmp_path / "c")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "10\n", "")
