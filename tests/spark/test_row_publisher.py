@@ -39,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def topic(server: Served, request: pytest.FixtureRequest) -> Topic:
-    return server.cluster.topic(request.node.name[:100], deduplicate=True, retention_bytes=None, **PLAIN)
+    return server.cluster.topic(request.node.name[:100], deduplicate=True, **PLAIN)
 
 
 def options(server: Served, topic: Topic | None = None, address: str | None = None, **more: Any) -> WriteOptions:
@@ -115,7 +115,7 @@ def test_a_second_attempt_ends_the_first(server: Served, topic: Topic) -> None:
 
 
 def test_several_topics(server: Served) -> None:
-    made = [server.cluster.topic(f"several {n}", deduplicate=True, retention_bytes=None, **PLAIN) for n in range(3)]
+    made = [server.cluster.topic(f"several {n}", deduplicate=True, **PLAIN) for n in range(3)]
     names = [made[n % 3].name for n in range(50)]
     batch = pa.RecordBatch.from_arrays(
         [pa.array([b"%d" % n for n in range(50)], pa.binary()), pa.array(names)], names=["value", "topic"]
@@ -139,7 +139,7 @@ def test_other_rows_than_before_are_noticed(server: Served, topic: Topic) -> Non
 
 
 def test_a_topic_without_deduplication_must_be_asked_for(server: Served) -> None:
-    topic = server.cluster.topic("plain", retention_bytes=None, **PLAIN)
+    topic = server.cluster.topic("plain", **PLAIN)
     with pytest.raises(ConfigError, match=r"topic plain: expected one with deduplicate=True.*at-least-once"):
         attempt(server, topic, 0, [b"v"])
     assert stored(topic) == []
@@ -170,7 +170,7 @@ def test_no_such_topic(server: Served) -> None:
 
 
 def test_a_partition_is_written_by_its_name(server: Served) -> None:
-    server.cluster.topic("clicks", partitions=2, deduplicate=True, retention_bytes=None, **PLAIN)
+    server.cluster.topic("clicks", partitions=2, deduplicate=True, **PLAIN)
     with RowPublisher(options(server), "spark-q-0", 0) as publisher:
         batch = pa.RecordBatch.from_pydict({"value": [b"v"]})
         publisher.publish(next(rows_of(batch, COLUMNS, "clicks-partition-1", 0)))

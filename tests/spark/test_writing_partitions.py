@@ -37,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def make(server: Served, name: str, partitions: int = 3) -> PartitionedTopic:
-    return server.cluster.topic(name, partitions=partitions, deduplicate=True, retention_bytes=None, **PLAIN)
+    return server.cluster.topic(name, partitions=partitions, deduplicate=True, **PLAIN)
 
 
 def options(server: Served, topic: str | None) -> WriteOptions:
@@ -135,7 +135,7 @@ def test_a_partition_by_its_name_beside_the_topic(server: Served) -> None:
 
 
 def test_partitions_that_do_not_know_duplicates(server: Served) -> None:
-    server.cluster.topic("plain", partitions=2, retention_bytes=None, **PLAIN)
+    server.cluster.topic("plain", partitions=2, **PLAIN)
     with pytest.raises(ConfigError, match="topic plain-partition-0: expected one with deduplicate=True"):
         attempt(server, "plain", [(None, b"v")], 1)
 
