@@ -11,10 +11,9 @@ from pyreplog._native.batch import RecordBatch
 from pyreplog._native.segment import Segment
 from pyreplog.errors import CorruptionError, ObjectCorruptionError
 from pyreplog.offload.windows import Windows
-from pyreplog.tables.arrays import arrow_batch
 from pyreplog.tables.damage import Damage, damage_at
 from pyreplog.tables.objects import ObjectSlice
-from pyreplog.tables.scan import Scan, select
+from pyreplog.tables.scan import Scan
 from pyreplog.tables.slices import Slice
 
 
@@ -35,12 +34,7 @@ class ObjectScan(Scan):
             yield from self._unreadable(part, error)
             return
         for segment, found in self._found(windows, part):
-            if isinstance(found, Damage):
-                yield from self._damaged(segment, part, found)
-                continue
-            wanted = select(found, part.wanted)
-            if len(wanted):
-                yield arrow_batch(wanted, self._schema, part.whence)
+            yield from self._rows(segment, part, found)
 
     def _found(self, windows: Windows, part: ObjectSlice) -> Iterator[tuple[Segment, RecordBatch | Damage]]:
         offset, entry = part.start, -1

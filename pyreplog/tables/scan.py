@@ -57,12 +57,16 @@ class Scan:
             yield from self._unreadable(part, error)
             return
         for found in self._records(segment, part):
-            if isinstance(found, Damage):
-                yield from self._damaged(segment, part, found)
-                continue
-            wanted = select(found, part.wanted)
-            if len(wanted):
-                yield arrow_batch(wanted, self._schema, part.whence)
+            yield from self._rows(segment, part, found)
+
+    def _rows(self, segment: Segment, part: Slice, found: RecordBatch | Damage) -> Iterator[pa.RecordBatch]:
+        """Of what was found in a segment: the records that are wanted, or what the mode says of damage."""
+        if isinstance(found, Damage):
+            yield from self._damaged(segment, part, found)
+            return
+        wanted = select(found, part.wanted)
+        if len(wanted):
+            yield arrow_batch(wanted, self._schema, part.whence)
 
     # ---- records, and what lies between them ----------------------------------------------------------------
 
