@@ -3,37 +3,25 @@ SEEDS=1000000` runs more."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 from tests.thorough import one_in
 
+from ..program import simulate
 from ..runner import explain
 from .schedule import Schedule
 
-ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = "tests.simulation.ha"
 SCHEDULES = 2000 // one_in(4)
 
 
-def simulate(*arguments: str, hash_seed: str = "random") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", PROGRAM, *arguments],
-        cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-
-
 def test_schedules(seed: int) -> None:
-    done = simulate("--seeds", str(SCHEDULES), "--first", str(seed << 20))
+    done = simulate(PROGRAM, "--seeds", str(SCHEDULES), "--first", str(seed << 20))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{SCHEDULES} schedules, 0 failed" in done.stdout
 
 
 def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
     """What happens depends on nothing but the seed: neither on the process nor on the order of sets."""
-    there = [simulate("--seed", str(seed), hash_seed=hash_seed).stdout for hash_seed in ("1", "2")]
+    there = [simulate(PROGRAM, "--seed", str(seed), hash_seed=hash_seed).stdout for hash_seed in ("1", "2")]
     assert there[0] == there[1] == explain(seed, Schedule, PROGRAM) + "\n"
     assert f"repeat with: python -m {PROGRAM} --seed {seed}" in there[0]
 
