@@ -18,7 +18,8 @@ Deed = Callable[[str, Request, OnReply], None]
 
 
 class Meddler:
-    """Requests that a rule concerns are not sent, but what the rule says is done with them."""
+    """Requests that a rule concerns are not sent, but what the rule says is done with them. Used with `with`, it is gone
+    behind that, whatever became of the test: the next one may have the same cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._around: Any = cluster._around
@@ -28,6 +29,13 @@ class Meddler:
         self.seen: list[tuple[str, Request]] = []
         self.came = threading.Condition()
         self._around.send, self._around.add = self.send, self.add
+
+    def __enter__(self) -> Meddler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+        del self._around.send, self._around.add
 
     def add(self, adds: Sequence[Add]) -> None:
         """One by one, by the longer way."""

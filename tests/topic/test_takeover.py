@@ -99,18 +99,16 @@ def test_pending_entries_of_a_fenced_owner(cluster: Cluster, name: str) -> None:
     """The next owner has those that it found, at the same offsets; of the others nobody says that they are there."""
     with ManagedLedger.open(cluster, name, config=config(ensemble=2, ack_quorum=2, roll_entries=99)) as one:
         result(publish(one, [b"a"]))
-        meddler = Meddler(cluster)
         lost: list[OnReply] = []
 
         def lose(bookie: str, request: Request, on_reply: OnReply) -> None:
             lost.append(on_reply)
             meddler._send(bookie, request, lambda reply: None)
 
-        meddler.rule(lose, kind=Kind.ADD)
-        pending = [publish(one, [b"%d" % number]) for number in range(3)]  # two wait until the first is confirmed
-        meddler.wait_for(Kind.ADD, 2)
-        until(lambda: len(lost) == 2)
-        meddler.clear()
+        with Meddler(cluster) as meddler:
+            meddler.rule(lose, kind=Kind.ADD)
+            pending = [publish(one, [b"%d" % number]) for number in range(3)]  # two wait until the first is confirmed
+            until(lambda: len(lost) == 2)
         with ManagedLedger.open(cluster, name) as two:
             for on_reply in lost:
                 on_reply(DisconnectedError("the reply was lost"))
@@ -209,12 +207,11 @@ def test_a_ledger_that_fails(cluster: Cluster, name: str) -> None:
     """What it kept has its offsets, the rest goes to the next one; nobody is told."""
     with ManagedLedger.open(cluster, name, config=config(ensemble=2, roll_entries=99)) as topic:
         acked = [result(publish(topic, [b"a"]))]
-        meddler = Meddler(cluster)
-        meddler.rule(meddler.fail, kind=Kind.ADD)
-        acks = [topic.submit(*batch(number)) for number in range(4)]
-        until(lambda: topic.stats().failures > 1)
-        assert not any(ack.done() for ack in acks)
-        meddler.clear()
+        with Meddler(cluster) as meddler:
+            meddler.rule(meddler.fail, kind=Kind.ADD)
+            acks = [topic.submit(*batch(number)) for number in range(4)]
+            until(lambda: topic.stats().failures > 1)
+            assert not any(ack.done() for ack in acks)
         acked += [result(ack) for ack in acks]
         assert [found.start for found in acked] == [0, 1, 4, 7, 10]
         assert read_all(topic) == dict(enumerate([b"a", *[b"%d" % n for n in range(4) for _ in range(3)]]))
@@ -245,13 +242,12 @@ def test_a_ledger_that_is_deleted_while_it_is_written(cluster: Cluster, name: st
     """What was in it is lost; its offsets are not given to others."""
     with ManagedLedger.open(cluster, name, config=config(ensemble=2, roll_entries=99)) as topic:
         assert result(publish(topic, [b"a", b"b"])) == range(2)
-        assert topic._writer.ledger is not None
-        meddler = Meddler(cluster)
-        meddler.rule(meddler.fail, kind=Kind.ADD)
-        pending = publish(topic, [b"c"])
-        meddler.wait_for(Kind.ADD)
-        cluster.delete_ledger(topic._writer.ledger.id)
-        meddler.clear()
+        ledger = topic.chain.ledgers[-1].ledger
+        with Meddler(cluster) as meddler:
+            meddler.rule(meddler.fail, kind=Kind.ADD)
+            pending = publish(topic, [b"c"])
+            meddler.wait_for(Kind.ADD)
+            cluster.delete_ledger(ledger)
         assert result(pending).start in (2, 3)
         assert topic.end.offset == result(pending).stop
         assert read_all(topic, result(pending).start) == {result(pending).start: b"c"}
