@@ -11,6 +11,7 @@ from pyreplog.bookie.protocol import READ_BYTES_MAX, Kind, Reply, Request, Statu
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, UnauthorizedError, UnreadableError
 from pyreplog.ledger.effects import BadCopy, Effect, Finished, Send
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.refusals import complaint
 
 COUNTED_MAX = 1 << 28
 """A ledger with more entries is not counted at once: one byte is kept for each."""
@@ -67,7 +68,7 @@ class CopyCount:
                 return self._ended()  # damaged
         return [self._read(send.bookie, reply.last + 1, rest)] if reply.last < rest.last else self._ended()
 
-    def failed(self, send: Send, error: Exception | None) -> list[Effect]:
+    def failed(self, send: Send, error: Exception) -> list[Effect]:
         return self._ended()
 
     def woken(self, about: object) -> list[Effect]:
@@ -105,7 +106,7 @@ class CopyCheck:
         if reply.status == Status.UNAUTHORIZED:
             return [Finished(error=UnauthorizedError(ledger, f"{send.bookie} refuses its password"))]
         if reply.status != Status.OK or reply.last < first:
-            return self.failed(send, None)
+            return self._gave_up(complaint(reply))
         asked = range(first, min(reply.last, self._stripe[-1]) + 1, step)
         try:
             batch = parse_entries(reply.body, ledger=ledger, first=first, last=asked[-1])
@@ -118,9 +119,12 @@ class CopyCheck:
         self._missing += [entry for entry in asked if entry not in held]
         return self._from(asked[-1] + step)
 
-    def failed(self, send: Send, error: Exception | None) -> list[Effect]:
-        why = f"{self._bookie} does not say what it has: {error or 'it refuses'}"
-        return [Finished(error=UnreadableError(self.metadata.ledger, why))]
+    def failed(self, send: Send, error: Exception) -> list[Effect]:
+        return self._gave_up(str(error))
+
+    def _gave_up(self, why: str) -> list[Effect]:
+        told = f"{self._bookie} does not say what it has: {why}"
+        return [Finished(error=UnreadableError(self.metadata.ledger, told))]
 
     def woken(self, about: object) -> list[Effect]:
         return []

@@ -39,7 +39,7 @@ class LacQuery:
         ensemble = self.metadata.last_fragment.ensemble
         return [Send(bookie, request, _Place(place)) for place, bookie in enumerate(ensemble)]
 
-    def failed(self, send: Send, error: Exception | None) -> list[Effect]:
+    def failed(self, send: Send, error: Exception) -> list[Effect]:
         return self._next()
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
@@ -86,7 +86,7 @@ class LedgerEnds:
         ensemble = self.metadata.last_fragment.ensemble
         return [Send(bookie, request, _Place(place)) for place, bookie in enumerate(ensemble)]
 
-    def failed(self, send: Send, error: Exception | None) -> list[Effect]:
+    def failed(self, send: Send, error: Exception) -> list[Effect]:
         return self._next()
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:

@@ -33,7 +33,7 @@ class EntryMend:
             return [Finished(error=self._refused(Status(reply.status).name))]
         return [Finished()]
 
-    def failed(self, send: Send, error: Exception | None) -> list[Effect]:
+    def failed(self, send: Send, error: Exception) -> list[Effect]:
         if send.request.kind == Kind.READ:
             return self._passed_on(self._reading.failed(send, error))
         return [Finished(error=self._refused(str(error)))]

@@ -107,7 +107,7 @@ class LimboQuery:
                 return self.failed(send, error)
         return self._next()
 
-    def failed(self, send: Send, error: Exception | None) -> list[Effect]:
+    def failed(self, send: Send, error: Exception) -> list[Effect]:
         return self._next()
 
     def woken(self, about: object) -> list[Effect]:

@@ -139,7 +139,7 @@ class LedgerReading:
             return []  # it was followed already
         return self._ask_next(stripe)
 
-    def failed(self, send: Send, error: Exception | None) -> list[Effect]:
+    def failed(self, send: Send, error: Exception) -> list[Effect]:
         return self._give_up(send, str(error)) if not self._finished else []
 
     def replied(self, send: Send, reply: Reply) -> list[Effect]:

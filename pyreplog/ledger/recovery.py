@@ -179,7 +179,7 @@ class LedgerRecovery:
             return self._totalled(send, send.about, reply)
         return self._written(send, reply)
 
-    def failed(self, send: Send, error: Exception | None) -> list[Effect]:
+    def failed(self, send: Send, error: Exception) -> list[Effect]:
         return self.replied(send, Reply(Status.UNKNOWN, self.metadata.ledger, body=str(error).encode()))
 
     def _fenced(self, place: int, reply: Reply) -> list[Effect]:

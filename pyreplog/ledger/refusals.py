@@ -35,3 +35,11 @@ def refusal(ledger: int, bookie: str, reply: Reply) -> ReplogError | None:
     if reply.status == Status.REFUSED:
         return LedgerRefusedError(ledger, why)
     return EntryRefusedError(ledger, why) if reply.status == Status.INVALID else None
+
+
+def complaint(reply: Reply) -> str:
+    """What a bookie that did not do as asked says, for people."""
+    why = bytes(reply.body).decode("utf-8", "replace")
+    if reply.status == Status.OK:
+        return "its answer is of other entries"
+    return f"{Status(reply.status).name}, {why}" if why else Status(reply.status).name

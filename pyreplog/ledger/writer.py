@@ -27,7 +27,7 @@ from pyreplog.errors import (
 from pyreplog.ledger.effects import Effect, Finished, Load, Send, Settle, Store, Wake
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 from pyreplog.ledger.push import ENTRY_BYTES_MAX, Push, batches_of
-from pyreplog.ledger.refusals import NOT_OURS, refusal
+from pyreplog.ledger.refusals import NOT_OURS, complaint, refusal
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -71,7 +71,7 @@ class LedgerWriter:
         )  # (last entry, bytes, messages) after each batch not confirmed
         self._length = self._messages = 0  # of all pushed
         self._confirmed_length = self._confirmed_messages = 0
-        self._failed: dict[int, str] = {}  # ensemble index -> bookie that failed there, its place not taken yet
+        self._failed: dict[int, str] = {}  # ensemble index -> who failed there, and why; its place not taken yet
         self._storing: LedgerMetadata | None = None  # on its way to the metadata store
         self._change: dict[int, tuple[str, int]] = {}
         self._told_lac = -1
@@ -175,19 +175,22 @@ class LedgerWriter:
         if reply.status == Status.READ_ONLY:
             self._urgent = True
         if reply.status != Status.OK or not self._push.acknowledged(send, reply):
-            return self.failed(send, None)
+            return self._missed(send, complaint(reply))
         return self._confirm()
 
     def acked(self) -> list[Effect]:
         """Bookies have acknowledged Parts, as the tracker knows: what `replied` would do with each of their OKs."""
         return self._confirm() if self.error is None else []
 
-    def failed(self, send: Send, error: Exception | None) -> list[Effect]:
-        """A bookie did not answer in time, is not there, or answered nonsense."""
+    def failed(self, send: Send, error: Exception) -> list[Effect]:
+        """A bookie did not answer in time, or is not there."""
         if self.error is not None or not self._push.is_current(send):
             return []  # BookKeeper began a change that changed nothing, and its writer hung (#4459)
+        return self._missed(send, str(error))
+
+    def _missed(self, send: Send, why: str) -> list[Effect]:
         part: Part = send.about
-        self._failed.setdefault(part.place, send.bookie)
+        self._failed.setdefault(part.place, f"{send.bookie}: {why}")
         self._push.tracker.mute(part.place)
         return self._change_ensemble()
 
@@ -233,7 +236,7 @@ class LedgerWriter:
             return self._end(
                 NotEnoughBookiesError(
                     f"ledger {self.metadata.ledger}: {len(starts)} of its {self.metadata.ensemble_size} bookies failed "
-                    f"({', '.join(sorted(self._failed.values()))}), {len(chosen)} can take a place"
+                    f"({'; '.join(sorted(self._failed.values()))}), {len(chosen)} can take a place"
                 )
             )
         self._change = {index: (bookie, since) for (index, since), bookie in zip(starts.items(), chosen, strict=True)}

@@ -70,7 +70,7 @@ class Machine:
         self.inside = False
         return effects
 
-    def failed(self, send: Send, error: Exception | None) -> Iterable[Effect]:
+    def failed(self, send: Send, error: Exception) -> Iterable[Effect]:
         return [Finished(error=error)]
 
     def woken(self, about: object) -> Iterable[Effect]:

@@ -8,6 +8,7 @@ import pytest
 
 from pyreplog.bookie.protocol import Kind, Reply, Request, Status
 from pyreplog.errors import (
+    DisconnectedError,
     EntryRefusedError,
     LedgerClosedError,
     LedgerFencedError,
@@ -144,8 +145,28 @@ def test_several_fail_and_too_few_can_take_their_places() -> None:
     assert isinstance(ack.exception(), NotEnoughBookiesError)
     assert (lab.end, lab.fragments) == (0, {0: "abc"})
     assert isinstance(writer.error, NotEnoughBookiesError)
-    with pytest.raises(NotEnoughBookiesError):
+    with pytest.raises(
+        NotEnoughBookiesError, match=r"of its 3 bookies failed .*a: connection lost.*, 0 can take a place"
+    ):
         writer.append()
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (Reply(Status.READ_ONLY, LEDGER, 0, 0, -1, b"only 7 bytes are free"), "b: READ_ONLY, only 7 bytes are free"),
+        (Reply(Status.OVERLOADED, LEDGER, 0, 0), "b: OVERLOADED"),
+        (Reply(Status.OK, LEDGER, 7, 9), "b: its answer is of other entries"),
+    ],
+)
+def test_it_says_why_bookies_failed(reply: Reply, why: str) -> None:
+    lab = Lab(spares=0)
+    writer = lab.writer()
+    writer.append()
+    writer.reply(writer.take("b"), reply)
+    writer.run()
+    assert isinstance(writer.error, NotEnoughBookiesError)
+    assert f"1 of its 3 bookies failed ({why}), 0 can take a place" in str(writer.error)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +375,7 @@ def test_late_errors_of_a_replaced_bookie_are_ignored() -> None:
     writer.fail("a")
     writer.store()
     for send in late:
-        writer.do(writer.machine.failed(send, None))
+        writer.do(writer.machine.failed(send, DisconnectedError("connection lost")))
     assert writer.stores == []
     writer.run()
     assert all(acked(ack) for ack in acks)
