@@ -3,7 +3,7 @@
 | module | holds |
 |---|---|
 | `limits` | `Limits`: sizes, counts and times |
-| `reactor` | `Reactor`: epoll, calls, and who drives it (`baton`); `timers` |
+| `reactor` | `Reactor`: epoll, calls, and who drives it (`baton`); `timers`; what wakes him (`bell`) |
 | `hello` | the first frames of a connection, as bytes |
 | `handshake` | both sides of the hello, as state machines without I/O; `Secret`, `Identity`, `Peer` |
 | `greeting` | a connection that is being made: drives a handshake |

@@ -270,6 +270,10 @@ class Channel(Endpoint):
     def _gone(self) -> bool:
         return self._connection is None and not self._dialer.dialing and not self._requests.waiting
 
+    def _forked(self) -> None:
+        super()._forked()
+        self._lock = allocate_lock()  # a thread that is not here may have held it
+
     def _shut(self) -> None:
         self._dialer.abandon()
         if self._connection is not None:

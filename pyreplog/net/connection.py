@@ -128,10 +128,10 @@ class Connection:
         try:
             outbox.send(buffers, size)
         except OSError as error:
-            self._lost(error)
+            self._break(self._loss(error))
             return False
         except BaseException:  # Ctrl-C: nobody knows how much of it was sent
-            self.close(DisconnectedError("sending was interrupted"))
+            self._break(DisconnectedError("sending was interrupted"))
             raise
         if outbox.queued_bytes:
             self._queue_grew()
@@ -293,14 +293,28 @@ class Connection:
         except ReplogError:  # the reactor was closed before
             self._finish()
 
+    def _break(self, error: ReplogError) -> None:
+        """`close`, under the lock. Without a driver it is left to who closes the owner: handlers take locks."""
+        if self.error is not None:
+            return
+        self.error = error
+        try:
+            self._reactor.call_soon(self._finish)
+        except ReplogError:  # the reactor was closed before
+            self.error = None
+
     def _lost(self, error: OSError) -> None:
-        self.close(DisconnectedError(f"the connection to {self._who()} was lost: {error}"))
+        self.close(self._loss(error))
+
+    def _loss(self, error: OSError) -> DisconnectedError:
+        return DisconnectedError(f"the connection to {self._who()} was lost: {error}")
 
     def _finish(self) -> None:
         if self._closed:
             return
-        self._reactor.unregister(self._stream.fileno())
-        self._stream.close()
+        with self._lock:  # nobody is about to use the descriptor, which may be another one's at once
+            self._reactor.unregister(self._stream.fileno())
+            self._stream.close()
         if self._timer is not None:
             self._timer.cancel()
         self._outbox.clear()

@@ -8,7 +8,6 @@ time: they need no locks among themselves, and must not block.
 from __future__ import annotations
 
 import logging
-import os
 import select
 import threading
 import time
@@ -21,6 +20,7 @@ from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import ForkedError, InvalidArgumentError
 from pyreplog.handles import Handle
 from pyreplog.net.baton import DRIVER, REST_S, Baton
+from pyreplog.net.bell import Bell
 from pyreplog.net.timers import Timer, Timers
 from pyreplog.uninterrupted import uninterrupted
 
@@ -63,8 +63,9 @@ class Reactor(Handle):
         self._round = 0
         self._thread: threading.Thread | None = None
         self._epoll = select.epoll()
-        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._eventfd, READ)
+        self._bell: Bell | None = Bell()  # None: closed
+        self._bell_fd = self._bell.fd
+        self._epoll.register(self._bell_fd, READ)
         super().__init__("reactor")
 
     # ---- what to call back for ------------------------------------------------------------------------------
@@ -150,12 +151,12 @@ class Reactor(Handle):
         Returns its last word. Of several threads one drives, the others sleep until their outcome is there. The
         reactor's own thread drives again 2 ms after the last of them left; until then nobody does.
 
-        Errors: InvalidArgumentError, called by a callback of this reactor; ClosedError.
+        Errors: InvalidArgumentError, called by a callback of this reactor; ClosedError, before it was done.
         """
-        if self._error is not None:
-            raise self._error
         if done():
             return True
+        if self._error is not None:
+            raise self._error
         baton, holder = self._baton, self._baton.holder
         me = threading.get_ident()
         if holder.get(DRIVER) == me:
@@ -167,6 +168,8 @@ class Reactor(Handle):
                 if left <= 0:
                     return done()
                 if self._error is not None:
+                    if done():  # by who closed it
+                        return True
                     raise self._error
                 if holder.setdefault(DRIVER, me) == me:
                     self._step(left)
@@ -223,10 +226,10 @@ class Reactor(Handle):
                     except Exception:
                         logger.exception("a callback raised; its descriptor is not looked at any more")
                         self.unregister(fd)
-                elif fd == self._eventfd:
-                    self._drain_wakeups()
+                elif fd == self._bell_fd and self._bell is not None:
+                    self._bell.hush()
             self._round += 1
-            if len(events) != 1 or self._round % _ROUNDS == 0 or events[0][0] == self._eventfd:
+            if len(events) != 1 or self._round % _ROUNDS == 0 or events[0][0] == self._bell_fd:
                 for timer in self._timers.due():
                     self._soon.append(timer.call)
             if self._soon:
@@ -243,16 +246,9 @@ class Reactor(Handle):
             soon.popleft()
 
     def _wake(self) -> None:
-        try:
-            os.eventfd_write(self._eventfd, 1)
-        except (BlockingIOError, OSError):  # full: the driver is awake; or closed meanwhile
-            return
-
-    def _drain_wakeups(self) -> None:
-        try:
-            os.eventfd_read(self._eventfd)
-        except BlockingIOError:
-            return
+        bell = self._bell
+        if bell is not None:
+            bell.ring()
 
     # ---- the end --------------------------------------------------------------------------------------------
 
@@ -268,21 +264,21 @@ class Reactor(Handle):
         while not self._baton.take():
             self._wake()
             self._baton.wait(lambda: False, REST_S, self._wake)
-        if self._eventfd >= 0:  # else the last driver was quicker
-            self._finish()
+        self._finish()
         del self._baton.holder[DRIVER]
 
     def _finish(self) -> None:
         """What was handed over is still called; then the descriptors go. For the one who holds the baton."""
+        if self._bell is None:  # another one was quicker
+            return
         self._call_those_handed_over()
         self._callbacks.clear()
         self._epoll.close()
-        os.close(self._eventfd)
-        self._eventfd = -1
+        self._bell = None
 
     def _left(self) -> None:
         """Behind the last statement of a driver."""
-        if self._error is not None and self._eventfd >= 0 and self._baton.take():
+        if self._error is not None and self._bell is not None and self._baton.take():
             self._finish()
             del self._baton.holder[DRIVER]
         self._baton.given_back()
@@ -290,9 +286,7 @@ class Reactor(Handle):
     def _forked(self) -> None:
         self._error = ForkedError(f"the reactor was made by process {self._pid}; make one in this process")
         self._epoll.close()
-        if self._eventfd >= 0:  # else it was closed before, and is only held by somebody
-            os.close(self._eventfd)
-            self._eventfd = -1
+        self._bell = None
 
 
 def _run(ref: weakref.ref[Reactor], baton: Baton, epoll: select.epoll, ready: threading.Event | None) -> None:

@@ -12,6 +12,8 @@ from tests.bookie.memorylog import MemoryLog
 
 KEY, OTHER_KEY = b"k" * 16, b"o" * 16
 LEDGER = 7
+ANY_SPACE = {"reserve_bytes": 0, "read_only_below_bytes": 0, "writable_from_bytes": 0}
+"""Settings of a bookie that takes entries however little space is left: others fill the same disk meanwhile."""
 
 
 def records_of(*entries: int, ledger: int = LEDGER, lac: int | None = None, mark: bytes = b"") -> bytes:

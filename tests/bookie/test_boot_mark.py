@@ -18,12 +18,14 @@ from pyreplog.bookie.protocol import Flag, Status
 from pyreplog.log import housekeeper
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.metadata.sqlite import SQLiteStore
-from tests.bookie.asking import Facts, add, entries_in, last, read
+from tests.bookie.asking import ANY_SPACE, Facts, add, entries_in, last, read
 from tests.bookie.test_local import ask
 from tests.crash.disk import Disk, PowerCutFiles
 from tests.crash.process import in_process
 
-APPENDED, SYNCED = (BookieConfig(durability=word, segment_bytes=64 << 10) for word in ("appended", "synced"))
+APPENDED, SYNCED = (
+    BookieConfig.of({"durability": word, "segment_bytes": 64 << 10, **ANY_SPACE}) for word in ("appended", "synced")
+)
 
 
 @pytest.fixture

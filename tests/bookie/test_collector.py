@@ -13,10 +13,12 @@ from pyreplog.bookie.entrylog import DiskLog
 from pyreplog.bookie.protocol import Flag, Reply, Request, Status
 from pyreplog.errors import DiskFullError, InvalidMetadataError, InvalidRecordsError, MetadataUnavailableError
 from pyreplog.log.files import RealFiles
-from tests.bookie.asking import OTHER_KEY, add, entries_in, last, read, set_lac
+from tests.bookie.asking import ANY_SPACE, OTHER_KEY, add, entries_in, last, read, set_lac
 
 SEGMENT = 64 << 10
-CONFIG = BookieConfig(durability="appended", segment_bytes=SEGMENT, collect_step_bytes=8 << 10)
+CONFIG = BookieConfig.of(
+    {"durability": "appended", "segment_bytes": SEGMENT, "collect_step_bytes": 8 << 10, **ANY_SPACE}
+)
 PADDING = b"." * 3000
 
 

@@ -12,7 +12,7 @@ from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.protocol import Status
 from pyreplog.log import housekeeper
 from pyreplog.log.files import RealFiles
-from tests.bookie.asking import OTHER_KEY, add, entries_in, last, read, set_lac
+from tests.bookie.asking import ANY_SPACE, OTHER_KEY, add, entries_in, last, read, set_lac
 from tests.bookie.test_collector import PADDING, SEGMENT, Ledgers, Node, found_in
 from tests.crash.disk import Disk, PowerCutFiles
 from tests.crash.moments import Moments
@@ -24,7 +24,9 @@ RUNS = 4
 
 
 def config(durability: str) -> BookieConfig:
-    return BookieConfig.of({"durability": durability, "segment_bytes": SEGMENT, "collect_step_bytes": 4 << 10})
+    return BookieConfig.of(
+        {"durability": durability, "segment_bytes": SEGMENT, "collect_step_bytes": 4 << 10, **ANY_SPACE}
+    )
 
 
 class PageCache(RealFiles):

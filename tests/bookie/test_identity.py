@@ -34,10 +34,10 @@ from pyreplog.errors import (
 )
 from pyreplog.log.lock import WriterLock
 from pyreplog.metadata.memory import MemoryLease, MemoryStore
-from tests.bookie.asking import Facts, add, last, read
+from tests.bookie.asking import ANY_SPACE, Facts, add, last, read
 from tests.bookie.test_local import WAIT_S, ask
 
-CONFIG = BookieConfig(durability="appended", segment_bytes=64 << 10)
+CONFIG = BookieConfig.of({"durability": "appended", "segment_bytes": 64 << 10, **ANY_SPACE})
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.ledgerstate import LedgerState
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import ID_MAX, Flag, Kind, Reply, Request, Status
-from tests.bookie.asking import KEY, OTHER_KEY, Node, add, entries_in, last, read, set_lac, wait_lac
+from tests.bookie.asking import ANY_SPACE, KEY, OTHER_KEY, Node, add, entries_in, last, read, set_lac, wait_lac
 
 LIMIT = 4
 ALL = range(100, 140)
@@ -26,7 +26,7 @@ def states_in_memory() -> int:
 @pytest.mark.parametrize("durability", ["appended", "synced"])
 def test_memory_does_not_grow_with_the_number_of_ledgers(durability: str, tmp_path: Path) -> None:
     """Fenced, written, with an explicit LAC: three of each four ledgers, asked for again in the end."""
-    config = BookieConfig.of({"durability": durability, "segment_bytes": 1 << 20, "ledger_states_max": 16})
+    config = BookieConfig.of({"durability": durability, "segment_bytes": 1 << 20, "ledger_states_max": 16, **ANY_SPACE})
     with LocalBookie(tmp_path / "b", config) as bookie:
 
         def ask(request: Request) -> Reply:

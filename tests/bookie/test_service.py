@@ -24,7 +24,7 @@ from pyreplog.errors import (
 from pyreplog.metadata.memory import MemoryStore
 from pyreplog.net.handshake import Identity, Secret
 from pyreplog.net.limits import Limits
-from tests.bookie.asking import Facts, add, entries_in, last, read, records_of, set_lac, wait_lac
+from tests.bookie.asking import ANY_SPACE, Facts, add, entries_in, last, read, records_of, set_lac, wait_lac
 from tests.bookie.tcp import Client
 
 Start = Callable[..., BookieNode]
@@ -44,7 +44,12 @@ def start(tmp_path: Path, store: MemoryStore) -> Iterator[Start]:
         name: str = "b1", durability: str = "synced", collect_interval_ms: int = 60_000, **settings: Any
     ) -> BookieNode:
         config = BookieConfig.of(
-            {"durability": durability, "segment_bytes": 1 << 20, "collect_interval_ms": collect_interval_ms}
+            {
+                "durability": durability,
+                "segment_bytes": 1 << 20,
+                "collect_interval_ms": collect_interval_ms,
+                **ANY_SPACE,
+            }
         )
         node = BookieNode(
             tmp_path / name,

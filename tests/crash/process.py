@@ -16,7 +16,7 @@ from typing import NoReturn, TextIO
 
 from .disk import CUT
 
-LIMIT_S = 60
+LIMIT_S = 120
 """A process that runs longer hangs: its threads are printed and the run fails."""
 
 

@@ -68,4 +68,4 @@ def test_an_entry_that_is_cut_before_its_ack_is_asked_for_was_synced(tmp_path: P
     with pyreplog.open(tmp_path / "log", durability="synced", segment_bytes=SEGMENT_BYTES) as log:
         entry, position = log._append_pending(b"x")  # the first half of `submit`
         log.truncate(0)
-        assert log._commits.acknowledge(entry, position).result(10.0) == entry
+        assert log._commits.acknowledge(entry, position).result(30.0) == entry

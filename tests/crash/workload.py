@@ -54,10 +54,11 @@ class Workload:
     def _lookalike(self, head: bytes, room: int) -> bytes:
         """Sometimes the bytes of an earlier record, at a place where a record could begin."""
         log, rng = self._log, self._rng
-        if room < 1000 or rng.random() < 0.7 or log.start >= log.end:
+        start, end = log.start, log.end  # once: retention may come between
+        if room < 1000 or rng.random() < 0.7 or start >= end:
             return b""
         try:
-            old = log.read(rng.randrange(log.start, log.end))
+            old = log.read(rng.randrange(start, end))
         except TrimmedError:  # retention was quicker
             return b""
         return b" " * (-(len(head) + 32) % 8) + old.raw[:room]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import select
 import socket
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pyreplog._native.frame import HEADER_SIZE, FrameBatch, FrameParser, encode
@@ -22,9 +23,9 @@ NODE = Identity(node="n1", incarnation=b"i" * 16, cluster="cluster", service="ec
 
 
 class Recorder:
-    """A handler that remembers what happened, and answers with `answer` (None: not at all)."""
+    """A handler that remembers what happened, and answers with `answer`; not at all without one, nor with its None."""
 
-    def __init__(self, answer: Callable[[bytes], bytes] | None = bytes) -> None:
+    def __init__(self, answer: Callable[[bytes], bytes | None] | None = bytes) -> None:
         self.answer = answer
         self.connections: list[Connection] = []
         self.requests: list[tuple[Connection, int, bytes]] = []
@@ -38,8 +39,8 @@ class Recorder:
         for correlation_id, body in batch:
             if body:
                 self.requests.append((connection, correlation_id, bytes(body)))
-                if self.answer is not None:
-                    connection.reply(correlation_id, self.answer(bytes(body)))
+                if self.answer is not None and (answer := self.answer(bytes(body))) is not None:
+                    connection.reply(correlation_id, answer)
 
     def drained(self, connection: Connection) -> None:
         self.drains += 1
@@ -70,16 +71,22 @@ def call(reactor: Reactor, channel: Channel, body: bytes) -> bytes:
 
 
 def forgotten(reactor: Reactor, kept: list[Any], words: str) -> None:
-    """Forget the handle in `kept`, and wait until it has said so; its sockets may say so too."""
+    """Forget the handle in `kept`, and wait until it has said so; its sockets may say so too.
 
-    def told() -> bool:
-        gc.collect()
-        return any(words in str(warning.message) for warning in warned)
-
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        kept.clear()
-        wait(reactor, told)
+    Garbage is collected by this thread only: another one would be in the middle of it when the first has been said.
+    """
+    gc.disable()
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            kept.clear()
+            while not any(words in str(warning.message) for warning in warned):
+                gc.collect()
+                rounds: list[None] = []
+                reactor.call_soon(lambda: rounds.append(None))  # noqa: B023
+                wait(reactor, lambda: bool(rounds))  # noqa: B023
+    finally:
+        gc.enable()
 
 
 class RawClient:
@@ -112,13 +119,39 @@ class RawClient:
             self.inbox += [(offset, bytes(body)) for offset, body in self.parser.feed(data)]
         return self.inbox.pop(0)
 
+    def reply(self) -> tuple[int, bytes]:
+        """The next frame that is no heartbeat."""
+        while not (frame := self.receive())[1]:
+            continue
+        return frame
+
     def request(self, correlation_id: int, body: bytes) -> bytes:
         self.send(correlation_id, body)
-        while True:
-            offset, answer = self.receive()
-            if answer:
-                assert offset == correlation_id
-                return answer
+        offset, answer = self.reply()
+        assert offset == correlation_id
+        return answer
+
+    def flood(self, frames: Iterable[bytes], stopped: Callable[[], bool]) -> int:
+        """Send until the server has `stopped` reading, for good, and nothing more is taken; how many frames left whole.
+
+        A server that only stands still for a while has not stopped.
+        """
+        looking = select.poll()
+        looking.register(self.sock, select.POLLOUT)
+        self.sock.setblocking(False)
+        try:
+            for whole, frame in enumerate(frames):
+                rest = memoryview(frame)
+                while rest:
+                    over = stopped()
+                    if not looking.poll(100):
+                        if over:
+                            return whole
+                        continue
+                    rest = rest[self.sock.send(rest) :]
+        finally:
+            self.sock.settimeout(TIMEOUT_S)
+        raise AssertionError("the server takes everything")
 
     def ended(self) -> bool:
         """Whether the server has closed; reads what was there before."""

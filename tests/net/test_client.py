@@ -44,7 +44,7 @@ import sys
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 from tests.net.peers import Recorder
-with Reactor() as reactor, Server(reactor, Recorder()) as server:
+with Reactor() as reactor, Server(reactor, Recorder(lambda body: None if body == b"held" else body)) as server:
     print(server.address[1], flush=True)
     reactor.run()
 """
@@ -123,7 +123,7 @@ def test_no_descriptors_for_a_while(
 ) -> None:
     server = serve(Recorder())
     with monkeypatch.context() as scarce:
-        scarce.setattr(dialer.socket, "socket", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
+        scarce.setattr(dialer, "socket", Mock(**{"socket.side_effect": OSError(errno.EMFILE, "too many open files")}))
         channel = connect(server, random=lambda: 0.0)
         refused = ask(reactor, channel, b"x")
         assert type(refused) is NotConnectedError and "too many" in str(refused)
@@ -219,9 +219,11 @@ def test_a_stopped_server(reactor: Reactor, opened: Any, process: Any) -> None:
     limits = Limits(heartbeat_s=0.2, silence_s=3.0, stall_s=60.0, queued_bytes=1 << 20)
     channel = opened.enter_context(Channel(reactor, address, limits=limits))
     assert call(reactor, channel, b"x") == b"x"
+    outcomes: list[Any] = []
+    channel.request(b"held", on_reply=outcomes.append, timeout=TIMEOUT_S)
     os.kill(server.pid, signal.SIGSTOP)
-    outcome = ask(reactor, channel, b"y")
-    assert type(outcome) is DisconnectedError and type(outcome.__cause__) is PeerTimeoutError
+    wait(reactor, lambda: bool(outcomes))
+    assert type(outcomes[0]) is DisconnectedError and type(outcomes[0].__cause__) is PeerTimeoutError
     os.kill(server.pid, signal.SIGCONT)
     wait(reactor, lambda: channel.connected)
     while (reply := ask(reactor, channel, b"z")) != b"z":

@@ -19,6 +19,7 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from tests.net.conftest import Serve
 from tests.net.peers import NODE, Recorder, wait
+from tests.ports import free_ports
 
 MakeLink = Callable[..., Link]
 
@@ -43,7 +44,7 @@ def test_frames_go_both_ways(reactor: Reactor, serve: Serve, link: MakeLink) -> 
 
 
 def test_it_connects_again_and_tells_why_it_could_not(reactor: Reactor, serve: Serve, link: MakeLink) -> None:
-    server = serve(Recorder())
+    server = serve(Recorder(), port=free_ports(1)[0])
     client = Recorder()
     made = link(server.address, client)
     wait(reactor, lambda: made.connected)
@@ -63,7 +64,7 @@ def test_another_address(reactor: Reactor, serve: Serve, link: MakeLink) -> None
     servers = serve(first), serve(second)
     client = Recorder()
     made = link(servers[0].address, client)
-    wait(reactor, lambda: bool(first.connections))
+    wait(reactor, lambda: bool(client.connections))
     made.redirect(servers[1].address)
     made.redirect(servers[1].address)
     wait(reactor, lambda: bool(second.connections) and made.connected)

@@ -367,7 +367,7 @@ def test_closed(reactor: Reactor) -> None:
         reactor.run,
         lambda: reactor.call_soon(gc.collect),
         lambda: reactor.call_later(1.0, gc.collect),
-        lambda: reactor.drive(lambda: True),
+        lambda: reactor.drive(lambda: False),
         lambda: reactor.register(0, lambda _: None, READ),
     ]
     for refused in calls:
@@ -451,7 +451,7 @@ def test_a_child_process_is_refused(reactor: Reactor, serve: Any, connect: Any) 
         refused = 0
         try:
             for use in (
-                lambda: reactor.drive(lambda: True),
+                lambda: reactor.drive(lambda: False),
                 lambda: reactor.call_soon(gc.collect),
                 lambda: channel.request(b"x", on_reply=print, timeout=1.0),
                 lambda: server.drain(1.0),

@@ -1,0 +1,168 @@
+"""Ends of connections and reactors that meet other threads half way."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pyreplog.errors import ClosedError, DisconnectedError, NotConnectedError, ReplogError
+from pyreplog.net.baton import Baton
+from pyreplog.net.bell import Bell
+from pyreplog.net.client import Channel
+from pyreplog.net.connection import Connection
+from pyreplog.net.handshake import Peer
+from pyreplog.net.inflight import Budget, ServerConnection
+from pyreplog.net.limits import Limits
+from pyreplog.net.reactor import Reactor
+from pyreplog.net.server import Server
+from tests.net.peers import NODE, TIMEOUT_S, Recorder, wait
+
+PEER = Peer(NODE, 1, 1000, 60.0, None)
+
+
+def in_time(call: Callable[[], object]) -> None:
+    """In a thread of its own, which must not hang."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive(), "it hangs"
+
+
+def test_a_descriptor_is_given_back_while_nobody_is_about_to_use_it(reactor: Reactor) -> None:
+    """Its number may be another connection's at once."""
+    held: list[bool] = []
+
+    class Watched:
+        def __init__(self, sock: socket.socket) -> None:
+            self._sock = sock
+            self.fileno, self.recv, self.recv_into, self.sendmsg = sock.fileno, sock.recv, sock.recv_into, sock.sendmsg
+
+        def close(self) -> None:
+            held.append(connection._lock.locked())
+            self._sock.close()
+
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ours.setblocking(False)
+        handler = Recorder()
+        connection = Connection(reactor, Watched(ours), handler, Limits(), PEER)
+        reactor.call_soon(connection.open)
+        wait(reactor, lambda: bool(handler.connections))
+        connection.close()
+        wait(reactor, lambda: bool(handler.ends))
+    assert held == [True]
+
+
+def test_a_reply_that_fails_after_the_reactor_was_closed_does_not_hang() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    handler, outcomes = Recorder(), list[bool]()
+    with Reactor() as reactor:
+        budget = Budget(1 << 20, lambda: None)
+        connection = ServerConnection(reactor, ours, handler, Limits(), PEER, budget, lambda _: None)
+        reactor.call_soon(connection.open)
+        wait(reactor, lambda: bool(handler.connections))
+    theirs.close()
+    in_time(lambda: outcomes.append(connection.reply(1, b"to nobody")))
+    connection.close()
+    assert outcomes == [False] and [type(error) for error in handler.ends] == [ClosedError]
+
+
+def test_a_request_that_fails_after_the_reactor_was_closed_does_not_hang() -> None:
+    outcomes: list[Any] = []
+
+    def request() -> None:
+        with pytest.raises(ClosedError, match="reactor"):
+            channel.request(b"x", on_reply=outcomes.append, timeout=TIMEOUT_S)
+
+    with Reactor() as reactor, Server(reactor, Recorder()) as server:
+        channel = Channel(reactor, server.address)
+        wait(reactor, lambda: channel.connected)
+        connection = channel._connection
+        assert connection is not None
+        channel.request(b"sent", on_reply=outcomes.append, timeout=TIMEOUT_S)
+        reactor.close()
+        connection._stream.close()  # what is sent now fails
+        in_time(request)
+        channel.close()
+    assert [type(outcome) for outcome in outcomes] == [DisconnectedError]
+
+
+def test_a_driver_and_who_closes_finish_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one who drove has seen that there is something left to close, and another one closes it."""
+    reactor, closed, outcomes = Reactor(), threading.Event(), list[ReplogError]()
+
+    def take_late(baton: Baton) -> bool:
+        if threading.current_thread() is thread:
+            assert closed.wait(TIMEOUT_S)
+        return take(baton)
+
+    def drive() -> None:
+        try:
+            reactor.drive(lambda: False, TIMEOUT_S)
+        except ReplogError as error:
+            outcomes.append(error)
+
+    take = Baton.take
+    thread = threading.Thread(target=drive)
+    monkeypatch.setattr(Baton, "take", take_late)
+    driving = threading.Event()
+    reactor.call_soon(driving.set)
+    thread.start()
+    assert driving.wait(TIMEOUT_S)
+    reactor.close()
+    closed.set()
+    thread.join(TIMEOUT_S)
+    assert [type(error) for error in outcomes] == [ClosedError]
+
+
+def test_who_rings_a_closed_reactor_writes_into_no_other_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had the bell in its hand; the descriptor's number is not given to another file before it lets go."""
+    given_back: list[int] = []
+
+    def note(fd: int) -> None:
+        given_back.append(fd)
+        close(fd)
+
+    close = os.close
+    monkeypatch.setattr(os, "close", note)
+    reactor = Reactor()
+    bell = reactor._bell
+    assert bell is not None
+    number = bell.fd
+    reactor.close()
+    assert number not in given_back
+    bell.ring()
+    del bell
+    assert number in given_back
+
+
+def test_a_bell_takes_any_number_of_rings() -> None:
+    bell = Bell()
+    bell.hush()
+    os.eventfd_write(bell.fd, (1 << 64) - 2)
+    bell.ring()
+    bell.hush()
+    bell.hush()
+
+
+def test_a_child_refuses_a_channel_that_was_in_use_when_it_was_forked(reactor: Reactor) -> None:
+    """The thread that had its lock is not there."""
+    with Server(reactor, Recorder()) as server, Channel(reactor, server.address) as channel:
+        with channel._lock:
+            pid = os.fork()
+            if pid == 0:
+                threading.Timer(TIMEOUT_S, os._exit, (1,)).start()
+                try:
+                    channel.request(b"x", on_reply=print, timeout=1.0)
+                except NotConnectedError:
+                    os._exit(2)
+                except ReplogError:
+                    os._exit(0)
+                os._exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
