@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import time
 from collections.abc import Callable
+from typing import Any
 
 PATIENCE_S = 30.0
 
@@ -14,3 +18,9 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.001)
+
+
+def stand_still(process: subprocess.Popen[Any]) -> None:
+    """SIGSTOP, and until all its threads stand: they go on until one of them has had the time to see it."""
+    process.send_signal(signal.SIGSTOP)
+    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])

@@ -8,7 +8,6 @@ import secrets
 import ssl
 import sys
 import threading
-import weakref
 from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any, Self
@@ -36,7 +35,7 @@ from pyreplog.errors import (
     WrongTypeError,
 )
 from pyreplog.handles import Handle, warn_of_leak
-from pyreplog.ledger.closing import close_all
+from pyreplog.ledger.closing import OpenLedgers, close_all
 from pyreplog.ledger.copies import CopyCount
 from pyreplog.ledger.driver import Driver, StartingMachine, check_may_wait
 from pyreplog.ledger.embedded import open_embedded
@@ -70,7 +69,7 @@ class Cluster(Handle):
 
     def __init__(self, what: str, around: Shared, clock: Clock) -> None:
         self._around, self._clock = around, clock
-        self._ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
+        self._ledgers = OpenLedgers()
         super().__init__(what)
 
     @classmethod

@@ -8,6 +8,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,8 +59,32 @@ def _make(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
+_FORK_WAITS_S = 15.0
+"""More than a transaction waits for others by default."""
+
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_registering = threading.Lock()  # of them
+_held_to_fork: list[threading.Lock] = []
+
+
+def _before_fork() -> None:
+    """Let nobody be at work in SQLite meanwhile: its own mutexes, of a thread that the child does not have, would stay
+    locked there for ever, and whatever the child opened would hang."""
+    _registering.acquire()
+    _held_to_fork.append(_registering)
+    _held_to_fork.extend(there._lock for there in list(_databases) if there._lock.acquire(timeout=_FORK_WAITS_S))
+
+
+def _after_fork() -> None:
+    while _held_to_fork:
+        _held_to_fork.pop().release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+
+
 class Database:
-    """One connection, used by one thread at a time.
+    """One connection, used by one thread at a time; forking waits for it.
 
     timeout: seconds to wait for the transactions of others.
     """
@@ -79,6 +104,8 @@ class Database:
         except BaseException:
             self._connection.close()
             raise
+        with _registering:
+            _databases.add(self)
 
     def _set_up(self) -> None:
         with self._translated():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import os
+import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable
@@ -42,12 +44,19 @@ class MetadataStore(Handle):
     """
 
     def __init__(self, what: str) -> None:
+        self._lease_lock = threading.Lock()  # of the two that follow
         self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
+        self._takes_leases = True
         super().__init__(what)
 
     def close(self) -> None:
         """End the leases and watches, and let go. Waits for a callback that is under way. Closing twice is fine."""
-        for lease in list(self._leases):
+        if os.getpid() != self._pid:
+            return
+        with self._lease_lock:
+            self._takes_leases = False
+            leases = list(self._leases)
+        for lease in leases:
             lease.close()
         super().close()
 
@@ -115,8 +124,12 @@ class MetadataStore(Handle):
         if not 0 < ttl <= 86400:
             raise InvalidArgumentError(f"a lease is kept for 0 to 86400 seconds, not {ttl}")
         lease = self._lease(ttl, on_loss)
-        self._leases.add(lease)
-        return lease
+        with self._lease_lock:
+            if self._takes_leases:
+                self._leases.add(lease)
+                return lease
+        lease.close()  # the store was closed meanwhile
+        raise self._ending()
 
     @abstractmethod
     def _get(self, key: str) -> Versioned | None: ...

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.waiting import stand_still
+
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 180.0
 SEGMENT_BYTES = 4 << 20
@@ -56,7 +58,11 @@ class Process:
         return self.popen.stderr.read()
 
     def signal(self, number: signal.Signals) -> None:
-        self.popen.send_signal(number)
+        """After SIGSTOP, wait until it stands still."""
+        if number == signal.SIGSTOP:
+            stand_still(self.popen)
+        else:
+            self.popen.send_signal(number)
 
     def kill(self) -> None:
         """kill -9, and wait until it is gone."""

@@ -67,7 +67,7 @@ def node(store: SQLiteStore, name: str) -> BookieNode:
 
 @pytest.fixture
 def cluster(store: SQLiteStore, nodes: dict[str, BookieNode]) -> Iterator[Cluster]:
-    with Cluster.connect(f"sqlite:{store.path}") as cluster:
+    with Cluster.connect(f"sqlite:{store.path}", request_timeout_s=30.0) as cluster:
         yield cluster
 
 
@@ -143,14 +143,17 @@ def test_the_largest_entry_and_large_batches(cluster: Cluster) -> None:
 
 
 def test_a_bookie_that_comes_back_elsewhere(store: SQLiteStore, cluster: Cluster, nodes: dict[str, BookieNode]) -> None:
-    with cluster.create_ledger(3, 3, 3) as ledger:  # all three have stored the first before one is closed
-        ledger.append(b"before")
-        name = ledger.metadata.last_fragment.ensemble[0].partition("@")[0]
-        nodes[name].close()
+    ledger = cluster.create_ledger(3, 3, 3)  # all three have stored the first before one is closed
+    ledger.append(b"before")
+    name = ledger.metadata.last_fragment.ensemble[0].partition("@")[0]
+    nodes[name].close()
+    try:
         ledger.append(b"without it")
-    assert len(ledger.metadata.fragments) == 2
-    assert cluster.count_copies(ledger.id).tolist() == [2, 3]
-    nodes[name] = node(store, name)
+        ledger.close()
+        assert len(ledger.metadata.fragments) == 2
+        assert cluster.count_copies(ledger.id).tolist() == [2, 3]
+    finally:
+        nodes[name] = node(store, name)
     addresses = {there.address for there in nodes.values()}
     until(lambda: {there.address for there in cluster.status().bookies} == addresses)
     assert cluster.count_copies(ledger.id).tolist() == [3, 3]
@@ -158,17 +161,19 @@ def test_a_bookie_that_comes_back_elsewhere(store: SQLiteStore, cluster: Cluster
 
 def test_nobody_serves(store: SQLiteStore, cluster: Cluster, nodes: dict[str, BookieNode]) -> None:
     ledger = cluster.create_ledger(4, 3, 2)
-    for one in nodes.values():
-        one.close()
-    with pytest.raises(NotEnoughBookiesError):
-        ledger.append(b"value")
-    with pytest.raises(NotEnoughBookiesError):
-        ledger.close()
-    until(lambda: not cluster.status().bookies)
-    with pytest.raises(NotEnoughBookiesError):
-        cluster.create_ledger()
-    until(lambda: cluster.ledger_metadata(ledger.id).state is State.CLOSED)  # the failed writer closes it by itself
-    nodes.update({name: node(store, name) for name in NAMES})
+    try:
+        for one in nodes.values():
+            one.close()
+        with pytest.raises(NotEnoughBookiesError):
+            ledger.append(b"value")
+        with pytest.raises(NotEnoughBookiesError):
+            ledger.close()
+        until(lambda: not cluster.status().bookies)
+        with pytest.raises(NotEnoughBookiesError):
+            cluster.create_ledger()
+        until(lambda: cluster.ledger_metadata(ledger.id).state is State.CLOSED)  # the failed writer closes it by itself
+    finally:
+        nodes.update({name: node(store, name) for name in NAMES})
 
 
 def test_registrations_that_are_none_are_left_out(store: SQLiteStore, cluster: Cluster) -> None:

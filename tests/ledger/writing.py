@@ -1,7 +1,7 @@
 """A writer in a process of its own: `python -m tests.ledger.writing URL E QW QA`.
 
-Prints a JSON object a line: the ledger, how many entries are acknowledged, how many have all their copies, and how it
-ended. A line on its standard input makes it close the ledger.
+Prints a JSON object a line: the ledger, how many entries are acknowledged, how many have all their copies, how many
+bytes those are that have not, and how it ended. A line on its standard input makes it close the ledger.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ from pyreplog.ack import Ack
 from pyreplog.errors import ReplogError
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.handle import Ledger
+from pyreplog.ledger.remote import QUEUED_BYTES
+from pyreplog.net.limits import Limits
 
 BATCH = 64
 AHEAD = 16
+PATIENT = Limits(queued_bytes=QUEUED_BYTES, silence_s=60.0)
+"""With a bookie that was stopped."""
 
 
 def value_of(entry: int) -> bytes:
@@ -35,13 +39,15 @@ def write(ledger: Ledger, stop: threading.Event) -> None:
         waiting.append(ledger.submit_batch([value_of(entry + i) for i in range(BATCH)]))
         entry += BATCH
         if len(waiting) > AHEAD:
-            say(acked=waiting.popleft().result().stop, copied=ledger.last_add_pushed + 1 - ledger.pending_entries)
+            acked = waiting.popleft().result().stop
+            copied = ledger.last_add_pushed + 1 - ledger.pending_entries
+            say(acked=acked, copied=copied, pending=ledger.pending_bytes)
 
 
 def main(url: str, ensemble: int, write_quorum: int, ack_quorum: int) -> None:
     stop = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
-    with Cluster.connect(url, request_timeout_s=60.0) as cluster:
+    with Cluster.connect(url, request_timeout_s=60.0, limits=PATIENT) as cluster:
         try:
             with cluster.create_ledger(ensemble, write_quorum, ack_quorum) as ledger:
                 say(ledger=ledger.id)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import time
 
 import pytest
 
-from pyreplog.errors import InvalidArgumentError, KeyExistsError, LeaseLostError, VersionConflictError
-from pyreplog.metadata import LeaseState, open_store
+from pyreplog.errors import ClosedError, InvalidArgumentError, KeyExistsError, LeaseLostError, VersionConflictError
+from pyreplog.metadata import Lease, LeaseState, open_store
 from tests.metadata.processes import HOLDER, Process
 from tests.metadata.zookeeper import until
+from tests.waiting import stand_still
 
 TTL_S = 20
 """Of leases that nothing here waits for the end of: longer than a machine that is busy stands still."""
@@ -80,6 +82,25 @@ def test_closing_the_store_ends_its_leases(url, store, other):
         lease.create("/b", b"")
 
 
+def test_a_lease_that_begins_while_the_store_is_closed_ends_with_it(store, monkeypatch):
+    """Nobody would end it: its thread would go on for ever."""
+    begun: list[Lease] = []
+
+    def begin(ttl, on_loss):
+        monkeypatch.undo()
+        begun.append(store._lease(ttl, on_loss))
+        with store._lease_lock:  # as `close` does before it ends those there are
+            store._takes_leases = False
+        return begun[0]
+
+    monkeypatch.setattr(store, "_lease", begin)
+    with pytest.raises(ClosedError, match="closed"):
+        store.lease(TTL_S)
+    with pytest.raises(ClosedError):
+        _ = begun[0].state
+    assert not begun[0]._heartbeat._thread.is_alive()
+
+
 @pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf"), 1e9])
 def test_bad_times(store, ttl):
     with pytest.raises(InvalidArgumentError, match="seconds"):
@@ -130,9 +151,9 @@ def test_keys_are_held_while_their_owner_lives_and_vanish_with_it(shared_url):
         assert first is not None and store.get("/holders/one") is None
 
 
-def test_renewal_holds_for_longer_than_the_ttl(shared_url):
-    """Watched for longer than the ttl, by a store that would hear of every end."""
-    with open_store(shared_url) as store, open_store(shared_url) as owner, owner.lease(SHORT_S) as lease:
+def test_renewal_holds_for_longer_than_the_ttl(zookeeper_url):
+    """Watched for longer than the ttl, by a store that would hear of every end. Of SQLite's see test_sqlite_store."""
+    with open_store(zookeeper_url) as store, open_store(zookeeper_url) as owner, owner.lease(SHORT_S) as lease:
         lease.create("/a", b"")
         begun, seen = time.monotonic(), []
         with store.watch("/a", lambda key: seen.append(store.get("/a"))):
@@ -140,12 +161,37 @@ def test_renewal_holds_for_longer_than_the_ttl(shared_url):
         assert None not in seen and lease.state is not LeaseState.LOST
 
 
+def freeze(holder, url):
+    """SIGSTOP, but not within a transaction: whoever stands still there keeps everybody else out of the file."""
+
+    def stopped_outside() -> bool:
+        until(lambda: holder.ask() == "held")
+        stand_still(holder.popen)
+        if url.startswith("zk:") or may_write(url.removeprefix("sqlite://")):
+            return True
+        holder.popen.send_signal(signal.SIGCONT)
+        return False
+
+    until(stopped_outside)
+
+
+def may_write(path):
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    except sqlite3.OperationalError:
+        return False
+    finally:
+        connection.close()
+    return True
+
+
 def test_a_frozen_owner_learns_that_it_lost(shared_url):
     """SIGSTOP for longer than the ttl: the key vanishes; awake again, the owner first doubts and then knows."""
     with open_store(shared_url) as store, Process(HOLDER, shared_url, SHORT_S) as holder:
         assert holder.line() == "holding"
-        until(lambda: holder.ask() == "held")
-        holder.popen.send_signal(signal.SIGSTOP)
+        freeze(holder, shared_url)
         until(lambda: store.get("/holders/one") is None)
         holder.popen.send_signal(signal.SIGCONT)
         said = [holder.ask()]

@@ -25,6 +25,11 @@ from pyreplog.metadata.owner import Owner
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests.metadata.zookeeper import until
 
+TTL_S = 900
+"""Of leases by a clock that the test moves: nobody renews them meanwhile, unless the test says so."""
+
+TTL_US = TTL_S * 1_000_000
+
 
 @pytest.fixture
 def path(tmp_path):
@@ -137,12 +142,13 @@ def test_a_silent_owner_expires(path):
     clock = ManualClock(0)
     lost: list[str] = []
     with SQLiteStore(path, clock=clock) as owner, SQLiteStore(path, clock=clock) as other:
-        with owner.lease(0.3, on_loss=lambda: lost.append("lost")) as lease:
+        with owner.lease(TTL_S, on_loss=lambda: lost.append("lost")) as lease:
             lease.create("/a", b"")
             assert lease.state is LeaseState.HELD
-            clock.advance(300_000)
+            clock.advance(TTL_US)
             assert lease.state is not LeaseState.HELD
             assert other.get("/a") is None and owner.get("/a") is None
+            lease._heartbeat.hurry()
             until(lambda: lost)
             assert lease.state is LeaseState.LOST
             with pytest.raises(LeaseLostError):
@@ -154,9 +160,26 @@ def test_a_silent_owner_expires(path):
 
 def test_an_expired_lease_is_not_renewed_though_nobody_looked(path):
     clock = ManualClock(0)
-    with SQLiteStore(path, clock=clock) as store, store.lease(0.3) as lease:
-        clock.advance(300_000)
+    with SQLiteStore(path, clock=clock) as store, store.lease(TTL_S) as lease:
+        clock.advance(TTL_US)
+        lease._heartbeat.hurry()
         until(lambda: lease.state is LeaseState.LOST)
+
+
+def test_renewal_holds_for_longer_than_the_ttl(path):
+    """By a clock that goes on when the lease was renewed, and not before: no pause of this machine can end it."""
+    clock, ttl_us = ManualClock(0), 600_000
+    with SQLiteStore(path, clock=clock) as store, SQLiteStore(path, clock=clock) as owner:
+        with owner.lease(ttl_us / 1e6) as lease:
+            lease.create("/a", b"")
+            seen: list[object] = []
+            with store.watch("/a", lambda key: seen.append(store.get("/a"))):
+                for _ in range(4):
+                    clock.advance(ttl_us * 2 // 3)
+                    until(lambda: lease._heartbeat._held_until == clock.monotonic_us() + ttl_us)
+                    assert store.get("/a") is not None
+                until(lambda: seen)
+            assert None not in seen and lease.state is LeaseState.HELD
 
 
 def forge(path, **changes: object) -> None:

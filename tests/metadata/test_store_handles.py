@@ -113,6 +113,44 @@ def test_after_fork(url):
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
 
 
+AT_WORK = """
+import os, sys, threading
+from pyreplog.metadata.sqlite import SQLiteStore
+store = SQLiteStore(sys.argv[1])
+inside, forking, done = threading.Event(), threading.Event(), []
+
+def work():
+    with store._database.reading() as connection:
+        inside.set()
+        forking.wait()
+        connection.execute("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 300000) SELECT sum(i) FROM n")
+        done.append("work")
+
+threading.Thread(target=work).start()
+inside.wait()
+forking.set()
+pid = os.fork()
+before = list(done)
+if pid == 0:
+    with SQLiteStore(sys.argv[1] + " of the child") as own:
+        own.create("/a", b"")
+    os._exit(0)
+_, status = os.waitpid(pid, 0)
+store.create("/after", b"")
+store.close()
+print(before, os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_fork_waits_for_who_is_at_work_in_sqlite(tmp_path):
+    """Else a mutex of SQLite, whose holder the child does not have, may stay locked there, and the child hang."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", AT_WORK, tmp_path / "metadata.db"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("['work'] 0\n", "")
+
+
 def test_errors_can_be_pickled():
     for name in ("KeyExistsError", "NoSuchKeyError", "VersionConflictError", "KeyNotEmptyError", "LeaseLostError"):
         error = getattr(errors, name)("a message")

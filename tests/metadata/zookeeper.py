@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.ports import free_ports
+from tests.waiting import stand_still
 
 TICK_MS = 100
 """A session lasts at least two of them, and at most 20 s."""
@@ -87,9 +88,15 @@ class Server:
             return ""
         return answer.partition(b"Mode: ")[2].partition(b"\n")[0].decode()
 
-    def signal(self, number: signal.Signals) -> None:
+    def stop(self) -> None:
+        """SIGSTOP, and wait until it stands still."""
         assert self.process is not None
-        self.process.send_signal(number)
+        stand_still(self.process)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """kill -9, and wait until it is gone."""
