@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from pyreplog._native import arrowcolumns
 from pyreplog._native.batch import RecordBatch
-from pyreplog.tables.buffers import HEADER, as_bytes, as_headers, as_numbers, as_some_numbers, constant
+from pyreplog.tables.buffers import HEADER, as_bytes, as_headers, as_numbers, as_some_numbers, as_text, constant
 from pyreplog.tables.slices import Whence
 
 APPEND_TIME = 1
@@ -73,9 +73,7 @@ _MAKERS: dict[str, Maker] = {
     "entryId": lambda batch, _: as_numbers(pa.int64(), len(batch), batch.entry),
     "segment": lambda batch, whence: constant(whence.segment, pa.string(), len(batch)),
     "position": _positions,
-    "producerName": lambda batch, _: as_bytes(
-        pa.string(), arrowcolumns.attribute_column(batch, arrowcolumns.TAG_PRODUCER)
-    ),
+    "producerName": lambda batch, _: as_text(arrowcolumns.attribute_column(batch, arrowcolumns.TAG_PRODUCER)),
     "sequenceId": lambda batch, _: as_some_numbers(
         pa.int64(), len(batch), arrowcolumns.number_column(batch, arrowcolumns.TAG_SEQUENCE)
     ),

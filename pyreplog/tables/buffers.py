@@ -25,6 +25,17 @@ def as_bytes(kind: pa.DataType, found: tuple[int, Any, Any, Any]) -> pa.Array:
     )  # fmt: skip
 
 
+def as_text(found: tuple[int, Any, Any, Any]) -> pa.Array:
+    """As as_bytes, of strings. Bytes that are no UTF-8 become U+FFFD: of records that were not verified any may be
+    wrong, and who reads Arrow's strings relies on them."""
+    data = as_bytes(pa.binary(), found)
+    try:
+        return data.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = [None if value is None else value.decode(errors="replace") for value in data.to_pylist()]
+        return pa.array(texts, pa.string())
+
+
 def as_numbers(kind: pa.DataType, count: int, data: Any) -> pa.Array:
     """Of numbers none of which is null."""
     return pa.Array.from_buffers(kind, count, [None, _buffer(data)], null_count=0)
@@ -39,7 +50,7 @@ def as_some_numbers(kind: pa.DataType, count: int, found: tuple[int, Any, Any]) 
 def as_headers(rows: int, found: tuple[int, Any, Any, Any, Any, Any]) -> pa.Array:
     """Of (count, offsets of the lists, offsets and data of the names, offsets and data of the values)."""
     count, lists, names, name_bytes, values, value_bytes = found
-    name = pa.StringArray.from_buffers(count, _buffer(names), _buffer(name_bytes))
+    name = as_text((0, None, names, name_bytes))
     value = pa.Array.from_buffers(pa.binary(), count, [None, _buffer(values), _buffer(value_bytes)], null_count=0)
     pairs = pa.StructArray.from_arrays([name, value], fields=list(HEADER))
     return pa.Array.from_buffers(pa.list_(HEADER), rows, [None, _buffer(lists)], null_count=0, children=[pairs])

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyreplog._native import arrowmessages
 from pyreplog._native.messages import MessageBatch
 from pyreplog.tables.arrays import APPEND_TIME, TIME
-from pyreplog.tables.buffers import as_bytes, as_headers, as_numbers, as_some_numbers, constant
+from pyreplog.tables.buffers import as_bytes, as_headers, as_numbers, as_some_numbers, as_text, constant
 from pyreplog.tables.slices import Whence
 
 
@@ -37,7 +37,7 @@ _MAKERS: dict[str, Maker] = {
     "entryId": lambda batch, _: as_numbers(pa.int64(), len(batch), batch.entry_id[batch.entry_index]),
     "segment": lambda batch, _: pa.nulls(len(batch), pa.string()),
     "position": lambda batch, _: pa.nulls(len(batch), pa.int64()),
-    "producerName": lambda batch, _: as_bytes(pa.string(), arrowmessages.producer_column(batch)),
+    "producerName": lambda batch, _: as_text(arrowmessages.producer_column(batch)),
     "sequenceId": lambda batch, _: as_some_numbers(pa.int64(), len(batch), arrowmessages.sequence_column(batch)),
     "publishTime": lambda batch, _: as_numbers(TIME, len(batch), batch.publish_time),
     "eventTime": lambda batch, _: as_some_numbers(TIME, len(batch), arrowmessages.event_time_column(batch)),

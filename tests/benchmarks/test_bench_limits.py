@@ -91,7 +91,7 @@ def test_the_bell_wakes_who_sleeps(path: Path) -> None:
     listener.start()
     bell.ring()
     bell.ring()
-    listener.join(10)
+    listener.join(30)
     assert not listener.is_alive()
     assert len(heard) == bell.rung == 2
 

@@ -17,7 +17,10 @@ from pyspark.sql import functions as f
 
 SETTINGS = {
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "OFF",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.memory": "512m",
@@ -33,7 +36,7 @@ def process_above() -> str:
 
 
 def main(folder: Path) -> None:
-    builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("apart")
+    builder = SparkSession.builder.master("local-cluster[1,2,1024]").appName("apart")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     spark = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse")).getOrCreate()

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from .sparkhome import spark_home
+from .sparkhome import python_path, socket_settings, spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +22,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     before = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "PYTHONPATH", "SPARK_HOME")}
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [before["PYTHONPATH"]])])
+    os.environ["PYTHONPATH"] = python_path(before["PYTHONPATH"])
     folder = tmp_path_factory.mktemp("spark")
     os.environ["SPARK_HOME"] = str(spark_home(folder))
     settings = {
@@ -39,8 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": str(_short_folder(folder)),
+        **socket_settings(folder),
     }
     builder = SparkSession.builder.master("local[2]").appName("tests")
     for name, value in settings.items():
@@ -53,10 +49,3 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             del os.environ[name]
         else:
             os.environ[name] = value
-
-
-def _short_folder(folder: Path) -> Path:
-    """The path of a socket has at most 107 bytes."""
-    made = folder / "s"
-    made.mkdir()
-    return made

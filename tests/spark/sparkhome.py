@@ -1,13 +1,18 @@
-"""Spark as it is installed, but for the zip of its Python part: each new Python process would compile that anew, and the
-one that plans a stream has ten seconds to answer, which a machine at work on other things does not always allow."""
+"""Spark as it is installed, but for what makes it slow where a machine is at work on other things: the process that
+plans a stream has ten seconds to answer."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+EARLY = Path(__file__).with_name("early")
 
 
 def spark_home(folder: Path) -> Path:
-    """A SPARK_HOME, made in a folder; workers then import the package that is installed."""
+    """A SPARK_HOME, made in a folder: without the zip of Spark's Python part, which each new Python process would compile
+    anew. Workers then import the package that is installed."""
     import pyspark
 
     made = folder / "home"
@@ -16,3 +21,17 @@ def spark_home(folder: Path) -> Path:
         if item.name in ("bin", "jars", "sbin", "data"):
             (made / item.name).symlink_to(item)
     return made
+
+
+def python_path(before: str | None = None) -> str:
+    """A PYTHONPATH with which workers find this checkout as they would an installed package, and the planner of a stream
+    connects at once (see `early/sitecustomize.py`). before: what there is of it."""
+    return os.pathsep.join([str(EARLY), str(ROOT), *filter(None, [before])])
+
+
+def socket_settings(folder: Path) -> dict[str, str]:
+    """Settings with which Python processes connect through Unix sockets in a folder, whose path is to be short: that of a
+    socket has at most 107 bytes."""
+    made = folder / "s"
+    made.mkdir(exist_ok=True)
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(made)}

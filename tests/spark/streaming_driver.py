@@ -11,6 +11,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.spark.sparkhome import socket_settings
+
 ROWS = 300
 """In a batch, at most."""
 
@@ -33,6 +35,7 @@ def main(folder: Path) -> None:
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        **socket_settings(folder),
     }.items():
         builder = builder.config(name, value)
     start(builder.getOrCreate(), folder, available_now=False).awaitTermination()

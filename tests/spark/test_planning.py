@@ -103,8 +103,8 @@ def test_planning_reads_a_block_a_segment(tmp_path: Path) -> None:
 
 
 def bytes_read() -> int:
-    """By this process, with read and pread."""
-    lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    """By this thread, with read and pread."""
+    lines = dict(line.split(": ") for line in Path("/proc/thread-self/io").read_text().splitlines())
     return int(lines["rchar"])
 
 

@@ -26,6 +26,13 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Nodes, li
         yield nodes, places
 
 
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    """Others, to which something is added."""
+    with Nodes(tmp_path, NAMES) as made:
+        yield made
+
+
 def test_each_entry_once(origin: tuple[Nodes, list[Place]]) -> None:
     nodes, places = origin
     found = values(None, cluster=nodes.url, minPartitions=3)
@@ -42,8 +49,7 @@ def test_copies(origin: tuple[Nodes, list[Place]]) -> None:
     assert [{name.partition("@")[0] for name in table["bookie"].to_pylist()} for table in each] == [{n} for n in NAMES]
 
 
-def test_an_open_ledger(origin: tuple[Nodes, list[Place]]) -> None:
-    nodes, _ = origin
+def test_an_open_ledger(nodes: Nodes) -> None:
     with pyreplog.Cluster.connect(nodes.url) as cluster, cluster.create_ledger(3, 3, 2) as ledger:
         ledger.append_batch([b"one"] * 5)
         ledger.append_batch([b"two"] * 5)
@@ -52,12 +58,9 @@ def test_an_open_ledger(origin: tuple[Nodes, list[Place]]) -> None:
         assert not set(found[5:]) - {b"two"}
         ledger.append(b"three")  # nobody has ended its writer
         assert ledger.last_add_confirmed == 10
-    with pyreplog.Cluster.connect(nodes.url) as cluster:
-        cluster.delete_ledger(ledger.id)
 
 
-def test_a_topic(origin: tuple[Nodes, list[Place]]) -> None:
-    nodes, _ = origin
+def test_a_topic(nodes: Nodes) -> None:
     with pyreplog.Cluster.connect(nodes.url) as cluster:
         topic = cluster.topic("orders", roll_entries=3, durability="appended", **KEPT)
         for n in range(10):

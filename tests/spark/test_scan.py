@@ -137,6 +137,19 @@ def test_attributes(tmp_path: Path) -> None:
     assert (rows["ledgerId"], rows["topic"]) == ([3] * 4, [None] * 4)
 
 
+def test_text_that_is_none(tmp_path: Path) -> None:
+    """Damaged attributes of records that are not verified: what is read is text, whatever there is."""
+    path = entries_log(tmp_path / "log")
+    (file, *_) = samples.segments(path)
+    file.write_bytes(file.read_bytes().replace(b"writer", b"wr\xffter").replace(b"carrier", b"c\xe9rrier"))
+    options = {"columns": "producerName,headers", "verifyChecksum": False}
+    rows = read_table(path, **options).to_pydict()
+    assert rows["producerName"] == ["wr\ufffdter", None, None, ""]
+    assert [pair["key"] for pairs in rows["headers"] for pair in pairs] == ["c\ufffdrrier", "", "c\ufffdrrier"]
+    with pytest.raises(pyreplog.CorruptionError):
+        read_table(path, columns="producerName", verifyChecksum=True)
+
+
 # ---- the native side -------------------------------------------------------------------------------------------
 
 

@@ -17,9 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 import pyreplog
 from tests.spark import streaming_driver
-from tests.spark.sparkhome import spark_home
+from tests.spark.sparkhome import python_path, spark_home
 from tests.spark.streams import append, open_log, value_of
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def committed(folder: Path) -> int:
 
 def run_and_kill(folder: Path, batches: int, delay_s: float) -> None:
     """A Spark that is killed so long after so many batches more."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "PYTHONPATH": python_path(), "PYSPARK_PYTHON": sys.executable}
     environment["SPARK_HOME"] = str(folder / "home")
     command = [sys.executable, "-m", "tests.spark.streaming_driver", str(folder)]
     before, deadline = committed(folder), time.monotonic() + LIMIT_S
@@ -75,17 +77,17 @@ def run_and_kill(folder: Path, batches: int, delay_s: float) -> None:
             process.wait()
 
 
-def test_killed_and_restarted(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    rng = random.Random(seed)
-    spark_home(tmp_path)
-    with open_log(tmp_path / "log") as log:
+def test_killed_and_restarted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    rng, folder = random.Random(seed), tmp_path_factory.mktemp("kill")  # not too long a path for sockets
+    spark_home(folder)
+    with open_log(folder / "log") as log:
         append(log, 1000)
         with writer_of(log, 30_000):
             for _ in range(KILLS):
-                run_and_kill(tmp_path, rng.randrange(1, 4), rng.random() * 0.4)
+                run_and_kill(folder, rng.randrange(1, 4), rng.random() * 0.4)
         streaming_driver.ROWS = 100_000
-        assert committed(tmp_path) >= KILLS
-        assert streaming_driver.start(spark, tmp_path, available_now=True).awaitTermination(LIMIT_S)
-        rows = spark.read.parquet(str(tmp_path / "sink")).orderBy("offset").collect()
+        assert committed(folder) >= KILLS
+        assert streaming_driver.start(spark, folder, available_now=True).awaitTermination(LIMIT_S)
+        rows = spark.read.parquet(str(folder / "sink")).orderBy("offset").collect()
         assert [row.offset for row in rows] == list(range(log.end))
         assert all(row.value == value_of(row.offset) for row in rows)

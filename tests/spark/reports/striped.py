@@ -153,6 +153,8 @@ def tear(cluster: Striped, bookie: str) -> int:
     crashed = folder.with_name("crashed")
     with LedgerLog(folder, LogConfig.of({"durability": "appended"})) as log:
         log.append(record(0, 0))
+        while log.segment_bytes - log.end_position % log.segment_bytes < len(record(0, 8)):
+            log.append(record(0, 0))  # until there is room for what is torn
         shutil.copytree(folder, crashed, ignore=shutil.ignore_patterns("fresh-*", "spare-*", "*.new"))
     shutil.rmtree(folder)
     crashed.rename(folder)

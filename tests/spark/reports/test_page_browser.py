@@ -13,6 +13,7 @@ from pyreplog.reports.outcome import Outcome
 from tests.spark.reports.pages import SCRIPT, backlog, html, key, minute, outcome
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+PATIENCE_MS = 120_000
 
 
 class Seen:
@@ -60,9 +61,12 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     )
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     assert browser is not None, f"none of {', '.join(BROWSERS)} is installed: see .ci/system-packages"
-    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=browser) as chromium:
+    with (
+        sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=browser, timeout=PATIENCE_MS) as chromium,
+    ):
         page = chromium.new_page(offline=True, color_scheme="light")
-        page.set_default_timeout(120_000)
+        page.set_default_timeout(PATIENCE_MS)
         found = Seen(page)
         page.goto(path.as_uri())
         yield found

@@ -130,6 +130,8 @@ def test_duplicate_detection_pins(tmp_path: Path) -> None:
     """It is no subscription of anybody's, and yet needs what its cursor has not passed."""
     with world(tmp_path / "data") as made:
         known = made.make("t", roll_entries=1, deduplicate=True)
+        dedup: Any = known.topic.dedup
+        dedup._taken_us = made.clock.now_us()  # else upkeep stores it, as soon as there is something
         with known.topic.producer("p") as producer:
             for n in range(4):
                 producer.publish_batch([b"x"], sequences=[n])
@@ -138,7 +140,6 @@ def test_duplicate_detection_pins(tmp_path: Path) -> None:
         assert {row["pinned_by"] for row in found} == {"pyreplog.dedup"}
         assert not any(row["deletable"] for row in found)
         assert len(DeadSubscriptions().merge(DeadSubscriptions.parts.empty_table(), made.facts())) == 0
-        dedup: Any = known.topic.dedup
         dedup.store(known.topic).result(30)
         found = RetentionForecast().merge(RetentionForecast.parts.empty_table(), made.facts()).to_pylist()
         assert [row["pinned_by"] for row in found] == [None] * len(found)
