@@ -19,7 +19,7 @@ from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownErr
 from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.topic.permits import Permits
 from pyreplog.topic.positions import Start
-from pyreplog.topic.source import Delivery, Source
+from pyreplog.topic.source import Delivery, Noted, Source
 from pyreplog.topic.turn import Turn
 
 ACKS_WAIT_S = 0.1
@@ -325,18 +325,20 @@ class Consumer(Handle, Handout):
             raise self._failed
 
     def _acks_due(self) -> None:
-        self._gather(False)
-        self._send_acks()
+        if self._failed is None:
+            self._source.acknowledge_noted(self._id, self._take_last)
 
     def _send_acks(self) -> None:
-        run = self._take_run()
-        acked = self._take_acked() if run is None else None
-        if self._failed is not None:
-            return
-        if run is not None:
-            self._source.acknowledge_range(self._id, *run)
-        elif acked is not None:
-            self._source.acknowledge(self._id, acked)
+        if self._gathers and self._failed is None:
+            self._source.acknowledge_noted(self._id, self._take_noted)
+
+    def _take_noted(self) -> Noted | None:
+        run: Noted | None = self._take_run()
+        return self._take_acked() if run is None else run
+
+    def _take_last(self) -> Noted | None:
+        self._gather(False)  # not before: who flushes meanwhile has to come behind this
+        return self._take_noted()
 
     def _send_offsets(self, offsets: NDArray[np.int64]) -> None:
         """Ascending, each once."""

@@ -161,7 +161,8 @@ class DispatchDriver:
         self.do(acknowledge)
 
     def settled(self) -> Ack[None]:
-        """Done when all that was acknowledged before is known to the cursor."""
+        """Done when all that was acknowledged before is known to the cursor, and to the host."""
+        self.do(lambda _: ())  # behind the steps of threads that are at one, and what follows from them
         return self._locator.settled()
 
     # ---- time -----------------------------------------------------------------------------------------------

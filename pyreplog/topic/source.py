@@ -14,6 +14,8 @@ from pyreplog.errors import ReplogError
 from pyreplog.topic.positions import Start
 
 T = TypeVar("T")
+Noted = tuple[int, int] | NDArray[np.int64]
+"""Offsets: from and up to, or one by one, ascending, each once."""
 
 
 class Delivery(NamedTuple):
@@ -32,6 +34,12 @@ class Source(Protocol):
 
     def acknowledge(self, consumer: int, offsets: NDArray[np.int64]) -> None: ...
     def acknowledge_range(self, consumer: int, start: int, end: int) -> None: ...
+
+    def acknowledge_noted(self, consumer: int, take: Callable[[], Noted | None]) -> None:
+        """What `take` gives. It is called in turn with all other calls: those that another thread makes meanwhile come
+        before it, or behind what it took."""
+        ...
+
     def acknowledge_cumulative(self, consumer: int, end: int) -> Ack[None]: ...
     def nack(self, consumer: int, offsets: NDArray[np.int64], delay_us: int | None) -> None: ...
     def redeliver(self, consumer: int) -> None: ...

@@ -23,7 +23,7 @@ from pyreplog.topic.dispatchdriver import Discard, DispatchDriver
 from pyreplog.topic.managed.managedledger import ManagedLedger
 from pyreplog.topic.place import EntryPlace, Total
 from pyreplog.topic.positions import Start, done_ack, position, then
-from pyreplog.topic.source import Delivery, Receiver
+from pyreplog.topic.source import Delivery, Noted, Receiver
 from pyreplog.topic.statistics.subscriptioncounts import Counts
 
 logger = logging.getLogger(__name__)
@@ -112,8 +112,8 @@ class Subscription:
         def buried(ack: Ack[Any]) -> None:
             error = ack.exception()
             if error is None:
-                self.counts.dead_lettered += len(offsets)
                 self.acknowledge(NOBODY, offsets)
+                self.counts.dead_lettered += len(offsets)  # whoever reads it finds them acknowledged
                 return
             logger.warning("%s, %s: dead letters stay here: %s", self.managed.name, self.name, error)
             self._do(lambda now: self._dispatcher.dead_letters_failed(offsets, now))
@@ -188,6 +188,17 @@ class Subscription:
 
     def acknowledge_range(self, consumer: int, start: int, end: int) -> None:
         self._do(lambda now: self._dispatcher.acknowledge_range(consumer, start, end, now))
+
+    def acknowledge_noted(self, consumer: int, take: Callable[[], Noted | None]) -> None:
+        def acknowledge(now_us: int) -> list[Effect]:
+            noted = take()
+            if noted is None:
+                return []
+            if isinstance(noted, tuple):
+                return self._dispatcher.acknowledge_range(consumer, *noted, now_us)
+            return self._dispatcher.acknowledge(consumer, noted, now_us)
+
+        self._do(acknowledge)
 
     def acknowledge_cumulative(self, consumer: int, end: int) -> Ack[None]:
         return self._at_place(end, lambda place, now: self._dispatcher.cumulative(consumer, place, end, now))

@@ -284,7 +284,7 @@ class Topic(Handle):
     def look(self) -> None:
         """What is done now and then; for `Topics`."""
         was_lost = self.claim.is_lost
-        if was_lost:
+        if was_lost and not self.is_closing:  # asked behind that: whoever closes it lets it go, which is no loss
             self._claim_again()
         self.used = was_lost or not self.claim.is_held
         if self.used or any(there.is_over for there in self.all_subscriptions()):

@@ -14,8 +14,9 @@ from pyreplog.topic.cursors.log import CursorLog, Recovered
 from pyreplog.topic.cursors.logconfig import CursorLogConfig
 from pyreplog.topic.cursors.slot import CursorSlot
 from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, create_subscription
+from tests.waiting import PATIENCE_S as PATIENCE_S
+from tests.waiting import until
 
-PATIENCE_S = 30.0
 Call = Callable[[], Any]
 
 
@@ -121,6 +122,7 @@ class Faults:
         self.calls: list[str] = []
         self.is_dead = self.is_paused = False
         self._lock = threading.Lock()
+        self._busy = 0  # calls that are being made
         self._told: list[Call] = []
 
     def wait(self, ack: Ack[None]) -> bool:
@@ -141,22 +143,29 @@ class Faults:
     def go_on(self) -> None:
         self.is_paused = False
 
+    def settle(self) -> None:
+        """Wait for the calls that some thread is at: what they do is done, or never will be."""
+        until(lambda: not self._busy)
+
     def call(self, name: str, do: Call, error: ReplogError) -> Any:
-        if self.is_paused:
-            return do()
         with self._lock:
-            now = len(self.calls) == self.at
-            self.calls.append(name)
-            refused = self.is_dead
-            dies = now and self.dies
-            if dies and not self.after:
+            counts = not self.is_paused
+            now = counts and len(self.calls) == self.at
+            self.calls += [name] if counts else []
+            refused = (counts and self.is_dead) or (now and not self.after)
+            if now and self.dies and not self.after:
                 self.is_dead = True
-        if refused or (now and not self.after):
+            self._busy += not refused
+        if refused:
             self._tell()
             raise error
-        result = do()
+        try:
+            result = do()
+        finally:
+            with self._lock:
+                self._busy -= 1
         if now:
-            self.is_dead = dies
+            self.is_dead = self.dies
             self._tell()
             raise error
         return result
@@ -244,6 +253,7 @@ class FaultyCluster:
 
     def bury(self) -> None:
         """What a dead process, or a lost answer, left open."""
+        self._faults.settle()
         for ledger in self.made:
             try:
                 ledger.close(1.0)

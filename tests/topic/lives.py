@@ -92,6 +92,7 @@ def life(cluster: Cluster, faults: Faults | None = None) -> Iterator[Cluster]:
         yield one
     finally:
         if around.faults.is_dead:
+            around.faults.settle()
             bury(one)
         else:
             one.close()
@@ -113,6 +114,7 @@ def kill(cluster: Cluster) -> None:
     """Nothing that it does happens from now on; its lease is over."""
     life_of(cluster).faults.is_dead = True
     life_of(cluster).faults._tell()
+    life_of(cluster).faults.settle()
     lose_lease(cluster)
 
 

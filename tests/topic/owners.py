@@ -94,3 +94,4 @@ def process(cluster: Cluster, faults: Faults) -> Iterator[Cluster]:
             ledger._error = ledger._error or ClosedError("its process died")
             ledger._abandon()
         one._error = ClosedError("it died")
+        faults.settle()

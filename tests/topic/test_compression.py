@@ -73,7 +73,7 @@ def test_nothing_large_is_allocated_for_a_small_lie(codec: Compression) -> None:
         for what, size in ((body, 100), (small, 32 << 20)):
             with pytest.raises(ValueError, match="expected"):
                 decompress(codec_number(codec), what, size)
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20  # other threads of this process count, too
     finally:
         tracemalloc.stop()
 

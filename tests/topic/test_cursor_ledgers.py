@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from pyreplog.errors import (
     NotEnoughBookiesError,
 )
 from pyreplog.ledger.cluster import Cluster
+from pyreplog.topic.cursors import log as cursor_log
 from pyreplog.topic.cursors.subscriptionmetadata import delete_subscription, load_subscription
 from pyreplog.topic.cursors.sweep import CURSOR_LEDGERS, Sweep
 from tests.topic.counting import PATIENCE_S, attach, create, mark, open_log, restore, state_of
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -43,6 +46,7 @@ def test_a_clean_cursor_goes_into_the_metadata_and_its_ledger_goes(cluster: Clus
         source.acknowledge()
         slot.dirty()
         slot.store_clean().result(PATIENCE_S)
+        log._flusher.quiet().result(PATIENCE_S)  # nor is it taken out of there again
         found = load_subscription(cluster.metadata, "t", "s")
         assert (found.cursor_ledger, restore([found.snapshot])[0]) == (-1, 2)
         slot.close()
@@ -65,6 +69,28 @@ def test_a_roll_moves_those_with_state_in_the_old_ledger_and_nobody_else(cluster
     with pytest.raises(NoSuchLedgerError):
         cluster.ledger_metadata(first)
     assert state_of(cluster, "t", "idle") == 1
+
+
+def test_a_ledger_that_is_opened_while_the_log_is_closed_goes(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(cluster, "t")
+    go_on = threading.Event()
+    monkeypatch.setattr(cursor_log, "CLOSE_S", 0.01)
+    log = open_log(cluster)
+    try:
+        source, slot = attach(log, "t")
+        homes = log._flusher.homes
+        post = homes._post
+        monkeypatch.setattr(homes, "_post", lambda job: (go_on.wait(PATIENCE_S), post(job)))
+        source.acknowledge()
+        slot.dirty()
+        until(lambda: homes._opened)
+    finally:
+        log.close()
+        go_on.set()
+    assert cluster.ledgers() == []
+    assert cluster.metadata.list(CURSOR_LEDGERS) == []
 
 
 def test_a_deleted_subscription_is_lost_and_its_ledger_goes(cluster: Cluster) -> None:
@@ -137,7 +163,7 @@ def test_an_abandoned_ledger_is_swept_when_nobody_refers_to_it(cluster: Cluster)
 
 def test_a_ledger_is_not_swept_while_its_writer_has_a_subscription(cluster: Cluster) -> None:
     create(cluster, "t")
-    with open_log(cluster, roll_entries=1) as log:
+    with open_log(cluster, flush_ms=60_000) as log:  # nothing is stored beside what is waited for
         source, slot = attach(log, "t")
         mark(source, slot)
         current = log._flusher.homes.current

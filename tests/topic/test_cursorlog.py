@@ -17,6 +17,7 @@ from pyreplog.errors import (
 )
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.topic.cursors.logconfig import CursorLogConfig
+from pyreplog.topic.cursors.slot import CursorSlot
 from pyreplog.topic.cursors.subscriptionmetadata import load_subscription
 from tests.ledger.standins import FailingStore
 from tests.topic.counting import PATIENCE_S, attach, create, mark, open_log, restore, state_of
@@ -122,6 +123,28 @@ def test_a_cursor_too_large_for_the_metadata_stays_in_the_ledger(cluster: Cluste
         slot.close()
     assert ledger_of(cluster, "t") >= 0
     assert state_of(cluster, "t") == 1
+
+
+def test_a_cursor_too_large_for_the_metadata_never_seems_stored(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even while it is put back to go into the ledger."""
+    create(cluster, "t")
+    with open_log(cluster) as log:
+        source, slot = attach(log, "t", padding=70_000)
+        store, seen = log._flusher._store, list[tuple[bool, bool]]()
+
+        def look(one: CursorSlot) -> bool:
+            stored = store(one)
+            seen.append((stored, slot.flush().done()))
+            return stored
+
+        monkeypatch.setattr(log._flusher, "_store", look)
+        source.acknowledge()
+        slot.dirty()
+        slot.store_clean().result(PATIENCE_S)
+        assert seen == [(False, False)]
+        assert source.persisted_state == 1
 
 
 def test_each_of_several_cursors_recovers_its_own_from_ledgers_of_one_entry(cluster: Cluster) -> None:

@@ -120,7 +120,8 @@ def test_a_successor_that_recovers_at_any_moment_finds_what_was_reported(cluster
                 slot.dirty()
                 ack = slot.flush()
                 if turn >= moment:
-                    assert ack.exception(30.0) is source.lost_with is not None
+                    error = ack.exception(30.0)
+                    assert source.came.wait(30.0) and error is source.lost_with is not None
                 else:
                     ack.result(30.0)
             assert successor.state == source.persisted_state == moment

@@ -18,6 +18,7 @@ from pyreplog.topic.remote.client import connect
 from pyreplog.topic.remote.serving import TopicServer
 from tests.topic.partitioning import PATIENCE_S, PLAIN
 
+KEPT = {**PLAIN, "retention_bytes": None}  # though no subscription needs it
 VALUES = [b"%03d" % at for at in range(200)]
 CLOSED_WELL = """
 import sys
@@ -42,7 +43,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 @pytest.mark.parametrize("partitions", [None, 2])
 def test_what_a_dropped_producer_submitted_is_stored(place: Any, partitions: int | None, deduplicate: bool) -> None:
     made = {} if partitions is None else {"partitions": partitions}
-    topic = place.topic("t", **made, deduplicate=deduplicate, linger_ms=60_000, batch_messages=1 << 16, **PLAIN)
+    topic = place.topic("t", **made, deduplicate=deduplicate, linger_ms=60_000, batch_messages=1 << 16, **KEPT)
     producer = topic.producer("p")
     acks = [producer.submit(value) for value in VALUES]
     del producer

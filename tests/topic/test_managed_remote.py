@@ -40,7 +40,10 @@ def node(store: SQLiteStore, name: str) -> BookieNode:
 
 def test_one_owner_after_the_other(store: SQLiteStore, nodes: dict[str, BookieNode]) -> None:
     url = f"sqlite:{store.path}"
-    with Cluster.connect(url) as there, Cluster.connect(url) as here:
+    with (
+        Cluster.connect(url, request_timeout_s=30.0) as there,
+        Cluster.connect(url, request_timeout_s=30.0) as here,
+    ):
         settings = config(ensemble=3, roll_entries=3)
         with ManagedLedger.open(there, "t", config=settings) as one:
             acks = [publish(one, [b"%d" % number, b"x"]) for number in range(20)]

@@ -26,7 +26,7 @@ from pyreplog.topic.partitions import partitionedtopics
 from pyreplog.topic.partitions.partitioned import PartitionedTopic
 from pyreplog.topic.partitions.partitionedmetadata import PartitionedMetadata, create_partitioned, partitioned_key
 from pyreplog.topic.partitions.partitionoffset import PartitionOffset, PartitionRange
-from tests.topic.partitioning import PLAIN, key_of, other_process, receive, stored
+from tests.topic.partitioning import PLAIN, key_of, other_process, receive, stored, until
 from tests.topic.test_routing import PULSAR
 
 
@@ -281,6 +281,7 @@ def test_statistics_are_of_each_partition_and_of_all(topic: PartitionedTopic) ->
     with topic.subscribe("s") as consumer:
         consumer.acknowledge(receive(consumer, 20))
         consumer.flush()
+        until(lambda: topic.stats().total.subscriptions[0].delivered_messages == 60)
         found = topic.stats()
     assert (found.name, found.partitions, sorted(found.parts)) == ("t", 3, [0, 1, 2])
     total, parts = found.total, list(found.parts.values())

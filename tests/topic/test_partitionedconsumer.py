@@ -100,7 +100,7 @@ def test_a_long_backlog_of_one_partition_keeps_no_other_waiting(topic: Partition
         topic.publish_batch([b"many"] * 10, [KEYS[0]] * 10)
     topic.publish(b"one", KEYS[1])
     with topic.subscribe("s", queue=PARTITIONS * 40) as consumer:
-        until(lambda: consumer._parts[1]._inbox and consumer._parts[0]._inbox)
+        until(lambda: consumer._parts[1].waiting and consumer._parts[0].waiting)
         first = [batch.partition for batch in (consumer.receive_batch(0), consumer.receive_batch(0)) if batch]
         assert sorted(first) == [0, 1]
         assert len(receive(consumer, 460)) == 460

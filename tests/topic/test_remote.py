@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -255,7 +256,11 @@ def test_callbacks_do_not_wait(topic: RemoteTopic) -> None:
         except InvalidArgumentError as error:
             told.append(error)
 
+    held, added = threading.Event(), threading.Event()
+    topic._link.reactor.call_soon(lambda: (held.set(), added.wait(PATIENCE_S)))  # no answer is heard before
+    assert held.wait(PATIENCE_S)
     topic.submit(b"one").add_done_callback(call)
+    added.set()
     until(lambda: told)
     assert isinstance(told[0], InvalidArgumentError)
 

@@ -46,6 +46,7 @@ def test_acknowledgements_count_at_the_owner(topic: RemoteTopic, here: Served) -
         assert here.cluster.topic("news").stats().subscriptions[0].backlog_messages == 2
         consumer.acknowledge_cumulative(messages[2])
         consumer.flush()
+    until(lambda: not topic.stats().subscriptions[0].consumers)  # it does not wait until it has left
     with topic.subscribe("s") as consumer:
         assert receive(consumer, 1) == [b"four"]
         with pytest.raises(SubscriptionBusyError):
@@ -60,12 +61,13 @@ def test_two_clients_share_a_subscription(client: Client, topic: RemoteTopic, he
         topic.subscribe("s", start="earliest", type="shared", queue=1000) as one,
         others.subscribe("s", type="shared", queue=1000) as two,
     ):
+        until(lambda: [each.permits > 0 for each in topic.stats().subscriptions[0].consumers] == [True, True])
         for number in range(100):
             topic.submit(b"%d" % number)
         found: dict[str, set[bytes]] = {"one": set(), "two": set()}
         while sum(map(len, found.values())) < 100:
             for name, consumer in (("one", one), ("two", two)):
-                message = consumer.receive(timeout=0.05)
+                message = consumer.receive(timeout=0.005)
                 if message is not None:
                     found[name].add(message.value)
                     consumer.acknowledge(message)
@@ -80,7 +82,7 @@ def test_keys_stay_with_one_of_two_clients(topic: RemoteTopic, here: Served) -> 
         count = 0
         while count < 300:
             for seen, consumer in zip(keys, (one, two), strict=True):
-                message = consumer.receive(timeout=0.05)
+                message = consumer.receive(timeout=0.005)
                 if message is not None:
                     count += 1
                     seen.add(message.key)

@@ -15,6 +15,8 @@ from pyreplog.topic import topics as topics_module
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.publishing.producer import Producer
 from pyreplog.topic.remote.client import Client, connect
+from pyreplog.topic.remote.link import reads
+from pyreplog.topic.remote.protocol import Answer, Call
 from pyreplog.topic.remote.serving import TopicServer
 from tests.ledger.processes import Cast
 from tests.topic.owners import until
@@ -48,7 +50,7 @@ def publishes(producer: Producer, value: bytes) -> bool:
 
 
 def connected(client: Client) -> bool:
-    return any(channel.connected for channel in client._link._channels.values())
+    return any(channel.connected for channel in list(client._link._channels.values()))
 
 
 # ---- a connection ----------------------------------------------------------------------------------------------
@@ -187,6 +189,17 @@ def test_who_asks_while_the_server_is_away_is_told_of_the_end(here: Served) -> N
         client.close()
         with pytest.raises(ClosedError):
             asked.result(PATIENCE_S)
+
+
+def test_who_asks_while_it_connects_is_told_of_the_end(here: Served, wire: Wire) -> None:
+    """Nobody is left to ask again later."""
+    client = here.client(wire.address)
+    client.topic("news", **PLAIN)
+    with wire.apart():
+        until(lambda: not connected(client))
+        asked = client._link.ask_for("", Call("", "topics", "{}"), reads(Answer))
+        client.close()
+        assert isinstance(asked.exception(PATIENCE_S), ClosedError)
 
 
 # ---- owners ----------------------------------------------------------------------------------------------------

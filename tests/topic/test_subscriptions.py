@@ -154,7 +154,10 @@ def test_eight_producers_and_eight_consumers(topic: Topic) -> None:
 
     with ThreadPoolExecutor(16) as pool:
         work = [pool.submit(call, number) for number in range(8) for call in (produce, consume)]
-        assert done.wait(PATIENCE_S), f"{len(found)} of {8 * count} came"
+        try:
+            assert done.wait(PATIENCE_S), f"{len(found)} of {8 * count} came"
+        finally:
+            done.set()
         for one in work:
             one.result(PATIENCE_S)
     for consumer in consumers:
@@ -225,6 +228,31 @@ def test_what_never_went_out_is_acknowledged_before_flush_returns(
         check_backlog(again, "s", set(range(20)) - {0, 3, 5, 11, 12, 13, 17, 18})
 
 
+def test_flush_waits_for_what_a_timer_has_taken(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Single acknowledgements are gathered for a moment; whoever flushes finds that another thread sends them."""
+    taken, go_on = threading.Event(), threading.Event()
+    with topic.subscribe("s", start="earliest", type="shared") as consumer, ThreadPoolExecutor(1) as pool:
+        take = consumer._take_last
+
+        def slowly() -> Any:
+            noted = take()
+            taken.set()
+            assert go_on.wait(PATIENCE_S)
+            return noted
+
+        monkeypatch.setattr(consumer, "_take_last", slowly)
+        consumer.acknowledge(receive(consumer, 1)[0])
+        assert taken.wait(PATIENCE_S)
+        flushing = pool.submit(consumer.flush)
+        try:
+            with pytest.raises(TimeoutError):
+                flushing.result(0.1)
+        finally:
+            go_on.set()
+        flushing.result(PATIENCE_S)
+        check_backlog(topic, "s", range(1, 20))
+
+
 def test_acknowledged_before_a_seek_is_not_afterwards(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though its entry was located after it."""
     with topic.subscribe("s", start="earliest", type="shared", queue=1) as consumer:
@@ -271,18 +299,30 @@ def test_what_a_consumer_had_goes_to_the_others(topic: Topic) -> None:
         assert sorted(found + rest) == sorted(set(range(40)) - {had[0].offset})
 
 
-def test_late_acknowledgements(topic: Topic, clock: ManualClock) -> None:
+def test_late_acknowledgements(topic: Topic) -> None:
+    """Time-outs are of real time, so any may come again before it is acknowledged here; two are not."""
     with topic.subscribe("s", start=10, type="shared", ack_timeout_ms=20) as consumer:
-        messages = receive(consumer, 10)
-        consumer.acknowledge(messages[2:])
-        clock.advance(30_000)
-        assert received(consumer, 2) == [10, 11]
+        again: dict[int, int] = {}
+        while not (len(again) == 10 and again[10] and again[11]):
+            (message,) = receive(consumer, 1)
+            again[message.offset] = message.redelivered
+            if message.offset > 11:
+                consumer.acknowledge([message])
+        consumer.redeliver()
+        consumer.flush(PATIENCE_S)  # nothing waits in it now that came before
+        assert set(received(consumer, 6)) == {10, 11}
 
 
-def test_dead_letters(cluster: Cluster, topic: Topic) -> None:
+def test_dead_letters(cluster: Cluster, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
     name = f"{topic.name}-s-DLQ"
     with cluster.topic(name, **SMALL) as dead, dead.subscribe("d", start="earliest") as burying:
         with topic.subscribe("s", start=18, type="shared", max_redeliveries=2, **QUICK) as consumer:
+            there = topic.subscription("s")
+            done = there.acknowledge
+            monkeypatch.setattr(
+                there, "acknowledge", lambda *args: (counted.append(there.counts.dead_lettered), done(*args))
+            )
             for _ in range(3):
                 first, second = receive(consumer, 2)
                 consumer.nack([first])
@@ -292,6 +332,7 @@ def test_dead_letters(cluster: Cluster, topic: Topic) -> None:
             consumer.flush(PATIENCE_S)
             check_backlog(topic, "s", [])
             assert nothing_comes(consumer)
+    assert counted[0] == 0, "they are counted when they are acknowledged, too"
     assert sorted(letter.value for letter in letters) == [b"18", b"19"]
     assert {letter.properties["pyreplog.offset"] for letter in letters} == {b"18", b"19"}
     assert {letter.properties["pyreplog.topic"] for letter in letters} == {topic.name.encode()}

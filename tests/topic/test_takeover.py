@@ -102,13 +102,13 @@ def test_pending_entries_of_a_fenced_owner(cluster: Cluster, name: str) -> None:
         lost: list[OnReply] = []
 
         def lose(bookie: str, request: Request, on_reply: OnReply) -> None:
-            lost.append(on_reply)
-            meddler._send(bookie, request, lambda reply: None)
+            meddler._send(bookie, request, lambda reply: lost.append(on_reply))
 
         with Meddler(cluster) as meddler:
             meddler.rule(lose, kind=Kind.ADD)
-            pending = [publish(one, [b"%d" % number]) for number in range(3)]  # two wait until the first is confirmed
+            pending = [publish(one, [b"0"])]
             until(lambda: len(lost) == 2)
+            pending += [publish(one, [b"%d" % number]) for number in (1, 2)]  # these wait until it is confirmed
         with ManagedLedger.open(cluster, name) as two:
             for on_reply in lost:
                 on_reply(DisconnectedError("the reply was lost"))
@@ -198,6 +198,36 @@ def test_edits_of_others_stay(cluster: Cluster, name: str) -> None:
         for number in range(3):
             assert result(publish(topic, [b"a"])) == range(number, number + 1)
         assert topic.config.roll_entries == 1 and len(topic.chain.ledgers) == 3
+
+
+def test_a_topic_that_is_edited_while_it_is_deleted(cluster: Cluster, name: str) -> None:
+    """By a tool, or by whoever buries its ledgers: it goes all the same."""
+    ManagedLedger.open(cluster, name, config=config()).close()
+
+    class Edited:
+        """The key is written just before the first delete."""
+
+        def __init__(self) -> None:
+            self.deletes = 0
+
+        def __getattr__(self, method: str) -> Any:
+            return getattr(cluster.metadata, method)
+
+        def delete(self, key: str, version: int) -> None:
+            self.deletes += 1
+            if self.deletes == 1:
+                there = cluster.metadata.get(key)
+                assert there is not None
+                cluster.metadata.put(key, there.value, there.version)
+            cluster.metadata.delete(key, version)
+
+    edited: Any = Edited()
+    two = ChainStore(cluster.metadata, name, "two")
+    two.take(None, US, create=False)
+    two.update(chain.Chain.condemned)
+    two._store = edited
+    two.remove()
+    assert edited.deletes == 2 and find_chain(cluster.metadata, name) is None
 
 
 # ---- failing ledgers -------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_each_metric_is_named_once_and_explained() -> None:
 def test_a_scrape() -> None:
     with (
         MetricsServer([lambda: topic_metrics([orders()])]) as server,
-        urllib.request.urlopen("http://{}:{}/metrics".format(*server.address), timeout=20) as reply,
+        urllib.request.urlopen("http://{}:{}/metrics".format(*server.address), timeout=60) as reply,
     ):
         text = reply.read().decode()
     assert 'pyreplog_subscription_lag_seconds{subscription="left",topic="orders"} 3600.0' in text

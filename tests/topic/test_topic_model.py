@@ -150,7 +150,13 @@ class Model(RuleBasedStateMachine):
         self.acked[name].update(offsets)
         self.consumers[name].flush()
         self.flushed[name] = set(self.acked[name])
-        self.consumers[name].redeliver()  # what waits in it may be acknowledged by now
+        self._redeliver(name)  # what waits in it may be acknowledged by now
+
+    def _redeliver(self, name: str) -> None:
+        """From now on the consumer hands out nothing that waited in it."""
+        self.consumers[name].redeliver()
+        self.consumers[name].flush()  # another thread may be at it, and drop that
+        self.flushed[name] = set(self.acked[name])
         self.hand[name].clear()
 
     @precondition(lambda self: any(self.hand.values()))
@@ -255,8 +261,7 @@ class Model(RuleBasedStateMachine):
     @rule(name=names)
     def drain(self, name: str) -> None:
         """Everything that is left comes, and nothing else."""
-        self.consumers[name].redeliver()
-        self.hand[name].clear()
+        self._redeliver(name)
         found: set[int] = set()
         while found != self.left(name):
             (message,) = receive(self.consumers[name], 1)

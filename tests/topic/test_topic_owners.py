@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pyreplog.errors import (
+    ClosedError,
     MetadataUnavailableError,
     OutcomeUnknownError,
     ReplogError,
@@ -241,6 +242,20 @@ def test_a_lost_lease_is_taken_again(cluster: Cluster, monkeypatch: pytest.Monke
             assert topic.publish(b"y") == 1 and received(consumer, 2) == [0, 1]
         topic.close()
         assert other.topics.owner(NAME) is None, "the new one was let go"
+
+
+def test_a_look_that_comes_late_claims_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic was closed meanwhile, and may be another's at once."""
+    monkeypatch.setattr(topics_module, "LOOK_S", 86_400.0)
+    with life(cluster) as one, life(cluster) as other:
+        with one.topic(NAME, **SMALL) as topic:
+            topic.publish(b"x")
+        seen: list[object] = []
+        claim = one.topics.claim
+        monkeypatch.setattr(one.topics, "claim", lambda name: seen.append(name) or claim(name))
+        with pytest.raises(ClosedError):
+            topic.look()
+        assert seen == [] and other.topics.owner(NAME) is None
 
 
 def test_a_lost_lease_is_no_use_when_another_had_the_topic(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

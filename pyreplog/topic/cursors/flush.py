@@ -210,7 +210,8 @@ class Flusher:
             self._settle(slot, None)
 
     def _may_take(self, slot: CursorSlot) -> bool:
-        if slot.error is not None or slot.is_busy:
+        """Not if it was taken since it was queued: a clean one that is in the metadata stays there."""
+        if slot.error is not None or slot.is_busy or not slot.is_dirty:
             slot.is_parked = slot.is_busy
             return False
         return True
@@ -294,19 +295,19 @@ class Flusher:
         """No ledger can be had: snapshots go into the metadata, as far as they are small enough."""
         for _ in range(len(self._dirty)):
             slot = self._dirty.popleft()
-            if self._may_take(slot) and not self._store(slot) and slot.error is None:
-                slot.is_dirty = True
-                self._dirty.append(slot)
+            if self._may_take(slot):
+                self._store(slot)
 
     def _store(self, slot: CursorSlot) -> bool:
-        """Have its snapshot stored in its metadata. False: it is too large, or its cursor raised."""
+        """Have its snapshot stored in its metadata. False: it is too large, and queued again, or its cursor raised."""
         records = self._ask(slot, whole=True)
         if not records:
             return False
         sequence, record = records[0]
         if len(record) > SNAPSHOT_BYTES_MAX:
-            slot.is_whole = True
+            slot.is_whole = slot.is_dirty = True  # before it is idle, see `_ask`
             slot.waiting, slot.served, slot.is_busy = slot.served, [], False
+            self.queue(slot)
             return False
         self._move(Move(slot, sequence, None, 0, record))
         return True

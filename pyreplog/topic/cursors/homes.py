@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -38,7 +39,9 @@ class Homes:
         self.is_opening = False
         self.pending = 0
         """How much is under way that blocks."""
+        self._lock = threading.Lock()  # of these two
         self._has_ended = False
+        self._opened: Ledger | None = None  # on its way to the log's thread
         self._error: BaseException | None = None  # the last one, while nothing has worked since
         self._failures = 0
         self._not_before = 0.0
@@ -93,8 +96,10 @@ class Homes:
             )  # fmt: skip
             try:
                 self._cluster.metadata.create(registry_key(handle.id), self._incarnation.encode())
-                if self._has_ended:
-                    raise ClosedError("the cursor log was closed")
+                with self._lock:
+                    if self._has_ended:
+                        raise ClosedError("the cursor log was closed")
+                    self._opened = handle
             except ReplogError:
                 self._discard(handle)
                 raise
@@ -112,7 +117,7 @@ class Homes:
 
     def _got(self, handle: Ledger) -> None:
         former = self.current
-        self.is_opening = False
+        self.is_opening, self._opened = False, None
         self.current = self.known[handle.id] = Home(handle.id, handle, time.monotonic())
         if former is not None:
             self.retire(former)
@@ -170,7 +175,10 @@ class Homes:
 
     def end(self) -> None:
         """No more is stored, the log's thread has ended: close the current one, delete it if it is empty. Waits."""
-        self._has_ended = True
+        with self._lock:
+            self._has_ended = True
+        if self._opened is not None:
+            self._discard(self._opened)
         home, self.current = self.current, None
         if home is None or home.handle is None:
             return

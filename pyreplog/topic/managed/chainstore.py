@@ -154,9 +154,15 @@ class ChainStore:
 
     def remove(self) -> None:
         """Remove the key of a topic that was condemned, and all below it. Errors: TopicFencedError, and the store's."""
-        self.check()
-        _remove_below(self._store, self._key)
-        self._store.delete(self._key, self._version)
+        with self._lock:
+            while True:
+                self._look()
+                try:
+                    _remove_below(self._store, self._key)
+                    self._store.delete(self._key, self._version)
+                except (VersionConflictError, NoSuchKeyError):  # somebody edits or removes it, too
+                    continue
+                return
 
 
 def _remove_below(store: MetadataStore, key: str) -> None:

@@ -252,7 +252,7 @@ class ChainWriter:
 
     def _replace(self, ledger: Ledger, counts: Counts) -> None:
         failed = ledger.ended.exception()
-        self._ledger, self._is_ending, self._counts = None, False, counts
+        self._counts, self._ledger, self._is_ending = counts, None, False  # in this order: it does not seem idle
         let_go(ledger)
         kept = self._pipeline.end_ledger(counts.entries)
         self._on_change()
@@ -304,12 +304,12 @@ class ChainWriter:
         self._work(lambda: self._store.update(change), lambda _: self._stored(spare))
 
     def _stored(self, spare: Spare | None) -> None:
-        self._counts = None
         self.jobs.succeeded()
         if spare is not None:
             self._spare, self._ledger = None, spare.ledger
             spare.ledger.on_progress = self.window.give_room
             self._pipeline.begin_ledger(spare.ledger.metadata.created_us)
+        self._counts = None
         self._on_change()
         self._rolled()
 

@@ -60,12 +60,20 @@ class EntryReader:
 
     def _open_and_read(self, ledger: int, first: int, last: int, bytes_max: int, done: Ack[RecordBatch]) -> None:
         try:
-            reader = self._find(ledger) or self._keep(self._maker.open_reader(ledger))
-            read = reader.read_some(first, last, bytes_max=bytes_max)
+            read = self._read_closed(ledger, first, last, bytes_max)
         except Exception as error:
             done.fail(error)
             return
         read.add_done_callback(lambda _: _pass_on(read, done))
+
+    def _read_closed(self, ledger: int, first: int, last: int, bytes_max: int) -> Ack[RecordBatch]:
+        while True:
+            reader = self._find(ledger) or self._keep(self._maker.open_reader(ledger))
+            try:
+                return reader.read_some(first, last, bytes_max=bytes_max)
+            except ClosedError:  # others have driven it out in this moment
+                if self._is_closed:
+                    raise
 
     def ended(self, metadata: LedgerMetadata) -> None:
         """The open ledger is closed; its metadata need not be asked for."""

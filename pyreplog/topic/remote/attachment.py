@@ -23,7 +23,7 @@ from pyreplog.topic.remote.fields import OFFSETS_MAX
 from pyreplog.topic.remote.link import FOREVER_S, Link, Outcome, is_passing, reads, settle
 from pyreplog.topic.remote.protocol import Done, Moved, Reply, Request
 from pyreplog.topic.remote.sender import RETRY_MOST_S, RETRY_S
-from pyreplog.topic.source import Delivery
+from pyreplog.topic.source import Delivery, Noted
 from pyreplog.topic.turns import Events
 
 logger = logging.getLogger(__name__)
@@ -191,11 +191,25 @@ class Attachment:
         self._events.post(flow)
 
     def acknowledge(self, consumer: int, offsets: NDArray[np.int64]) -> None:
-        for at in range(0, len(offsets), OFFSETS_MAX):
-            self._tell(lambda handle, part=offsets[at : at + OFFSETS_MAX]: protocol.Acknowledge(handle, part))  # type: ignore[misc]
+        self.acknowledge_noted(consumer, lambda: offsets)
 
     def acknowledge_range(self, consumer: int, start: int, end: int) -> None:
-        self._tell(lambda handle: protocol.AcknowledgeRange(handle, start, end))
+        self.acknowledge_noted(consumer, lambda: (start, end))
+
+    def acknowledge_noted(self, consumer: int, take: Callable[[], Noted | None]) -> None:
+        """While it is not attached it is in vain: what is not acknowledged comes again."""
+
+        def tell() -> None:
+            noted, handle = take(), self._handle
+            if noted is None or not handle:
+                return
+            if isinstance(noted, tuple):
+                self._send(protocol.AcknowledgeRange(handle, *noted))
+                return
+            for at in range(0, len(noted), OFFSETS_MAX):
+                self._send(protocol.Acknowledge(handle, noted[at : at + OFFSETS_MAX]))
+
+        self._events.post(tell)
 
     def acknowledge_cumulative(self, consumer: int, end: int) -> Ack[None]:
         return self._ask(lambda handle: protocol.AcknowledgeCumulative(handle, end), Done, _nothing)

@@ -191,6 +191,8 @@ class Link:
     def rest(self, inquiry: _Inquiry, seconds: float) -> bool:
         """Have it go on after a while; False: not any more."""
         with self._lock:
+            if self._closed:  # `close` would not find it
+                return False
             self._resting.add(inquiry)
         return self.wake_after(seconds, lambda: self._wake(inquiry)) is not None
 
