@@ -44,12 +44,14 @@ class Candidacy:
     def run(self, end: Mark) -> Won:
         """Elect; blocks. end: of the log now. Errors: PromotionRefusedError, HigherTermError; OSError of the disk."""
         timeout = self._context.config.election_timeout_ms / 1000
-        timer = self._context.reactor.call_later(timeout, lambda: self.step(self.election.deadline))
         try:
-            self.step(lambda: self.election.start(end))
-            self._context.reactor.drive(self.done.done)
+            self.step(lambda: self.election.start(end))  # its time begins behind the own promise, if that comes first
+            timer = self._context.reactor.call_later(timeout, lambda: self.step(self.election.deadline))
+            try:
+                self._context.reactor.drive(self.done.done)
+            finally:
+                timer.cancel()
         finally:
-            timer.cancel()
             self.election.is_over = True  # also when Ctrl-C ends it
         return self.done.result()
 

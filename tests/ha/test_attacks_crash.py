@@ -36,9 +36,10 @@ class Snapshots(RealFiles):
         self.copies: list[tuple[str, Path]] = []
 
     def _step(self, what: str) -> None:
-        if self.folder is None:
+        folder = self.folder
+        if folder is None:
             return
-        copy = self.folder / f"{len(self.copies):03d}-{what}"
+        copy = folder / f"{len(self.copies):03d}-{what}"
         claims = (names.TAIL, names.CHECKPOINT)  # other threads write: what these say has to be in the rest
         found = sorted(self.directory.rglob("*"), key=lambda path: path.name not in claims)
         for path in found:
@@ -161,7 +162,8 @@ def test_killed_while_it_is_cut(lab: Lab, tmp_path: Path) -> None:
     assert b._master is not None
     for what, copy in files.copies:
         until(lambda: "a" not in {there.name for there in b.replication().replicas if there.state != "gone"})
-        b._master.group._standings.pop("a", None)  # what it had before is not held against it: it is a copy of then
+        with b._context.lock:
+            b._master.group._standings.pop("a", None)  # what it had before is not held against it: it is a copy of then
         with ha.open_replica(copy, name="a", master=b.address, **lab._settings({})) as node:
             level(b, node)
             assert values(node) == expected, what
@@ -187,7 +189,7 @@ def test_a_lost_quorum_is_not_made_up_for_by_a_restart(lab: Lab, tmp_path: Path)
     """Killed in the middle of its promotion, alone with what it has: a restart elects nobody by itself."""
     a = lab.master(members="abc", sync_replicas=1)
     files = Snapshots(tmp_path / "b")
-    b = opened(lab, "b", files, election_timeout_ms=2000)
+    b = opened(lab, "b", files, election_timeout_ms=200)
     b.follow(a.address)
     c = lab.replica("c", a)
     a.append_batch(lines(3))
@@ -200,7 +202,7 @@ def test_a_lost_quorum_is_not_made_up_for_by_a_restart(lab: Lab, tmp_path: Path)
     lab.close(b)
     for what, copy in files.copies:
         if is_replica(copy):
-            with ha.open_replica(copy, name="b", election_timeout_ms=100, **lab._settings({})) as node:
+            with ha.open_replica(copy, name="b", **lab._settings({"election_timeout_ms": 100})) as node:
                 assert node.role == "replica", what
                 with pytest.raises(PromotionRefusedError):
                     node.promote()

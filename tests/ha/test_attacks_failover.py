@@ -13,8 +13,10 @@ import pytest
 
 from pyreplog.errors import MetadataUnavailableError
 from pyreplog.ha.failover import Failover
+from pyreplog.ha.protocol.election import Effect, Election
+from pyreplog.ha.protocol.mark import Mark
 from pyreplog.metadata import MetadataStore, open_store
-from tests.ha.nodes import Lab, until
+from tests.ha.nodes import Lab, level, until
 
 MASTER = "/ha/orders/master"
 
@@ -56,7 +58,7 @@ def store(stack: ExitStack) -> MetadataStore:
 
 
 def keep(stack: ExitStack, node: Any, store: Any) -> Failover:
-    return stack.enter_context(Failover(node, store, "orders", lease_s=1.0, random=lambda: 0.0))
+    return stack.enter_context(Failover(node, store, "orders", lease_s=60.0, random=lambda: 0.0))
 
 
 def io_error() -> OSError:
@@ -152,3 +154,23 @@ def test_a_lease_of_which_nothing_is_known_does_not_stay(stack: ExitStack, store
 
     failover = keep(stack, node, Store())
     looks(failover, lambda: node.role == "master")
+
+
+def test_a_candidate_that_is_late_has_its_time_all_the_same(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it is refused by force, too: its own promise was not on its disk when the time was over."""
+    lab = Lab(tmp_path, stack)
+    a = lab.master(members="abc")
+    b = lab.replica("b", a, election_timeout_ms=1)
+    a.append(b"one")
+    level(a, b)
+    lab.close(a)
+    start = Election.start
+
+    def late(self: Election, end: Mark) -> list[Effect]:
+        b._context.reactor.drive(lambda: False, 0.05)
+        return start(self, end)
+
+    monkeypatch.setattr(Election, "start", late)
+    assert "promises are needed" in b.promote(force=True)

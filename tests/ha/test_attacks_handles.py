@@ -216,4 +216,33 @@ def test_a_copy_is_no_master(lab: Lab) -> None:
     before = threads()
     with pytest.raises(ReplicaError):
         ha.open_master(lab.folder / "b", name="b", **lab._settings({}))
-    assert threads() <= before
+    until(lambda: threads() <= before)
+
+
+def test_an_append_that_is_late_for_the_end_of_its_node_is_unknown(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written, and has not begun to wait when all is closed: ClosedError would say that nothing was appended."""
+    a = lab.master(members="ab")
+    assert a._master is not None
+    written, closed, errors = threading.Event(), threading.Event(), []
+    offer = a._master.offer
+
+    def late() -> None:
+        if threading.current_thread() is worker:
+            written.set()
+            assert closed.wait(60)
+        offer()
+
+    def work() -> None:
+        try:
+            a.append(b"late")
+        except ReplogError as error:
+            errors.append(error)
+
+    monkeypatch.setattr(a._master, "offer", late)
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert written.wait(60)
+    lab.close(a)
+    closed.set()
+    worker.join(60)
+    assert [type(error) for error in errors] == [DeposedError]

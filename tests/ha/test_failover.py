@@ -29,11 +29,13 @@ class Group(Lab):
         self.keepers: dict[str, ExitStack] = {}
 
     def keep(self, node: Node) -> None:
-        """Have it take part in failover, until it is closed."""
+        """Have it take part in failover, until it is closed; a master has its lease before another looks for one."""
         keeper = self._stack.enter_context(ExitStack())
         store = keeper.enter_context(open_store(self.url))
-        keeper.enter_context(Failover(node, store, "orders", lease_s=LEASE_S))
+        failover = keeper.enter_context(Failover(node, store, "orders", lease_s=LEASE_S))
         self.keepers[node.name] = keeper
+        if node.role == "master":
+            until(lambda: failover._lease is not None)
 
     def stop(self, node: Node) -> None:
         """As if its process had died: the lease ends by itself, or with the session."""
@@ -43,6 +45,18 @@ class Group(Lab):
     def master_now(self) -> Node | None:
         masters = [node for node in self.nodes.values() if node.role == "master"]
         return masters[0] if len(masters) == 1 else None
+
+    def await_master(self) -> Node:
+        """Whoever is elected."""
+        found: list[Node] = []
+
+        def elected() -> bool:
+            master = self.master_now()
+            found.extend([] if master is None else [master])
+            return bool(found)
+
+        until(elected)
+        return found[0]
 
 
 @pytest.fixture
@@ -79,9 +93,8 @@ def test_another_node_takes_over_and_the_old_one_follows(group: Group) -> None:
     append(group, b"of a")
     level(a, *nodes[1:])
     group.stop(a)
-    until(lambda: group.master_now() is not None)
-    heir = group.master_now()
-    assert heir is not None and heir.name in "bc"
+    heir = group.await_master()
+    assert heir.name in "bc"
     append(group, b"of its heir")
     back = group.replica("a", **settings)
     group.keep(back)
@@ -102,9 +115,8 @@ def test_who_loses_the_lease_gives_up_its_role(group: Group) -> None:
     append(group, b"one")
     level(a, b, c)
     group.keepers.pop("a").close()  # the node runs on, and nobody renews its lease
-    until(lambda: a.role == "replica" and group.master_now() is not None)
+    until(lambda: a.role == "replica")
+    heir = group.await_master()
     append(group, b"two")
-    heir = group.master_now()
-    assert heir is not None
     level(heir, b, c)
     assert values(heir) == [b"one", b"two"]

@@ -72,7 +72,8 @@ def group(tmp_path: Path) -> Iterator[Group]:
 
 def promote_the_further(group: Group, one: str, other: str) -> tuple[str, str]:
     """The two names, first the one with the longer log, which is master now. What their master had sent may still be on
-    its way into the other one's log when they are compared: then that one is the further, and the first is refused."""
+    its way into the other one's log when they are compared: then that one is the further, and the first is refused. And
+    one that asked in vain may have promised a term that the other did not hear of."""
     chosen: list[tuple[str, str]] = []
 
     def promoted() -> bool:
@@ -80,7 +81,7 @@ def promote_the_further(group: Group, one: str, other: str) -> tuple[str, str]:
         try:
             answer = group.command(names[0], "promote")
         except CommandRefusedError as error:
-            assert error.kind == "PromotionRefusedError"
+            assert error.kind in ("PromotionRefusedError", "HigherTermError")
             return False
         assert answer["possible_loss"] == ""
         chosen.append(names)
@@ -110,7 +111,7 @@ def test_nothing_acknowledged_is_lost_when_the_master_is_killed(group: Group) ->
 
 
 def test_a_stopped_replica_is_not_waited_for_and_a_stopped_master_is_deposed(group: Group) -> None:
-    master = group.start("master", "a", members=["a", "b", "c"], sync_replicas=1, ack_timeout_ms=60_000)
+    master = group.start("master", "a", members=["a", "b", "c"], sync_replicas=1)
     b, _ = (group.start("replica", name, master=group.addresses["a"], election_timeout_ms=1500) for name in "bc")
     group.introduce()
     master.hears("acked", 100)
@@ -124,7 +125,7 @@ def test_a_stopped_replica_is_not_waited_for_and_a_stopped_master_is_deposed(gro
     until(lambda: group.command(heir, "status")["committed"]["position"] == group.end_of(heir))
     term_start = group.numbers(heir)[-1]
     master.signal(signal.SIGCONT)
-    assert master.hears("ended") in ("DeposedError", "HigherTermError", "NotMasterError")
+    assert master.hears("ended") in ("DeposedError", "HigherTermError", "NotMasterError", "ClosedError")
     assert master.said["last"] <= term_start, "the old master acknowledged something after its time"
     until(lambda: group.command("a", "status")["role"] == "replica")
     group.command("a", "follow", master=group.addresses[heir])

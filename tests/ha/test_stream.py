@@ -57,7 +57,8 @@ class Lab:
         assert self.reactor.drive(done, TIMEOUT_S), "it never came"
 
     def caught_up(self, source: CommitLog, *ends: ReplicaEnd) -> None:
-        self.wait(lambda: all(end.log.tail.end == source.tail.end for end in ends))
+        """They have all of it, and show it."""
+        self.wait(lambda: all((end.log.tail.end, end.log.end) == (source.tail.end, source.end) for end in ends))
 
 
 @pytest.fixture
@@ -83,9 +84,9 @@ def test_a_replica_copies_what_is_there_and_what_comes(lab: Lab, durability: str
     assert_same_files(master, replica.log)
     assert held(replica.log) == held(master)
     where = (master.tail.end, master.end)
-    lab.wait(lambda: any(progress[:2] == where for progress in end.progress.values()))
+    lab.wait(lambda: any(progress[:2] == where for progress in list(end.progress.values())))
     if durability == "synced":
-        lab.wait(lambda: any(progress == (*where, *where) for progress in end.progress.values()))
+        lab.wait(lambda: any(progress == (*where, *where) for progress in list(end.progress.values())))
 
 
 def test_who_appends_may_send(lab: Lab) -> None:
@@ -98,7 +99,7 @@ def test_who_appends_may_send(lab: Lab) -> None:
     for number in range(50):
         master.append(b"%d" % number)
         end.pump()
-        lab.wait(lambda: any(progress[0] == master.tail.end for progress in end.progress.values()))
+        lab.wait(lambda: any(progress[0] == master.tail.end for progress in list(end.progress.values())))
     assert held(replica.log) == held(master)
 
 

@@ -14,6 +14,7 @@ from pyreplog import Ack, ManualClock, RecordBatch
 from pyreplog.errors import ApplyError, ClosedError, ConfigError, InvalidArgumentError, PositionError, TrimmedError
 from pyreplog.ha.relay import Advance, Applied, Applier, PositionFile, State
 from pyreplog.ha.relay.space import LANDING_BYTES
+from tests.waiting import until
 
 from .lab import SEGMENT_BYTES, Memory, Table, fill, relay_log
 
@@ -503,11 +504,14 @@ def test_a_relay_log_that_is_behind_what_is_applied_catches_up(relay):
 
 
 class Tap:
-    """A receiver that counts."""
+    """A receiver. Whoever applies waits until it is paused, or has `ended`: applying is what is slow."""
 
     def __init__(self) -> None:
-        self.open = threading.Event()
+        self.open, self.ended = threading.Event(), threading.Event()
         self.open.set()
+
+    def await_pause(self) -> None:
+        until(lambda: not self.open.is_set() or self.ended.is_set())
 
     def pause(self) -> None:
         self.open.clear()
@@ -519,7 +523,14 @@ class Tap:
 def test_the_space_limit_holds_while_the_applier_is_slow(relay, workers):
     memory, tap = Memory(), Tap()
     limit = 2 * SEGMENT_BYTES + LANDING_BYTES
-    with applier_of(relay, memory, workers, space_limit_bytes=limit, receiver=tap, batch_entries=5) as applier:
+
+    def apply(batch: RecordBatch, advance: Advance) -> Generator[None, None, None]:
+        tap.await_pause()
+        yield from memory.apply_in_two(batch, advance)
+
+    with Applier(
+        relay, apply, memory, workers=workers, space_limit_bytes=limit, receiver=tap, batch_entries=5
+    ) as applier:
         while tap.open.is_set():
             fill(relay, 20, size=500)
             applier.landed(relay.tail.end)
@@ -531,6 +542,7 @@ def test_the_space_limit_holds_while_the_applier_is_slow(relay, workers):
             fill(relay, 20, size=500)
             applier.landed(relay.tail.end)
             used.append(relay.tail.end - relay.start_position)
+        tap.ended.set()
         applier.wait_applied(3999, WAIT_S)
         stats = applier.stats()
     assert max(used) <= limit

@@ -31,20 +31,20 @@ def test_crash_at_every_step(exactly_once: bool, seed: int) -> None:
 def test_schedules(exactly_once: bool, seed: int) -> None:
     """Many without a crash, and what they meet."""
     failures = side_by_side = 0
-    for n in range(200):
+    for n in range(200 // one_in(2)):
         schedule = Schedule((seed << 10) + n, exactly_once=exactly_once)
         schedule.run()
         failures += schedule.failures
         side_by_side += schedule.most_in_flight > 1
-    assert failures > 20 and side_by_side > 20
+    assert failures > 20 and side_by_side > 5  # of 350 and 34, on average
 
 
 def test_a_crash_repeats_at_least_once_and_never_exactly_once(seed: int) -> None:
-    def repeats(exactly_once: bool) -> int:
+    def repeats(seed: int, exactly_once: bool) -> int:
         runs = [Schedule(seed, exactly_once=exactly_once, crash_at=step) for step in range(5, 60)]
         for run in runs:
             run.run()
         return sum(run.disk.repeats for run in runs)
 
-    assert repeats(True) == 0
-    assert repeats(False) > 5
+    assert repeats(seed, True) == 0
+    assert repeats(1, False) > 5, "of a schedule that does, whatever the seed is"

@@ -38,12 +38,12 @@ def opened(path: Path, **settings: object) -> RawLog:
 
 
 @pytest.fixture
-def master(tmp_path: Path) -> Path:
+def master(ram_path: Path) -> Path:
     """A closed log of a bit more than two files."""
-    with opened(tmp_path / "master") as log:
+    with opened(ram_path / "master") as log:
         fill(log, 80)
         assert 2 * FILE_BYTES < log.end < 3 * FILE_BYTES
-    return tmp_path / "master"
+    return ram_path / "master"
 
 
 def test_an_empty_log(tmp_path: Path) -> None:
@@ -241,16 +241,16 @@ def test_a_power_cut_takes_what_was_not_synced(master: Path, tmp_path: Path) -> 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lost=st.sets(st.integers(0, FILE_BYTES // 512 - 1), min_size=1), size=st.sampled_from([0, 10, 100, 700]))
-def test_torn_pages(tmp_path: Path, lost: set[int], size: int) -> None:
+def test_torn_pages(ram_path: Path, lost: set[int], size: int) -> None:
     """A power cut loses any of the sectors that were not synced: what is left is a beginning of what there was."""
     for name in ("log", "crashed"):
-        shutil.rmtree(tmp_path / name, ignore_errors=True)
-    with opened(tmp_path / "log") as log:
+        shutil.rmtree(ram_path / name, ignore_errors=True)
+    with opened(ram_path / "log") as log:
         log.put(message(0, size))
         while log.end + 100 + 2 * size < FILE_BYTES - 200:
             log.put(message(log.end, size))
         before = data_of(log)
-        path = crashed(log, tmp_path / "crashed")
+        path = crashed(log, ram_path / "crashed")
     with (path / "commitlog" / f"{0:020d}").open("r+b") as file:
         for sector in lost:
             file.seek(sector * 512)

@@ -162,13 +162,14 @@ def test_a_master_that_comes_back(
 ) -> None:
     log = make_log("master")
     fill(log, 100)
-    first = Master(reactor, log, times=QUICK)
+    host = "127.0.77.2"  # where nobody else takes the port meanwhile
+    first = Master(reactor, log, host=host, times=QUICK)
     slave = copy(make_log("copy"), first.address, start=0)
     until(lambda: slave.log.end == log.end)
     first.close()
     fill(log, 10, first=100)
     until(lambda: slave.state is not State.STREAMING)
-    serve(log, port=first.address[1])
+    serve(log, host=host, port=first.address[1])
     until(lambda: slave.log.end == log.end)
     assert slave.connects >= 2
     assert contents(tmp_path / "copy") == contents(tmp_path / "master")
@@ -296,7 +297,8 @@ def test_a_slave_that_does_not_read_holds_nobody_up(
     master = serve(log, times=Times(heartbeat_s=0.05, silence_s=20.0))
     slave_of(master).report(1)
     good = copy(other, master.address, start=0)
-    until(lambda: good.log.end == log.end)
+    until(lambda: max(fed.acked for fed in master.slaves()) == good.log.end == log.end)
+    until(lambda: all(fed.sent is not None for fed in master.slaves()))
     stuck = min(master.slaves(), key=lambda fed: fed.acked)
     assert stuck.sent is not None
     assert stuck.sent < log.end
@@ -452,7 +454,7 @@ def test_a_slave_whose_syncs_fail(
     master = serve(log)
     fill(log, 5)
     slave = copy(failing, master.address, start=0)
-    until(lambda: failing.end == log.end)
+    until(lambda: failing.end == log.end == master.replicated)
     files.broken = True
     acked = log.end
     fill(log, 60, first=5)  # over the end of the file, which is synced first
@@ -487,8 +489,7 @@ def test_a_slave_behind_retention(make_log: MakeLog, serve: Serve, copy: Copy, u
 
 
 def test_a_master_that_is_not_there(make_log: MakeLog, copy: Copy, until: Until) -> None:
-    with StockMaster() as master:
-        address = master.address
+    address = ("127.0.0.1", 1)
     slave = copy(make_log("log"), address)
     until(lambda: slave.error is not None)
     assert slave.state in (State.WAITING, State.CONNECTING)
