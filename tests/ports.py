@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from pathlib import Path
 
 _LOWEST = 10_000
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+"""Each of the test processes has ports of its own: a server may take seconds to listen on the one it was told."""
 
 
 def free_ports(count: int) -> list[int]:
     """Ports that were free just now; all different. The kernel gives them to nobody who does not ask for them by number:
     they lie below those that it chooses from, if it leaves any."""
     taken = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
-    candidates = list(range(_LOWEST, int(taken.split()[0])))
+    candidates = list(range(_LOWEST, int(taken.split()[0])))[_WORKER::_WORKERS]
     random.SystemRandom().shuffle(candidates)
     free: list[int] = []
     for port in candidates:

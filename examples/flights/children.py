@@ -17,7 +17,7 @@ class Child:
     """One of them. said: the newest of each thing it told."""
 
     def __init__(self, *command: str) -> None:
-        self.process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE)
+        self.process = subprocess.Popen([sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.said: dict[str, Any] = {}
         self._heard = threading.Condition()
         self._ended = False
@@ -46,6 +46,12 @@ class Child:
                 raise Mismatch(f"a process told {self.said}, and not {what} {least or ''}")
             return self.said[what]
 
+    def go_on(self) -> None:
+        """One that waits half way for what others do in the middle goes on."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+
     def kill(self) -> None:
         """kill -9"""
         self.process.kill()
@@ -54,5 +60,6 @@ class Child:
 
     def close(self) -> None:
         self.kill()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()

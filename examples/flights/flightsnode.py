@@ -3,7 +3,8 @@
     flightsnode.py DIRECTORY NAME LOG SECONDS [MASTER]
 
 Without MASTER it is the first master, else a replica of that one until it is promoted. Appends evenly over so many
-seconds for all of LOG, so that others can do something in the middle. Tells where it is, how much it has written, and
+seconds for all of LOG, so that others can do something in the middle: at HELD_AT of it, it waits for a line on its
+standard input. Tells where it is, how much it has written, and
 how much of that is acknowledged: the other one has it, too. A JSON object per line.
 """
 
@@ -20,6 +21,7 @@ from pyreplog import ha
 MEMBERS = ("a", "b")
 BATCH_BYTES = 32 << 10
 AHEAD = 16
+HELD_AT = 2 / 3
 SEGMENT_BYTES = 4 << 20
 LOG = pyreplog.LogConfig(segment_bytes=SEGMENT_BYTES)
 
@@ -42,7 +44,10 @@ def append_rest(node: ha.Node, source: pyreplog.LogReader, pace: float) -> None:
     """Entries of the source have the same numbers here."""
     written = node.stats()["received"]["entry"]
     waiting: deque[pyreplog.Ack[range]] = deque()
+    held = pace > 0
     for batch in source.scan(written, batch_bytes=BATCH_BYTES):
+        if held and int(batch.entry[-1]) >= source.end * HELD_AT:
+            held = not sys.stdin.readline()
         time.sleep(len(batch) * pace)  # who is late does not hurry: others have to find it in the middle
         waiting.append(node.submit_batch(batch.values(), batch.keys(), batch.event_time.tolist()))
         written += len(batch)

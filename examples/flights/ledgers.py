@@ -94,6 +94,7 @@ def write_and_kill(
         killed = cluster.ledger_metadata(ledger).last_fragment.ensemble[0]
         at = writer.said["acked"]
         bookies.kill(killed)
+        writer.go_on()
         yield f"A fifth has come. Killed {killed.partition('@')[0]} (SIGKILL) after {at:,} acknowledged flights."
         writer.tells("acked", min(at + rows // 6, rows - 1))
         deadline = time.monotonic() + PATIENCE_S

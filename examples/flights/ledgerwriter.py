@@ -3,8 +3,8 @@
     ledgerwriter.py URL LOG FROM [SECONDS]
 
 From entry FROM on; evenly over so many seconds, so that others can do something in the middle: then it begins when
-there is one bookie more than the ledger needs, and in the end it waits to be killed. Up to AHEAD batches are on their
-way at a time.
+there is one bookie more than the ledger needs, waits at HELD_AT of all for a line on its standard input, and in the end
+to be killed. Up to AHEAD batches are on their way at a time.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyreplog
 ENSEMBLE, WRITE_QUORUM, ACK_QUORUM = 4, 3, 2
 BATCH_BYTES = 32 << 10
 AHEAD = 16
+HELD_AT = 2 / 3
 
 
 def main(url: str, path: str, start: int, seconds: float) -> None:
@@ -29,7 +30,10 @@ def main(url: str, path: str, start: int, seconds: float) -> None:
             while seconds and len(cluster.status().bookies) <= ENSEMBLE:
                 time.sleep(0.02)
             waiting: deque[pyreplog.Ack[range]] = deque()
+            held = seconds > 0
             for batch in log.scan(start, batch_bytes=BATCH_BYTES):
+                if held and int(batch.entry[-1]) >= log.end * HELD_AT:
+                    held = not sys.stdin.readline()
                 time.sleep(len(batch) * pace)  # who is late does not hurry: others have to find it in the middle
                 waiting.append(ledger.submit_batch(batch.values(), batch.keys(), batch.event_time.tolist()))
                 if len(waiting) > AHEAD:

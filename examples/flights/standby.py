@@ -89,6 +89,8 @@ def kill_the_master(nodes: Nodes, total: int, first: str, second: str) -> tuple[
 
         master.tells("acked", total // 3)
         b.ask("follow", master=NOWHERE)
+        wait(lambda: not b.status()["streaming"], "the replica was never cut off")
+        master.go_on()
         wait(has_more, "the master never had more than the replica")
         held, written = b.status()["received"]["entry"], a.status()["received"]["entry"]
         nodes.kill("a")

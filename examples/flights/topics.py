@@ -42,9 +42,7 @@ def work_off(log: Path, directory: Path) -> Iterator[str]:
             )
             wait_for_the_board(consumers, topic.end)
         with opened(directory / "topic") as topic, Consumers(topic):
-            topic.stats()
-            time.sleep(WATCHED_S)  # they tell how fast it goes from one look to another
-            yield table(topic.stats().subscriptions)
+            yield table(watched(topic))
 
 
 def publish_and_kill(log: Path, directory: Path, rows: int) -> Generator[str, None, int]:
@@ -65,6 +63,17 @@ def wait_for_the_board(consumers: Consumers, end: int) -> None:
         time.sleep(0.02)
     if consumers.next != end or consumers.missed:
         raise Mismatch(f"the board is at flight {consumers.next:,} of {end:,}, and was not given {consumers.missed:,}")
+
+
+def watched(topic: pyreplog.Topic) -> Sequence[SubscriptionStats]:
+    """How fast it goes from one look to another: looks until something was taken in between by who lags."""
+    deadline = time.monotonic() + PATIENCE_S
+    topic.stats()
+    while True:
+        time.sleep(WATCHED_S)
+        found = topic.stats().subscriptions
+        if any(there.drain_s for there in found) or time.monotonic() > deadline:
+            return found
 
 
 def table(subscriptions: Sequence[SubscriptionStats]) -> str:

@@ -73,17 +73,6 @@ class Processes:
             until(does_hold)
         return found
 
-    def master_of(self, *nodes: NodeProcess) -> NodeProcess:
-        """Wait until one of them is master."""
-        found: list[NodeProcess] = []
-
-        def is_there() -> object:
-            found.extend(node for node in nodes if self.until(node, lambda _: True)["role"] == "master")
-            return found
-
-        until(is_there)
-        return found[0]
-
 
 def _end(process: NodeProcess) -> None:
     if process.popen.poll() is None:

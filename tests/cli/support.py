@@ -36,6 +36,9 @@ Run = Callable[..., Done]
 PATIENT = ("--timeout", PATIENCE_S)
 """Of `topic consume` where all messages are there: it ends with the last, however long they take."""
 
+KEPT = ("--set", "retention_bytes=none")
+"""Of `topic create`: else a command that takes a second removes what a command before it published and nobody wants."""
+
 
 def process(*arguments: object, data: bytes = b"") -> Done:
     """Run a command as a process with `data` as standard input."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pyreplog
 from pyreplog import ha
 from pyreplog.errors import ReplicaError
 from pyreplog.ha.rocketmq import RawLog
-from tests.cli.nodes import LIMIT_S, Processes, segments
+from tests.cli.nodes import LIMIT_S, NodeProcess, Processes, segments
 from tests.cli.support import SEGMENT_BYTES, Run, process, rows, values
 from tests.ha.nodes import until
 from tests.ha.rocketmq.records import FILE_BYTES, contents, fill
@@ -44,6 +44,36 @@ def has_all(status: dict[str, Any]) -> bool:
     return len(LINES) == status["received"]["entry"] == status["committed"]["entry"]
 
 
+def streams_to(*names: str) -> Callable[[dict[str, Any]], bool]:
+    """Whether a master says so of these, and of nobody else."""
+    return lambda status: (
+        {(one["name"], one["state"]) for one in status["replicas"]} == {(name, "streaming") for name in names}
+    )
+
+
+def settled(
+    processes: Processes, *nodes: NodeProcess, holds: Callable[[dict[str, Any]], object] = lambda _: True
+) -> NodeProcess:
+    """Wait until one is master, and the others follow it, of whose status something holds; which. A master that stands
+    still for too long is replaced at any time."""
+    found: list[NodeProcess] = []
+
+    def are_settled() -> bool:
+        statuses = {node.name: processes.until(node, lambda _: True) for node in nodes}
+        found[:] = [node for node in nodes if statuses[node.name]["role"] == "master"]
+        return len(found) == 1 and all(
+            one["role"] == "replica"
+            and one["streaming"]
+            and (one["master"], one["term"].split()[2]) == (found[0].address, found[0].name)
+            and holds(one)
+            for name, one in statuses.items()
+            if name != found[0].name
+        )
+
+    until(are_settled)
+    return found[0]
+
+
 def test_a_group_by_hand(processes: Processes, filled: Path, run: Run) -> None:
     """The master is killed, a replica promoted, the old master comes back as its replica."""
     a = processes.start("master", "a", "--members", "a,b,c", "--sync-replicas", 1)
@@ -53,8 +83,8 @@ def test_a_group_by_hand(processes: Processes, filled: Path, run: Run) -> None:
     for replica in (b, c):
         processes.until(replica, has_all)
         assert values(replica.path) == LINES
-    status = run("ha", "--json", "status", a.address).json
-    assert {(each["name"], each["state"]) for each in status["replicas"]} == {("b", "streaming"), ("c", "streaming")}
+    processes.until(a, streams_to("b", "c"))
+    assert streams_to("b", "c")(run("ha", "--json", "status", a.address).json)
     assert a.end(signal.SIGKILL)[0] == -signal.SIGKILL
     assert run("ha", "status", a.address).code == 7
     promoted = run("ha", "--json", "promote", b.address).json
@@ -63,7 +93,9 @@ def test_a_group_by_hand(processes: Processes, filled: Path, run: Run) -> None:
     a = processes.start("replica", "a", "--master", b.address)
     for replica in (a, c):
         processes.until(replica, lambda found: found["streaming"] and found["term"] == "2 of b")
-    processes.until(b, lambda found: all(each["lag_bytes"] == 0 for each in found["replicas"]))
+    processes.until(
+        b, lambda found: streams_to("a", "c")(found) and all(each["lag_bytes"] == 0 for each in found["replicas"])
+    )
     printed = run("ha", "status", b.address).out
     assert "master" in printed and "replica a  streaming" in printed and "a, b, c; an append waits for 1" in printed
     for node in (c, a, b):
@@ -82,7 +114,7 @@ def test_a_group_that_fails_over_by_itself(processes: Processes, filled: Path) -
         "--group",
         "orders",
         "--lease-s",
-        1,
+        3,
         "--set",
         "election_timeout_ms=500",
     )
@@ -92,16 +124,13 @@ def test_a_group_that_fails_over_by_itself(processes: Processes, filled: Path) -
     for replica in others.values():
         processes.until(replica, has_all)
     a.end(signal.SIGKILL)
-    master = processes.master_of(*others.values())
+    settled(processes, *others.values())
     a = processes.start(*first)
-    found = processes.until(a, lambda found: found["role"] == "replica" and found["streaming"])
-    assert (found["master"], found["term"].split()[2]) == (master.address, master.name)
+    settled(processes, a, *others.values())
     for node in (a, *others.values()):
         node.end(signal.SIGKILL)
     a, b, c = (processes.start(*first), *(processes.start("replica", name, *store) for name in "bc"))
-    master = processes.master_of(a, b, c)
-    for node in {a, b, c} - {master}:
-        processes.until(node, lambda found: found["streaming"] and has_all(found))
+    settled(processes, a, b, c, holds=has_all)
     assert [node.end(signal.SIGTERM)[0] for node in (a, b, c)] == [0, 0, 0]
     assert values(a.path) == values(b.path) == values(c.path) == LINES
 

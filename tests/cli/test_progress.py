@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,7 +28,7 @@ class Terminal(io.StringIO):
 def moments(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that goes on by a second each time it is read, and no rich."""
     seconds = iter(range(1000))
-    monkeypatch.setattr(progress_module.time, "monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
     monkeypatch.setattr(progress_module, "find_spec", lambda _: None)
 
 

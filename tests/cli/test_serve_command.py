@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pyreplog.topic.cluster import Cluster
-from tests.cli.support import PATIENT, Done, Run, process
+from tests.cli.support import KEPT, PATIENT, Done, Run, process
 from tests.ledger.processes import Cast, Process
 from tests.net.test_tls import Authority
 from tests.waiting import until
@@ -95,7 +95,7 @@ def test_what_was_acknowledged_is_there_after_sigterm(cast: Cast, folder: Path, 
 def test_a_server_that_was_killed(cast: Cast, folder: Path, run: Run) -> None:
     """Its topics are free for the next at once that has the directory, though its lease lasts."""
     server, url = serve(cast, folder)
-    run("topic", "create", url, "orders", *ONE)
+    run("topic", "create", url, "orders", *ONE, *KEPT)
     run("topic", "publish", url, "orders", *"abcd")
     server.kill()
     server, url = serve(cast, folder)

@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -175,7 +176,7 @@ def test_it_goes_on_when_the_target_is_away(
         monkeypatch.setattr(Cluster, "status", _failing(coming) if coming is not None else status)
 
     status = Cluster.status
-    monkeypatch.setattr(top.time, "sleep", sleep)
+    monkeypatch.setattr(top, "time", SimpleNamespace(sleep=sleep))
     done = run("top", "--json", "--interval", 0.5, folder)
     frames = [json.loads(line) for line in done.out.splitlines()]
     assert done.code == 130 and [frame["notes"] for frame in frames] == [[], ["away"], []]
@@ -196,7 +197,7 @@ def test_frames_without_a_terminal(run: Run, folder: Path, monkeypatch: pytest.M
             raise KeyboardInterrupt
 
     sleeps: list[int] = []
-    monkeypatch.setattr(top.time, "sleep", sleep)
+    monkeypatch.setattr(top, "time", SimpleNamespace(sleep=sleep))
     done = run("top", folder)
     assert done.code == 130 and done.out.count("1 topic, 1 subscription") == 2 and "\x1b" not in done.out
 

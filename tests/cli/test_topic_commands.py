@@ -13,7 +13,7 @@ from pyreplog._native.messages import Message
 from pyreplog.cli.app import main
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.topic.consumer import Consumer
-from tests.cli.support import PATIENT, Done, Run, process
+from tests.cli.support import KEPT, PATIENT, Done, Run, process
 from tests.waiting import PATIENCE_S
 
 LINES = b"".join(b"k%d:line %d\n" % (number % 3, number) for number in range(1000))
@@ -40,7 +40,7 @@ def topic(run: Run, folder: Path, name: str) -> Callable[..., Done]:
         waits = PATIENT if action == "consume" and not {"--timeout", "--follow"} & {*arguments} else ()
         return run(group, action, folder, name, *arguments, *waits)
 
-    assert topic("create").code == 0
+    assert topic("create", *KEPT).code == 0
     return topic
 
 
@@ -183,6 +183,7 @@ def test_stats(topic: Callable[..., Done], name: str) -> None:
 
 def test_settings(run: Run, topic: Callable[..., Done], folder: Path, tmp_path: Path) -> None:
     assert topic("set").out.splitlines()[0].split() == ["ensemble", "3"]
+    assert topic("set", "retention_bytes=0").out == ""
     assert topic("set", "ttl_ms=60000", "retention-bytes=none", 'compression="none"').out == ""
     found = topic("set", "--json").json
     assert (found["ttl_ms"], found["retention_bytes"], found["compression"]) == (60000, None, "none")
@@ -200,6 +201,7 @@ def test_settings(run: Run, topic: Callable[..., Done], folder: Path, tmp_path: 
 
 def test_trimming(topic: Callable[..., Done]) -> None:
     """A ledger ends with the command that wrote it."""
+    topic("set", "retention_bytes=0")
     topic("create", "work", "--from", "earliest", group="subscription")
     for value in "ab":
         topic("publish", value)

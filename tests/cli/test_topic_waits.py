@@ -27,7 +27,9 @@ def test_who_wants_too_many_bookies_hears_of_it(
     )
 
     def warnings() -> list[str]:
-        return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING and WHY in one.message]
+        return [
+            one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING and WHY in one.getMessage()
+        ]
 
     with Cluster.embedded(tmp_path / "c", bookies=1) as cluster, TopicServer(cluster) as server:
         topic = cluster.topic("orders", ensemble=3)

@@ -194,6 +194,7 @@ def test_threads_racing_to_settle_have_one_winner_each_and_all_waiters_wake() ->
     assert all(not ack._waiters for ack in acks)
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_ctrl_c_interrupts_a_waiting_thread() -> None:
     ack = Ack(1)
     interrupted = threading.Event()

@@ -231,6 +231,7 @@ def test_time_never_goes_back(tmp_path: Path):
         assert log.read(10).timestamp >= last
 
 
+@pytest.mark.usefixtures("uncollected")  # what is collected may let go of the GIL
 def test_a_read_that_frees_the_last_segment_found_keeps_the_gil(tmp_path: Path) -> None:
     """From a look at the index to the pin of the segment nobody else may run: the housekeeper would recycle the segment.
 

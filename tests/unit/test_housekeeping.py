@@ -19,6 +19,7 @@ from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.duty import Duty
 from pyreplog.log.files import RealFiles
 from tests.crash.disk import run_each
+from tests.waiting import until
 
 SEGMENT_BYTES = 64 << 10
 KILOBYTE = bytes(1000)
@@ -44,18 +45,13 @@ class Stuck(RealFiles):
     """Populating a recycled segment waits until the test lets it go on."""
 
     def __init__(self) -> None:
-        self.stuck, self.go, self.synced = threading.Event(), threading.Event(), threading.Event()
+        self.stuck, self.go = threading.Event(), threading.Event()
 
     def run(self, steps: Steps) -> None:
         if any(name == "populate" for name, _ in steps):
             self.stuck.set()
             assert self.go.wait(WAIT_S)
         super().run(steps)
-
-    def sync(self, fd: int) -> None:
-        super().sync(fd)
-        if self.stuck.is_set():
-            self.synced.set()
 
 
 def test_an_interval_sync_does_not_wait_for_a_segment_to_be_prepared(tmp_path: Path):
@@ -65,13 +61,11 @@ def test_an_interval_sync_does_not_wait_for_a_segment_to_be_prepared(tmp_path: P
         segment_bytes=SEGMENT_BYTES, retention_bytes=0,
     ) as log:  # fmt: skip
         try:
-            while len(log._segment_table()) < 2:
+            while not files.stuck.is_set():  # until a full one is removed, and about to be prepared again
+                until(lambda: files.stuck.is_set() or log._pool.ready)  # an append that finds none has to wait for it
                 log.append(KILOBYTE)
-            assert files.stuck.wait(WAIT_S)  # the full one is removed, and about to be prepared again
             entry = log.append(b"meanwhile")
-            while log.synced_end <= entry:
-                assert files.synced.wait(WAIT_S)
-                files.synced.clear()
+            until(lambda: log.synced_end > entry)
         finally:
             files.go.set()
 

@@ -45,9 +45,15 @@ def done(acks: list[Ack[int]]) -> list[int]:
     return [ack.result() for ack in acks if ack.done()]
 
 
+class Mine(Ack[int]):
+    """Other tests' may go at any time."""
+
+
 def alive() -> Counter[str]:
     gc.collect()
-    return Counter(type(each).__name__ for each in gc.get_objects() if isinstance(each, Ack | Watch))
+    acks = [each for each in gc.get_objects() if type(each) is Mine]
+    watches = [each for each in gc.get_objects() if type(each) is Watch and type(each.ack) is Mine]
+    return Counter(Ack=len(acks), Watch=len(watches))
 
 
 # Reaching a number
@@ -295,7 +301,7 @@ def test_memory_returns_to_zero() -> None:
     purgatory = Purgatory()
     numbers = list(range(300))
     random.Random(7).shuffle(numbers)
-    watches = [purgatory.watch(n % 7, n, Ack(n), deadline_us=n * 1000 if n % 3 else None) for n in numbers]
+    watches = [purgatory.watch(n % 7, n, Mine(n), deadline_us=n * 1000 if n % 3 else None) for n in numbers]
     assert alive() - before == Counter(Ack=300, Watch=300)
     for watch in watches[::5]:
         purgatory.cancel(watch)
@@ -314,14 +320,14 @@ def test_memory_returns_to_zero() -> None:
 def test_waiters_that_gave_up_go_when_they_outnumber_the_rest() -> None:
     purgatory = Purgatory()
     before = alive()
-    watches = [purgatory.watch("log", 10**6 + n * (-1) ** n, Ack(n)) for n in range(1000)]
+    watches = [purgatory.watch("log", 10**6 + n * (-1) ** n, Mine(n)) for n in range(1000)]
     for watch in watches[:499]:
         purgatory.cancel(watch)
     del watches, watch
     assert (alive() - before)["Watch"] <= 1000
     purgatory.expire(0)
     for deadline in range(2000):  # each comes and gives up
-        purgatory.watch("log", 1, Ack(0), deadline_us=deadline)
+        purgatory.watch("log", 1, Mine(0), deadline_us=deadline)
         purgatory.expire(deadline + 1000)
         assert purgatory.waiting("log") == 501
     assert (alive() - before)["Watch"] <= 2 * 501
@@ -329,10 +335,12 @@ def test_waiters_that_gave_up_go_when_they_outnumber_the_rest() -> None:
 
 def test_the_last_one_to_be_completed_takes_those_who_gave_up_with_it() -> None:
     purgatory = Purgatory()
-    near = watched(purgatory, *range(100))
+    near: list[Ack[int]] = [Mine(n) for n in range(100)]
+    for n, ack in enumerate(near):
+        purgatory.watch("log", n, ack)
     before = alive()
     for _ in range(100):
-        purgatory.cancel(purgatory.watch("log", 10**6, Ack(0)))
+        purgatory.cancel(purgatory.watch("log", 10**6, Mine(0)))
     assert alive()["Watch"] > before["Watch"]
     purgatory.advance_and_drain("log", 99)
     assert done(near) == list(range(100))

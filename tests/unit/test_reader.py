@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import threading
@@ -285,7 +286,10 @@ def mapped(path: Path) -> list[str]:
 
 def descriptors(path: Path) -> int:
     """Open descriptors of segment files below a directory."""
-    links = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    links = list[Path]()
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another thread's, or that of this look: closed meanwhile
+            links.append(link.readlink())
     return sum(link.is_relative_to(path) and link.suffix == ".log" for link in links)
 
 

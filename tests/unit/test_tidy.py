@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -67,6 +68,11 @@ def sources(*patterns: str, under: Path = PACKAGE) -> list[Path]:
     return sorted(path for path in found if path.is_file() and "__pycache__" not in path.parts)
 
 
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), name(path))
+
+
 def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
@@ -95,7 +101,7 @@ def resolve(module: str, imported: str) -> str:
 
 
 def python_imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(), name(path))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -169,7 +175,7 @@ def test_import_is_light() -> None:
 
 
 def python_functions(path: Path) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(ast.parse(path.read_text(), name(path))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield f"{name(path)}:{node.lineno} {node.name}", (node.end_lineno or node.lineno) - node.lineno + 1
 
