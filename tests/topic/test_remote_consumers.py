@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from pyreplog.ack import Ack
 from pyreplog.errors import NoSuchSubscriptionError, SubscriptionBusyError
 from pyreplog.topic.remote.client import Client
+from pyreplog.topic.remote.outlet import Outlet
 from pyreplog.topic.remote.remotetopic import RemoteTopic
 from pyreplog.topic.statistics.stats import TopicStats
 from tests.topic.owners import until
@@ -35,6 +38,13 @@ def topic(client: Client) -> RemoteTopic:
     return client.topic("news", **PLAIN)
 
 
+@pytest.fixture
+def spare() -> Iterator[ThreadPoolExecutor]:
+    """Threads for what waits."""
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
 def test_acknowledgements_count_at_the_owner(topic: RemoteTopic, here: Served) -> None:
     topic.publish_batch(VALUES)
     with topic.subscribe("s", start="earliest") as consumer:
@@ -46,13 +56,33 @@ def test_acknowledgements_count_at_the_owner(topic: RemoteTopic, here: Served) -
         assert here.cluster.topic("news").stats().subscriptions[0].backlog_messages == 2
         consumer.acknowledge_cumulative(messages[2])
         consumer.flush()
-    until(lambda: not topic.stats().subscriptions[0].consumers)  # it does not wait until it has left
     with topic.subscribe("s") as consumer:
         assert receive(consumer, 1) == [b"four"]
         with pytest.raises(SubscriptionBusyError):
             topic.subscribe("s")
     with topic.subscribe("gone", durable=False) as consumer:
         assert consumer.name in str(topic.stats().to_dict())
+
+
+def test_closing_waits_until_its_place_is_free(
+    topic: RemoteTopic, monkeypatch: pytest.MonkeyPatch, spare: ThreadPoolExecutor
+) -> None:
+    """An exclusive subscription takes the next consumer at once."""
+    consumer = topic.subscribe("s")
+    asked, go = threading.Event(), threading.Event()
+    detach = Outlet.detach
+
+    def later(outlet: Outlet, *args: Any, **more: Any) -> None:
+        spare.submit(lambda: go.wait(PATIENCE_S) and detach(outlet, *args, **more))
+        asked.set()
+
+    monkeypatch.setattr(Outlet, "detach", later)
+    closing = spare.submit(consumer.close)
+    assert asked.wait(PATIENCE_S) and not closing.done()
+    go.set()
+    closing.result(PATIENCE_S)
+    with topic.subscribe("s"):
+        assert topic.stats().subscriptions[0].consumers
 
 
 def test_two_clients_share_a_subscription(client: Client, topic: RemoteTopic, here: Served) -> None:

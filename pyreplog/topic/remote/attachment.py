@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from asyncio import _get_running_loop
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, NotConnectedError, ReplogError
+from pyreplog.ledger.driver import in_callback
 from pyreplog.net.sockets import Address
 from pyreplog.topic.consumer import Consumer
 from pyreplog.topic.inlet import Inlet
@@ -235,18 +237,34 @@ class Attachment:
         return self._ask(protocol.Flush, Done, _nothing)
 
     def detach(self, consumer: int) -> None:
-        def detach() -> None:
-            handle, self._handle = self._handle, 0
-            self._is_over = True
-            if handle:
-                self._link.send(self._address, protocol.Detach(handle), _ignore)
-
-        self._events.post(detach)
-        self._on_detached(self)
+        left = self._leave()
+        if not in_callback() and _get_running_loop() is None:
+            with suppress(ReplogError):  # its connection is lost, or too slow: it leaves with that
+                self.wait(left, self._link.timeout)
 
     def abandon(self, consumer: int) -> None:
         with suppress(ReplogError):  # the client was closed
-            self._link.reactor.call_soon(lambda: self.detach(consumer))
+            self._link.reactor.call_soon(self._leave)
+
+    def _leave(self) -> Ack[None]:
+        """The Ack is done when the server has let it go."""
+        left: Ack[None] = Ack()
+
+        def gone(address: Address, outcome: Outcome) -> None:
+            _ignore(address, outcome)
+            left.complete(None)
+
+        def leave() -> None:
+            handle, self._handle = self._handle, 0
+            self._is_over = True
+            if handle:
+                self._link.send(self._address, protocol.Detach(handle), gone)
+            else:
+                left.complete(None)
+
+        self._events.post(leave)
+        self._on_detached(self)
+        return left
 
     # ---- requests -------------------------------------------------------------------------------------------
 

@@ -94,14 +94,17 @@ class Outlet:
 
         self._events.post(flow)
 
-    def detach(self, error: ReplogError) -> None:
-        """The client, or its connection, has gone."""
+    def detach(self, error: ReplogError, then: Callable[[], object] = lambda: None) -> None:
+        """The client, or its connection, has gone. then: called when its place is free."""
 
         def detach() -> None:
             source = self._source if self._error is None else None
             self._end(error)
-            if source is not None:
-                source.detach(self._id)
+            try:
+                if source is not None:
+                    source.detach(self._id)
+            finally:
+                then()
 
         self._events.post(detach)
 

@@ -188,15 +188,19 @@ class TopicService:
         try:
             attached = there.attach(outlet, wanted, priority=request.priority)
         except BaseException as error:
-            session.remove_outlet(request.consumer, ClosedError(f"it was not attached: {error}"))
+            session.remove_outlet(request.consumer)
+            outlet.detach(ClosedError(f"it was not attached: {error}"))
             raise
         topic.used = True
         outlet.attached(there, attached)
         session.done(number)
 
     def _detach(self, session: Session, number: int, request: protocol.Detach) -> None:
-        session.remove_outlet(request.consumer, ClosedError("the consumer was closed"))
-        session.done(number)
+        outlet = session.remove_outlet(request.consumer)
+        if outlet is None:
+            session.done(number)
+        else:
+            outlet.detach(ClosedError("the consumer was closed"), then=lambda: session.done(number))
 
     # ---- the rest -------------------------------------------------------------------------------------------
 

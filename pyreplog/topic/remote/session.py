@@ -90,11 +90,9 @@ class Session:
         with self._lock:
             return self._lanes.pop(handle, None)
 
-    def remove_outlet(self, handle: int, error: ReplogError) -> None:
+    def remove_outlet(self, handle: int) -> Outlet | None:
         with self._lock:
-            outlet = self._outlets.pop(handle, None)
-        if outlet is not None:
-            outlet.detach(error)
+            return self._outlets.pop(handle, None)
 
     def lanes(self) -> list[Lane]:
         with self._lock:
