@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.waiting import stand_still, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -64,9 +68,35 @@ class Process:
         self.popen.stdin.flush()
         return self.line()
 
+    def freeze(self, url: str) -> None:
+        """SIGSTOP while it says that it holds what it is asked for, and not within a transaction: whoever stands still
+        there keeps everybody else out of SQLite's file."""
+
+        def stopped_outside() -> bool:
+            until(lambda: self.ask() == "held")
+            stand_still(self.popen)
+            if url.startswith("zk:") or _may_write(url.removeprefix("sqlite://")):
+                return True
+            self.popen.send_signal(signal.SIGCONT)
+            return False
+
+        until(stopped_outside)
+
     def __enter__(self) -> Process:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.popen.kill()
         self.popen.communicate()
+
+
+def _may_write(path: str) -> bool:
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    except sqlite3.OperationalError:
+        return False
+    finally:
+        connection.close()
+    return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sqlite3
 import time
 
 import pytest
@@ -12,7 +11,6 @@ from pyreplog.errors import ClosedError, InvalidArgumentError, KeyExistsError, L
 from pyreplog.metadata import Lease, LeaseState, open_store
 from tests.metadata.processes import HOLDER, Process
 from tests.metadata.zookeeper import until
-from tests.waiting import stand_still
 
 TTL_S = 20
 """Of leases that nothing here waits for the end of: longer than a machine that is busy stands still."""
@@ -161,37 +159,11 @@ def test_renewal_holds_for_longer_than_the_ttl(zookeeper_url):
         assert None not in seen and lease.state is not LeaseState.LOST
 
 
-def freeze(holder, url):
-    """SIGSTOP, but not within a transaction: whoever stands still there keeps everybody else out of the file."""
-
-    def stopped_outside() -> bool:
-        until(lambda: holder.ask() == "held")
-        stand_still(holder.popen)
-        if url.startswith("zk:") or may_write(url.removeprefix("sqlite://")):
-            return True
-        holder.popen.send_signal(signal.SIGCONT)
-        return False
-
-    until(stopped_outside)
-
-
-def may_write(path):
-    connection = sqlite3.connect(path, timeout=0, isolation_level=None)
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("ROLLBACK")
-    except sqlite3.OperationalError:
-        return False
-    finally:
-        connection.close()
-    return True
-
-
 def test_a_frozen_owner_learns_that_it_lost(shared_url):
     """SIGSTOP for longer than the ttl: the key vanishes; awake again, the owner first doubts and then knows."""
     with open_store(shared_url) as store, Process(HOLDER, shared_url, SHORT_S) as holder:
         assert holder.line() == "holding"
-        freeze(holder, shared_url)
+        holder.freeze(shared_url)
         until(lambda: store.get("/holders/one") is None)
         holder.popen.send_signal(signal.SIGCONT)
         said = [holder.ask()]
