@@ -6,7 +6,7 @@ import logging
 import ssl
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from typing import TypeVar
 
@@ -19,7 +19,6 @@ from pyreplog.errors import (
     InvalidMessageError,
     InvalidMetadataError,
     NotConnectedError,
-    OutcomeUnknownError,
     ReplogError,
 )
 from pyreplog.ledger.driver import Add, check_may_wait
@@ -196,15 +195,7 @@ class RemoteSurroundings(Shared):
         """The thread that waits drives the reactor: nobody has to wake it, but who settles the ack without driving."""
         if not ack.done():
             check_may_wait()
-            ack.add_done_callback(self._wake_driver)
-            if not self.reactor.drive(ack.done, timeout):
-                raise OutcomeUnknownError(f"no outcome within {timeout} s")
-        return ack.result()
-
-    def _wake_driver(self, ack: Ack[T]) -> None:
-        if not self.reactor.in_driver():
-            with suppress(ReplogError):  # it was closed: nobody drives
-                self.reactor.call_soon(_look_again)
+        return self.reactor.wait(ack, timeout)
 
     def close(self) -> None:
         self._watch.close()
@@ -215,10 +206,6 @@ class RemoteSurroundings(Shared):
             rest.callback(super().close)
             for channel in channels:
                 rest.callback(channel.close)
-
-
-def _look_again() -> None:
-    """The driver looks whether the outcome it waits for is there, after whatever it was woken for."""
 
 
 def _address(there: Availability) -> tuple[str, int]:

@@ -14,10 +14,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
 
 from pyreplog._native.pump import spin
+from pyreplog.ack import Ack
 from pyreplog.clock import Clock, SystemClock
-from pyreplog.errors import ForkedError, InvalidArgumentError
+from pyreplog.errors import ForkedError, InvalidArgumentError, OutcomeUnknownError, ReplogError
 from pyreplog.handles import Handle
 from pyreplog.net.baton import DRIVER, REST_S, Baton
 from pyreplog.net.bell import Bell
@@ -35,6 +38,7 @@ _ROUNDS = 16
 
 _FOREVER_S = 3600.0
 
+T = TypeVar("T")
 Callback = Callable[[int], object]
 Call = Callable[[], object]
 
@@ -184,6 +188,21 @@ class Reactor(Handle):
                 del holder[DRIVER]
             self._left()
 
+    def wait(self, ack: Ack[T], timeout: float | None = None) -> T:
+        """As `ack.result`, and drive meanwhile. Errors: those of the Ack; as `drive`; OutcomeUnknownError, the time ran
+        out."""
+        if not ack.done():
+            ack.add_done_callback(self._look_up)
+            if not self.drive(ack.done, timeout):
+                raise OutcomeUnknownError(f"no outcome within {timeout} s")
+        return ack.result()
+
+    def _look_up(self, _: Ack[T]) -> None:
+        """Who settles it without driving wakes who waits."""
+        if not self.in_driver():
+            with suppress(ReplogError):  # it was closed: nobody drives
+                self.call_soon(_look_again)
+
     # ---- one round ------------------------------------------------------------------------------------------
 
     def _step(self, timeout_s: float) -> None:
@@ -287,6 +306,10 @@ class Reactor(Handle):
         self._error = ForkedError(f"the reactor was made by process {self._pid}; make one in this process")
         self._epoll.close()
         self._bell = None
+
+
+def _look_again() -> None:
+    """The driver looks whether the outcome it waits for is there, after whatever it was woken for."""
 
 
 def _run(ref: weakref.ref[Reactor], baton: Baton, epoll: select.epoll, ready: threading.Event | None) -> None:

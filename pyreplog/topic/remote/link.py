@@ -10,7 +10,7 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from pyreplog.ack import Ack
@@ -178,15 +178,7 @@ class Link:
         """As `ledger.driver.Surroundings.wait`: the thread that waits drives the reactor."""
         if not ack.done():
             check_may_wait()
-            ack.add_done_callback(self._wake_driver)
-            if not self.reactor.drive(ack.done, timeout):
-                raise OutcomeUnknownError(f"no outcome within {timeout} s")
-        return ack.result()
-
-    def _wake_driver(self, ack: Ack[Any]) -> None:
-        if not self.reactor.in_driver():
-            with suppress(ReplogError):  # it was closed: nobody drives
-                self.reactor.call_soon(_look_again)
+        return self.reactor.wait(ack, timeout)
 
     def rest(self, inquiry: _Inquiry, seconds: float) -> bool:
         """Have it go on after a while; False: not any more."""
@@ -297,7 +289,3 @@ def parse_address(text: str) -> Address:
 
 def _publishes(request: Request) -> bool:
     return isinstance(request, Publish | Leave) or (isinstance(request, Open) and request.lane > 0)
-
-
-def _look_again() -> None:
-    """The driver looks whether the outcome it waits for is there, after whatever it was woken for."""
