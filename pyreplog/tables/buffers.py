@@ -28,6 +28,9 @@ def as_bytes(kind: pa.DataType, found: tuple[int, Any, Any, Any]) -> pa.Array:
 def as_text(found: tuple[int, Any, Any, Any]) -> pa.Array:
     """As as_bytes, of strings. Bytes that are no UTF-8 become U+FFFD: of records that were not verified any may be
     wrong, and who reads Arrow's strings relies on them."""
+    nulls, _, offsets, _ = found
+    if nulls == len(offsets) // 4 - 1:  # as most often
+        return as_bytes(pa.string(), found)
     data = as_bytes(pa.binary(), found)
     try:
         return data.cast(pa.string())
