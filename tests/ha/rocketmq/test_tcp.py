@@ -294,9 +294,10 @@ def test_a_slave_that_does_not_read_holds_nobody_up(
 ) -> None:
     log, other = (opened.enter_context(RawLog(tmp_path / name, file_bytes=1 << 20)) for name in ("master", "copy"))
     fill(log, 300, size=40_000)
-    master = serve(log, times=Times(heartbeat_s=0.05, silence_s=20.0))
+    master = serve(log, times=Times(heartbeat_s=0.05, silence_s=60.0))
     slave_of(master).report(1)
     good = copy(other, master.address, start=0)
+    until(lambda: len(master.slaves()) == 2)
     until(lambda: max(fed.acked for fed in master.slaves()) == good.log.end == log.end)
     until(lambda: all(fed.sent is not None for fed in master.slaves()))
     stuck = min(master.slaves(), key=lambda fed: fed.acked)
