@@ -4,8 +4,8 @@
 
 Without MASTER it is the first master, else a replica of that one until it is promoted. Appends evenly over so many
 seconds for all of LOG, so that others can do something in the middle: at HELD_AT of it, it waits for a line on its
-standard input. Tells where it is, how much it has written, and
-how much of that is acknowledged: the other one has it, too. A JSON object per line.
+standard input. Tells where it is, how much it has written, and how much of that is acknowledged: the other one has it,
+too. A JSON object per line.
 """
 
 from __future__ import annotations
