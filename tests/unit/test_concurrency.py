@@ -8,11 +8,13 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 import pyreplog
+from pyreplog.log.checkpoint import SLOT_BYTES
 from pyreplog.log.files import RealFiles
 
 
@@ -90,6 +92,65 @@ def test_one_sync_serves_all_who_wait(tmp_path: Path):
         run_threads(32, work)
         assert log.synced_end == 640
         assert files.syncs - before < 640 / 2
+
+
+class OneAtATime(RealFiles):
+    """Refuses a write of a group, or of a blank, that begins while another is under way."""
+
+    def __init__(self) -> None:
+        self.writing = threading.Lock()
+
+    def write_sync(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        if offset <= SLOT_BYTES:  # the checkpoint's, or the first of a segment
+            return super().write_sync(fd, data, offset)
+        assert self.writing.acquire(blocking=False), "two write at once"
+        try:
+            super().write_sync(fd, data, offset)
+        finally:
+            self.writing.release()
+
+
+def test_those_who_roll_wait_for_the_leader_that_writes(tmp_path: Path):
+    with pyreplog.open(tmp_path / "log", durability="synced", segment_bytes=1 << 16, files=OneAtATime()) as log:
+
+        def work(_: int) -> None:
+            for _ in range(60):
+                log.append(bytes(7000))
+
+        run_threads(16, work)
+        assert log.synced_end == 960
+
+
+class HeldFiles(RealFiles):
+    """Groups are written as soon as `go` is set."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    def write_sync(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        assert offset <= SLOT_BYTES or self.go.wait(60)
+        super().write_sync(fd, data, offset)
+
+
+def test_a_thread_that_was_woken_and_does_not_come_back_holds_up_nobody(tmp_path: Path):
+    """All who were woken go one behind the other, and each of these ends as soon as it has its entry."""
+    files = HeldFiles()
+    with pyreplog.open(tmp_path / "log", durability="synced", files=files) as log:
+        files.go.set()
+        log.append(b"first")
+        for end in range(9, 89, 8):
+            files.go.clear()
+            threads = [threading.Thread(target=log.append, args=(b"x",), daemon=True) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            deadline = time.monotonic() + 60
+            while log._state[2] < end and time.monotonic() < deadline:
+                time.sleep(0.001)
+            files.go.set()
+            for thread in threads:
+                thread.join(60)
+                assert not thread.is_alive()
+            assert log.synced_end == end
 
 
 def test_asyncio_tasks_share_syncs(tmp_path: Path):
