@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from functools import partial
 from statistics import median
 
 from benchmarks.entries import SIZES, in_turn, make_values
@@ -26,7 +25,6 @@ _PAUSE_S = 0.001
 
 _DURABILITIES: tuple[Durability, ...] = ("appended", "synced")
 _OURS = (EmbeddedTopic.__name__, ServedTopic.__name__)
-_TOPICS = [name for name, kind in QUEUES.items() if issubclass(kind, QueueTopic)]
 _WORK: dict[str, Unit] = {"publish": "/s", "consume": "/s", "latency": "s"}
 _TITLES = {
     "publish": f"publish {SIZES[_SIZE]}, batches of {_BATCH}",
@@ -37,15 +35,14 @@ _TITLES = {
 Found = dict[str, dict[str, float]]
 """Medians by work and queue."""
 
+Queues = Mapping[str, type[QueuePeer]]
+"""By name."""
+
 
 def peers(plan: Plan) -> Section:
     """Messages per second published, and consumed with acknowledgements; seconds from publishing to having one."""
     section = Section("topics-peers", "Topics beside other queues, the same durability")
-    for durability in _DURABILITIES:
-        found, verified = _measure(plan.shared(len(_DURABILITIES)), durability)
-        for ours in _OURS:
-            section.comparisons += _against_best(durability, ours, found, verified)
-        section.tables.append(_table(durability, found))
+    compare(plan, section, QUEUES)
     section.notes += [
         f"Versions: {'; '.join(dict.fromkeys(kind.version() for kind in QUEUES.values()))}.",
         "Topics in this process are compared with the best queue in a file of this process, the topic server with the "
@@ -63,6 +60,16 @@ def peers(plan: Plan) -> Section:
         "litequeue's consumers cannot wait.",
     ]
     return section
+
+
+def compare(plan: Plan, section: Section, queues: Queues) -> None:
+    """Measure these queues, of which at least one is a topic and one is not, into a section."""
+    for durability in _DURABILITIES:
+        found, verified = _measure(plan.shared(len(_DURABILITIES)), durability, queues)
+        for ours in _OURS:
+            if ours in queues:
+                section.comparisons += _against_best(durability, ours, found, verified, queues)
+        section.tables.append(_table(durability, found, queues))
 
 
 class Turns:
@@ -162,11 +169,11 @@ class _Waiting:
         self._thread.join(PATIENCE_S)
 
 
-def _measure(plan: Plan, durability: Durability) -> tuple[Found, str]:
+def _measure(plan: Plan, durability: Durability, queues: Queues) -> tuple[Found, str]:
     """All queues that can, in turns."""
     with plan.folder() as folder, ExitStack() as stack:
         turns = {}
-        kinds = {name: kind for name, kind in QUEUES.items() if durability in kind.durabilities}
+        kinds = {name: kind for name, kind in queues.items() if durability in kind.durabilities}
         seconds = max(plan.budget / (4 * plan.rounds * len(kinds)), 0.002)
         for name, kind in kinds.items():
             (folder / name).mkdir()
@@ -181,30 +188,32 @@ def _measure(plan: Plan, durability: Durability) -> tuple[Found, str]:
         return found, f"{sum(one.verified for one in turns.values()):,} messages of all queues"
 
 
-def _against_best(durability: Durability, ours: str, found: Found, verified: str) -> list[Comparison]:
+def _against_best(durability: Durability, ours: str, found: Found, verified: str, queues: Queues) -> list[Comparison]:
     """One of our topics beside the best of the others that are kept where it is."""
     compared = []
     for work, unit in _WORK.items():
         by_queue = found[work]
         others = [
-            name for name in by_queue if name not in _TOPICS and QUEUES[name].served == QUEUES[ours].served
-        ]  # fmt: skip
+            name
+            for name in by_queue
+            if not issubclass(queues[name], QueueTopic) and queues[name].served == queues[ours].served
+        ]
         best = (min if unit == "s" else max)(others, key=by_queue.__getitem__)
-        figure = partial(_figure, by_queue, unit, durability)
+
+        def figure(name: str, by_queue: Mapping[str, float] = by_queue, unit: Unit = unit) -> Figure:
+            size = _SIZE if unit == "/s" else 0
+            return Figure(queues[name].title, by_queue[name], unit, durability, size)
+
         compared.append(Comparison(_TITLES[work], figure(ours), figure(best), None, verified))
     return compared
 
 
-def _figure(by_queue: Mapping[str, float], unit: Unit, durability: Durability, name: str) -> Figure:
-    return Figure(QUEUES[name].title, by_queue[name], unit, durability, _SIZE if unit == "/s" else 0)
-
-
-def _table(durability: Durability, found: Found) -> Table:
+def _table(durability: Durability, found: Found, queues: Queues) -> Table:
     rows = []
     for name in found["publish"]:
         cells = [
             str(Figure("", by_queue[name], _WORK[work], durability)) if name in by_queue else ""
             for work, by_queue in found.items()
         ]
-        rows.append([QUEUES[name].title, *cells])
+        rows.append([queues[name].title, *cells])
     return Table(f"{SIZES[_SIZE]}, {durability}", ["", "publish", "consume + ack", "latency"], rows)
