@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from pyreplog.clock import Clock
-from pyreplog.errors import InvalidArgumentError, OutcomeUnknownError, ReplogError, TopicOwnedError
+from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError, TopicOwnedError
 from pyreplog.handles import Handle
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.workers import Workers
@@ -211,6 +211,8 @@ class Topics(Handle):
             if topic.used or self._looks % LOOK_AT_ALL == 0:
                 try:
                     topic.look()
+                except ClosedError:
+                    continue  # meanwhile, by whom it belongs to
                 except Exception as error:
                     logger.warning("topic %s: %s", topic.name, error)
         if self._looks % LOOK_FOR_STRAYS == LOOK_AT_ALL:

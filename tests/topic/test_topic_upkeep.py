@@ -347,3 +347,17 @@ def test_a_look_that_fails_is_not_the_last(watched: Topic, monkeypatch: pytest.M
     monkeypatch.setattr(watched, "look", look)
     watched.touch()
     assert looked.wait(PATIENCE_S)
+
+
+def test_a_topic_that_is_closed_before_it_is_looked_at_is_no_trouble(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its owner closed it: nobody is warned."""
+    topic = cluster.topic("closed-meanwhile", **SMALL)
+    topic.create_subscription("one")
+    topic.publish(b"value")
+    topic.close()
+    topic.touch()
+    monkeypatch.setattr(topic.topics, "opened", lambda: [topic])
+    topic.topics._look()
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == []

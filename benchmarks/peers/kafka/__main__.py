@@ -22,7 +22,7 @@ _QUEUES: dict[str, type[QueuePeer]] = {kind.__name__: kind for kind in (ServedTo
 def main() -> None:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.kafka", description=__doc__)
-    parser.add_argument("--seconds", type=int, default=40, help="of measuring, in all")
+    parser.add_argument("--seconds", type=int, default=60, help="of measuring, in all")
     parser.add_argument("--directory", type=Path, default=ROOT / "build" / "bench-data")
     options = parser.parse_args()
     plan = Plan(directory=options.directory, budget=options.seconds)
@@ -36,8 +36,9 @@ def main() -> None:
         f"Versions: {'; '.join(kind.version() for kind in _QUEUES.values())}. Both servers run on this "
         "machine, and are reached through TCP.",
         "Kafka: acks=all; batches with linger.ms=5, as many on their way as its client takes; consume of up to 1,000 "
-        "and a commit behind each; the partition is assigned by hand, so no group has to gather. appended: it leaves "
-        "syncs to the system; synced: flush.messages=1. A turn ends when all is confirmed, commits, too.",
+        "and a commit behind each; the partition is assigned by hand, so no group has to gather; its client fetches "
+        "ahead while messages are published. appended: it leaves syncs to the system; synced: flush.messages=1. A turn "
+        "ends when all is confirmed, commits, too.",
     ]
     print("\n" + report.markdown(section), flush=True)
 

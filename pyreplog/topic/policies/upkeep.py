@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyreplog.ack import Ack
-from pyreplog.errors import ReplogError
+from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.topic.policies.backlog import CursorBacklog, Eviction, Quota, QuotaDecision
 from pyreplog.topic.policies.expiry import Usage, expired, unused
 from pyreplog.topic.positions import then
@@ -32,13 +32,15 @@ class Upkeep:
         self.evictions: dict[str, int] = {"bytes": 0, "age": 0}
 
     def look(self, now_us: int) -> None:
-        """All of it. What fails is logged, and done again the next time."""
+        """All of it. What fails is logged, and done again the next time. ClosedError: the topic was closed."""
         topic = self._topic
         with self._lock:
             topic.managed.look(now_us)
             for step in (self._sample, self._watch_backlogs, self._drop_unused, self._store_producers, self._trim):
                 try:
                     step(now_us)
+                except ClosedError:
+                    raise
                 except ReplogError as error:
                     logger.warning("topic %s: %s", topic.name, error)
 
