@@ -1,0 +1,73 @@
+"""uvloop, if a program runs it: pyreplog has no event loop of its own, and waits in the one it is called in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import uvloop
+
+import pyreplog
+from pyreplog.ha import open_master, open_replica
+from tests.topic.handling import PATIENCE_S, SMALL, open_cluster
+
+T = TypeVar("T")
+
+COUNT = 256
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(asyncio.wait_for(main, PATIENCE_S))
+
+
+async def outcome(ack: pyreplog.Ack[T]) -> T:
+    return await ack
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+def test_a_log(tmp_path: Path, durability: str) -> None:
+    with pyreplog.open(tmp_path / "log", durability=durability) as log:
+
+        async def main() -> list[int]:
+            assert isinstance(asyncio.get_running_loop(), uvloop.Loop)
+            return await asyncio.gather(*(outcome(log.submit(b"%d" % n)) for n in range(COUNT)))
+
+        assert sorted(run(main())) == list(range(COUNT))
+
+
+def test_a_ledger_and_a_topic(tmp_path: Path) -> None:
+    with open_cluster(tmp_path) as cluster, cluster.topic("topic", **SMALL) as topic:
+
+        async def main() -> list[bytes]:
+            with cluster.create_ledger(1, 1, 1) as ledger:
+                entries = await asyncio.gather(*(outcome(ledger.submit(b"%d" % n)) for n in range(COUNT)))
+            assert sorted(entries) == list(range(COUNT))
+            found = []
+            with topic.subscribe("one", start="earliest") as consumer:
+                for number in range(COUNT):
+                    await topic.room()
+                    topic.submit(b"%d" % number)
+                async for message in consumer:
+                    consumer.acknowledge(message)
+                    found.append(message.value)
+                    if len(found) == COUNT:
+                        return found
+            return found
+
+        assert run(main()) == [b"%d" % number for number in range(COUNT)]
+
+
+def test_a_replica_group(tmp_path: Path) -> None:
+    with (
+        open_master(tmp_path / "a", name="a", members=["a", "b"], sync_replicas=1) as master,
+        open_replica(tmp_path / "b", name="b", master=master.address),
+    ):
+
+        async def main() -> list[int]:
+            return await asyncio.gather(*(outcome(master.submit(b"%d" % n)) for n in range(COUNT)))
+
+        assert sorted(run(main())) == list(range(COUNT))
