@@ -52,6 +52,7 @@ def main() -> int:
     directory = arguments.directory / "flights"
     try:
         table = arguments.csv or unpack(directory.parent)
+        title("1. A log: ingested, killed half way, gone on with, followed and verified")
         for _ in range(ATTEMPTS):
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir(parents=True)
@@ -66,12 +67,16 @@ def main() -> int:
             say("Scanning the log into a table.")
             print_table(carriers(log))
         url = f"{arguments.metadata}/{time.time_ns()}" if arguments.metadata else f"sqlite:{directory / 'metadata'}"
+        title("2. A ledger: copies on four bookies, of which one is killed, then its writer")
         for news in replicate(directory / "log", directory, url):
             say(news)
+        title("3. A master and its replica, which takes over when the master is killed")
         for news in take_over(directory / "log", directory, table):
             say(news)
+        title("4. A topic with two subscriptions, whose owner is killed")
         for news in work_off(directory / "log", directory):
             say(news)
+        title("5. What became of it: a page of reports")
         for news in report(directory, rows_of(table)):
             say(news)
     except Mismatch as mismatch:
@@ -84,6 +89,11 @@ def main() -> int:
 def say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+def title(text: str) -> None:
+    """Of a step."""
+    say(f"\n{text}")
 
 
 def unpack(directory: Path) -> Path:

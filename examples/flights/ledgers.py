@@ -139,7 +139,7 @@ def table(cluster: pyreplog.Cluster, ledger: int, when: str) -> str:
             bookies = " ".join(bookie.partition("@")[0].removeprefix("bookie-") for bookie in fragment.ensemble)
             counts = " to ".join(str(count) for count in sorted({int(mine.min()), int(mine.max())}))
             rows.append((f"{fragment.first:,} to {end - 1:,}", bookies, counts))
-    title = f"Ledger {ledger} {when}: {metadata.state}, LAC {metadata.last_entry:,}"
+    title = f"Ledger {ledger} {when}: {metadata.state}, last confirmed entry (LAC) {metadata.last_entry:,}"
     return printed(title, ("entries", "bookies", "copies of each"), rows)
 
 

@@ -25,6 +25,7 @@ def test_adds_are_acknowledged_after_the_sync_that_serves_them_all() -> None:
 
 
 def test_unsynced_adds_are_acknowledged_at_once_where_they_survive_the_process() -> None:
+    """27, DeferredSyncTest: here they count at once, and what a power cut takes of them is in limbo, never denied."""
     mapped, staged = Node(staged=False), Node(staged=True)
     assert [reply.status for reply in mapped.send(add(0, flags=Flag.UNSYNCED))] == [Status.OK]
     assert entries_in(mapped.ask(read(0, 9))) == [0] and mapped.log.syncs == 0

@@ -1,4 +1,4 @@
-"""Garbage collection on a real log: what comes back, what stays, and what a crash at any step leaves."""
+"""Garbage collection on a real log (47): what comes back, what stays, and what a crash at any step leaves."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_demo(table: Path, tmp_path: Path) -> None:
     assert re.search(r"Killed bookie-\d \(SIGKILL\) after [\d,]+ acknowledged flights", done.stdout)
     assert "opening the ledger recovered it: fenced, closed" in done.stdout
     assert f"{ROWS:,} flights read back from both ledgers, all as in the log" in done.stdout
-    tables = done.stdout.split("while the killed bookie is away")[1].split("A master process")[0]
+    tables = done.stdout.split("while the killed bookie is away")[1].split("3. A master")[0]
     away, back = tables.split("when it is back")
     copies = [
         [cells[3].strip() for line in part.splitlines() if len(cells := line.split("│")) > 3] for part in (away, back)
