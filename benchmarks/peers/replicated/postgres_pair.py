@@ -45,8 +45,7 @@ class PostgresPair(ReplicatedPeer):
         primary, standby = directory / "primary", directory / "standby"
         ports = free_ports(2)
         try:
-            self._make_primary(primary, ports[0])
-            self._client = self._servers.until(lambda: _connect(ports[0]), psycopg.OperationalError)
+            self._client = make_primary(self._servers, primary, ports[0], self._fsync)
             self._make_standby(standby, ports)
             level = "on" if durability == "synced" else "remote_write"
             self._client.execute("alter system set synchronous_standby_names = '*'")
@@ -59,19 +58,10 @@ class PostgresPair(ReplicatedPeer):
             self.close()
             raise
 
-    def _make_primary(self, folder: Path, port: int) -> None:
-        _run("initdb", folder, "--auth=trust", f"--username={_ACCOUNT}", "--no-sync", "-D", str(folder))
-        self._serve(folder, port)
-
     def _make_standby(self, folder: Path, ports: list[int]) -> None:
         source = ("-h", "127.0.0.1", "-p", str(ports[0]), "-U", _ACCOUNT)
         _run("pg_basebackup", folder, *source, "-D", str(folder), "-R", "-X", "stream", "-c", "fast", "--no-sync")
-        self._serve(folder, ports[1])
-
-    def _serve(self, folder: Path, port: int) -> None:
-        with (folder / "postgresql.conf").open("a") as file:
-            file.write(_SETTINGS.format(port=port, fsync=self._fsync))
-        self._servers.start([*_as_account(), _program("postgres"), "-D", str(folder)], folder.with_suffix(".log"))
+        _serve(self._servers, folder, ports[1], self._fsync)
 
     def _standby_is_synchronous(self) -> bool | None:
         rows = self._client.execute("select sync_state from pg_stat_replication where state = 'streaming'").fetchall()
@@ -105,8 +95,22 @@ class PostgresPair(ReplicatedPeer):
         self._servers.close()
 
 
-def _connect(port: int) -> Any:
-    return psycopg.connect(f"host=127.0.0.1 user={_ACCOUNT} dbname=postgres port={port}", autocommit=True)
+def make_primary(servers: Servers, folder: Path, port: int, fsync: str) -> Any:
+    """A server with an empty database, and a connection to it. fsync: "on" or "off"."""
+    _run("initdb", folder, "--auth=trust", f"--username={_ACCOUNT}", "--no-sync", "-D", str(folder))
+    _serve(servers, folder, port, fsync)
+    return servers.until(lambda: connect(port), psycopg.OperationalError)
+
+
+def connect(port: int, *, autocommit: bool = True) -> Any:
+    """To a server on this machine."""
+    return psycopg.connect(f"host=127.0.0.1 user={_ACCOUNT} dbname=postgres port={port}", autocommit=autocommit)
+
+
+def _serve(servers: Servers, folder: Path, port: int, fsync: str) -> None:
+    with (folder / "postgresql.conf").open("a") as file:
+        file.write(_SETTINGS.format(port=port, fsync=fsync))
+    servers.start([*_as_account(), _program("postgres"), "-D", str(folder)], folder.with_suffix(".log"))
 
 
 def _as_account() -> list[str]:
