@@ -97,7 +97,7 @@ def _described(found: dict[str, Any]) -> list[tuple[str, object]]:
         ("role", found["role"] + (", on its own: replicas are not waited for" if found.get("asynchronous") else "")),
         ("term", found["term"]),
         ("log", found["log"] or "none yet"),
-        ("entries", f"{found['start']:,} to {found['received']['entry']:,}"),
+        ("entries", _entries(found["start"], found["received"]["entry"])),
         ("on disk", f"before {found['synced']['entry']:,}"),
         ("committed", f"before {found['committed']['entry']:,}"),
     ]
@@ -106,6 +106,10 @@ def _described(found: dict[str, Any]) -> list[tuple[str, object]]:
         fields.append(("stream", "runs" if found["streaming"] else found["trouble"]))
     replicas = [(f"replica {replica['name']}", _replica(replica)) for replica in found.get("replicas", [])]
     return [*fields, *replicas, *_members(found)]
+
+
+def _entries(start: int, end: int) -> str:
+    return f"{start:,} to {end - 1:,}" if end > start else "none"
 
 
 def _replica(replica: dict[str, Any]) -> str:

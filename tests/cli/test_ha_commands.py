@@ -98,6 +98,7 @@ def test_a_group_by_hand(processes: Processes, filled: Path, run: Run) -> None:
     )
     printed = run("ha", "status", b.address).out
     assert "master" in printed and "replica a  streaming" in printed and "a, b, c; an append waits for 1" in printed
+    assert f"0 to {len(LINES) - 1}\n" in printed, "its entries"
     for node in (c, a, b):
         assert node.end(signal.SIGTERM)[0] == 0
     assert segments(a.path) == segments(b.path) == segments(c.path)
