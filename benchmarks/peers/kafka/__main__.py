@@ -9,12 +9,16 @@ from pathlib import Path
 from benchmarks import machine, report
 from benchmarks.limits.build import ROOT
 from benchmarks.peers.kafka.broker import build
-from benchmarks.peers.kafka.topic import KafkaTopic
 from benchmarks.peers.queues import QueuePeer, ServedTopic
 from benchmarks.plan import Plan
 from benchmarks.proc import Load
 from benchmarks.result import Section
 from benchmarks.rows.topics.peers import compare
+
+try:
+    from benchmarks.peers.kafka.topic import KafkaTopic
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}: pip install --group kafka") from None
 
 _QUEUES: dict[str, type[QueuePeer]] = {kind.__name__: kind for kind in (ServedTopic, KafkaTopic)}
 
