@@ -84,7 +84,8 @@ cdef class Area:
         self.c.at = REPLOG_SEGMENT_HEADER
 
     def populate(self):
-        """Fault every page in for writing."""
+        """Fault every page in for writing, in huge ones as a log's."""
+        self.mapping.madvise(_mmap.MADV_HUGEPAGE)
         self.mapping.madvise(23)  # MADV_POPULATE_WRITE, which the mmap module has no name for
 
     def encode(self, Values values not None, int64_t count, int64_t per_clock):

@@ -69,6 +69,7 @@ cdef uint8_t *address(object mapping) except NULL:
 
 cdef object populated(int fd, int64_t size):
     mapping = _mmap.mmap(fd, size)
+    mapping.madvise(_mmap.MADV_HUGEPAGE)  # as a log's
     mapping.madvise(23)  # MADV_POPULATE_WRITE, which the mmap module has no name for
     return mapping
 

@@ -16,16 +16,13 @@ from pyreplog._native.segment cimport Segment
 
 cdef extern from * nogil:
     """
+    #include "populate.h"
     #include "pwrite.h"
     #include <errno.h>
     #include <fcntl.h>
     #include <stdint.h>
     #include <stdio.h>
-    #include <sys/mman.h>
     #include <unistd.h>
-    #ifndef MADV_POPULATE_WRITE
-    #define MADV_POPULATE_WRITE 23
-    #endif
 
     enum { STEP_WRITE, STEP_WRITE_NEW, STEP_SYNC, STEP_SYNC_DIRECTORY, STEP_RENAME, STEP_REMOVE, STEP_UNLOCK,
            STEP_POPULATE };
@@ -60,15 +57,6 @@ cdef extern from * nogil:
         return fcntl(fd, F_OFD_SETLK, &range) != 0 ? errno : 0;
     }
 
-    /* In stretches: who maps or unmaps memory meanwhile waits for one of them. EINVAL: a kernel before 5.14. */
-    static int replog_populate(uint8_t *map, int64_t length) {
-        const int64_t most = 4 << 20;
-        for (; length > 0; map += most, length -= most)
-            if (madvise(map, (size_t)(length < most ? length : most), MADV_POPULATE_WRITE) != 0)
-                return errno == EINVAL ? 0 : errno;
-        return 0;
-    }
-
     static int replog_do(const replog_step *step) {
         switch (step->operation) {
         case STEP_WRITE: return replog_pwrite(step->fd, step->data, step->length, step->offset);
@@ -78,7 +66,7 @@ cdef extern from * nogil:
         case STEP_RENAME: return rename(step->path, step->new_path) != 0 ? errno : 0;
         case STEP_REMOVE: return unlink(step->path) != 0 && errno != ENOENT ? errno : 0;
         case STEP_UNLOCK: return replog_lock(step->fd, F_UNLCK);
-        default: return replog_populate(step->data, step->length);
+        default: return replog_populate(step->data, step->length, 0, step->length);
         }
     }
     """

@@ -27,22 +27,16 @@ SIZE_MIN, SIZE_MAX = SEGMENT_MIN, SEGMENT_MAX
 cdef extern from "<sys/mman.h>" nogil:
     void *c_mmap "mmap"(void *address, size_t length, int protection, int flags, int fd, int64_t offset)
     int c_munmap "munmap"(void *address, size_t length)
-    int c_madvise "madvise"(void *address, size_t length, int advice)
     enum:
         PROT_READ, PROT_WRITE, MAP_SHARED
     void *MAP_FAILED
 
 cdef extern from * nogil:
     """
-    #include <errno.h>
-    #include <sys/mman.h>
-    #ifndef MADV_POPULATE_WRITE
-    #define MADV_POPULATE_WRITE 23
-    #endif
+    #include "populate.h"
     static int replog_errno(void) { return errno; }
     """
-    enum:
-        MADV_POPULATE_WRITE
+    int populate_pages "replog_populate"(uint8_t *map, int64_t size, int64_t offset, int64_t length)
     int get_errno "replog_errno"()
 
 
@@ -190,9 +184,9 @@ cdef class Segment:
         if offset < 0 or length < 0 or offset + length > self.size or offset % 4096:
             raise InvalidArgumentError(f"{length} bytes at {offset}: outside of the segment's {self.size} bytes")
         with nogil:
-            failed = c_madvise(self.map + offset, length, MADV_POPULATE_WRITE)
-        if failed and get_errno() != 22:  # EINVAL: a kernel before 5.14; then appends take the faults
-            raise DiskFullError(get_errno(), f"cannot populate {self.path}: {os.strerror(get_errno())}")
+            failed = populate_pages(self.map, self.size, offset, length)
+        if failed:
+            raise DiskFullError(failed, f"cannot populate {self.path}: {os.strerror(failed)}")
 
     def reassign(self, path, bytes uuid not None, int64_t base, int64_t first_entry, uint32_t epoch):
         """Begin a new life under another name: the caller has written the new header into the file."""

@@ -112,6 +112,24 @@ def test_a_populated_segment_has_all_its_pages(tmp_path: Path):
     assert path.stat().st_blocks * 512 >= SIZE
 
 
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a kernel without huge pages")
+@pytest.mark.parametrize("noted", [True, False])
+def test_pages_are_faulted_in_as_huge_ones_where_they_can_be(tmp_path: Path, noted: bool):
+    path = tmp_path / "segment"
+    path.write_bytes(encode_header(bytes(16), 0, SIZE, 0, 0))
+    os.truncate(path, SIZE)
+    segment = Segment(os.open(path, os.O_RDWR), str(path), writable=True)
+    if noted:
+        steps = Steps()
+        steps.populate(segment)
+        steps.run()
+    else:
+        segment.populate(0, 4096)  # a part of it: the advice is for all
+    mappings = Path("/proc/self/smaps").read_text().split(str(path))[1:]
+    flags = [line for mapping in mappings for line in mapping.splitlines() if line.startswith("VmFlags:")][:1]
+    assert len(mappings) == 1 and " hg" in flags[0]
+
+
 def test_others_run_meanwhile(tmp_path: Path):
     """Opening a pipe waits for its other end, which this thread opens only afterwards."""
     pipe = tmp_path / "pipe"
