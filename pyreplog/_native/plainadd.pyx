@@ -33,9 +33,6 @@ cdef enum:      # a reply's head
     REPLY_BYTES = 40
     REPLY_AT_LAC = 32
 
-cdef int64_t LARGE = 64 << 10
-"""What is copied with the GIL released, or takes so long that the rest does not matter, is no case for this."""
-
 
 @cython.final
 cdef class PlainAdd:
@@ -97,7 +94,7 @@ def plain_add(FrameBatch batch not None, /):
         return None
     size = batch.column(1)[0] - REQUEST_BYTES
     p = batch.data + batch.column(2)[0]
-    if not 0 < size < LARGE or p[0] != KIND_ADD or p[AT_FLAGS] != FLAG_UNSYNCED or p[AT_RUN] != 1 or p[AT_STEP] != 1:
+    if size <= 0 or p[0] != KIND_ADD or p[AT_FLAGS] != FLAG_UNSYNCED or p[AT_RUN] != 1 or p[AT_STEP] != 1:
         return None
     ledger, first, last = load_i64(p + AT_LEDGER), load_i64(p + AT_FIRST), load_i64(p + AT_LAST)
     if not 0 <= ledger < LEDGERS or not 0 <= first < LEDGERS or batch.column(0)[0] < 0:

@@ -9,11 +9,12 @@ import pytest
 
 from pyreplog._native.frame import FrameParser, encode
 from pyreplog._native.plainadd import PlainAdd, plain_add, plain_request
+from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.local import LocalBookie
-from pyreplog.bookie.protocol import Flag, Request, Status, decode_reply, encode_request
+from pyreplog.bookie.protocol import Flag, Reply, Request, Status, decode_reply, encode_request
 from pyreplog.errors import WrongTypeError
 from pyreplog.ledger.cluster import Cluster
-from tests.bookie.asking import LEDGER, OTHER_KEY, Node, add, entries_in, last, read, records_of, wait_lac
+from tests.bookie.asking import ANY_SPACE, LEDGER, OTHER_KEY, Node, add, entries_in, last, read, records_of, wait_lac
 
 _NUMBER = 77
 
@@ -51,6 +52,19 @@ def test_it_is_stored_counted_and_answered_as_any_other() -> None:
     assert vars(quick.bookie.counts)["requests"] == vars(slow.bookie.counts)["requests"]
     assert quick.bookie.counts.added_entries == slow.bookie.counts.added_entries == 4
     assert quick.bookie.counts.added_bytes == slow.bookie.counts.added_bytes
+
+
+def test_it_may_be_of_any_size(tmp_path: Path) -> None:
+    """Of a real log, which takes so many bytes with the GIL released."""
+    large = bytes(1 << 20)
+    with LocalBookie(tmp_path / "bookie", BookieConfig(durability="appended", **ANY_SPACE)) as bookie:
+        replies: list[Reply] = []
+        bookie.request(add(0, flags=Flag.UNSYNCED), replies.append)
+        assert bookie.add_plainly(_plain(1, lac=-1, mark=large)) == replies[0].lac == -1
+        bookie.request(read(0, 1, limit=4 << 20), replies.append)
+        assert entries_in(replies[1]) == [0, 1] and bytes(replies[1].body).endswith(
+            records_of(1, lac=-1, mark=large)[64:]
+        )
 
 
 def test_it_tells_those_who_wait_for_the_lac() -> None:
