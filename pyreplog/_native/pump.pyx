@@ -32,6 +32,10 @@ cdef extern from * nogil:
         return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     }
     static ssize_t replog_receive(int fd, uint8_t *data, size_t room) { return recv(fd, data, room, MSG_DONTWAIT); }
+    static int replog_ring(int fd) {
+        const uint64_t one = 1;
+        return write(fd, &one, sizeof(one)) == sizeof(one) ? 0 : errno;
+    }
     static int64_t replog_now_us(void) {
         struct timespec t;
         clock_gettime(CLOCK_MONOTONIC, &t);
@@ -57,6 +61,7 @@ cdef extern from * nogil:
     int datasync "replog_datasync"(int fd)
     Py_ssize_t send_parts "replog_send"(int fd, iovec *parts, size_t count)
     Py_ssize_t receive_some "replog_receive"(int fd, uint8_t *data, size_t room)
+    int ring_once "replog_ring"(int fd)
     int spin_on "replog_spin"(int fd, int64_t us)
 
 
@@ -171,6 +176,14 @@ def receive(stream, FrameParser parser not None, /):
         if more > 0:  # an end, or an error, is met again
             got += more
     return got, parser.take(got)
+
+
+def ring(int event, /):
+    """Add one to an eventfd, the GIL kept: else the thread that this wakes takes it, and the one that has more for it
+    waits for its turn. Errors: BlockingIOError, it is full; OSError."""
+    cdef int code = ring_once(event)
+    if code:
+        raise failed(code)
 
 
 def spin(int epoll, int64_t us, /):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from pyreplog._native.pump import ring
+
 
 class Bell:
     """An eventfd. Its descriptor is closed with the last reference: who rings while the reactor is being closed must
@@ -20,7 +22,7 @@ class Bell:
 
     def ring(self) -> None:
         try:
-            os.eventfd_write(self.fd, 1)
+            ring(self.fd)
         except BlockingIOError:  # full: the driver is awake
             return
 
