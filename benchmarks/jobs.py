@@ -177,6 +177,13 @@ def echo(spin: bool) -> None:
     _tell(serve(spin=spin))
 
 
+def keep(path: str, segment_bytes: int) -> None:
+    """Keep what is sent: benchmarks.bounds.pipeline."""
+    from benchmarks.bounds.pipeline import keep as serve
+
+    serve(path, segment_bytes)
+
+
 def abandon(url: str, size: int, entries: int, tail: int) -> NoReturn:
     """Write a ledger of so many entries, tell its id, and die. The last `tail` are a batch that carries the LAC before
     it: of their own confirmation no bookie was told."""
@@ -247,7 +254,7 @@ def _tell(what: Any) -> None:
 _JOBS = {
     job.__name__: job
     for job in (
-        follow, hear, hear_stamps, crash, grow, load_peer, bookie, bare_bookie, pour, echo, abandon, load_ledger,
+        follow, hear, hear_stamps, crash, grow, load_peer, bookie, bare_bookie, pour, echo, keep, abandon, load_ledger,
         ha_node, minutes_in_spark,
     )
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from benchmarks.logs import recycled, settle
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Section
 from benchmarks.sampling import interleave, timed
-from pyreplog._native.entries import encode_entries
+from pyreplog._native.entries import Entries, encode_entries
 from pyreplog.config import LogConfig
 from pyreplog.log.ledgerlog import LedgerLog
 
@@ -24,12 +25,17 @@ def copies(plan: Plan) -> Section:
     """`LedgerLog.stage` of each batch into three logs, one behind the other."""
     section = Section("bound-copies", f"What bounds the embedded cluster: {_COPIES} verified copies of a batch")
     with plan.folder() as folder, ExitStack() as stack, recycled(plan, _SIZE) as log:
-        logs = Copies(plan, folder, stack, log.values * (BATCH // len(log.values)))
+        values = log.values * (BATCH // len(log.values))
+
+        def encoded(ledger: int, first: int) -> Entries:
+            return encode_entries(values, ledger=ledger, first=first, lac=first - 1, time=1)
+
+        logs = Copies(plan, folder, stack, encoded, turn_entries(plan, _SIZE, BATCH))
 
         def of_log() -> float:
             count = max(log.lap(_SIZE) // BATCH, 1)
             log.written += count * BATCH
-            took = timed(lambda: [log.log.append_batch(logs.values) for _ in range(count)], count * BATCH)
+            took = timed(lambda: [log.log.append_batch(values) for _ in range(count)], count * BATCH)
             settle(log.log)
             return 1 / took
 
@@ -51,31 +57,36 @@ def copies(plan: Plan) -> Section:
 
 
 class Copies:
-    """Logs of many ledgers, which give their space back after each turn."""
+    """Logs of many ledgers, which give their space back after each turn of `entries`.
 
-    def __init__(self, plan: Plan, folder: Path, stack: ExitStack, values: list[bytes]) -> None:
+    encode: of a ledger, the next entries from one on.
+    """
+
+    def __init__(
+        self, plan: Plan, folder: Path, stack: ExitStack, encode: Callable[[int, int], Entries], entries: int
+    ) -> None:
         config = LogConfig(durability="appended", segment_bytes=plan.segment_bytes, spare_segments=SPARES)
-        self.values, self.checked, self._ledger = values, 0, 0
+        self.checked, self._ledger, self._encode, self._entries = 0, 0, encode, entries
         self._logs = [stack.enter_context(LedgerLog(folder / f"log-{n}", config)) for n in range(_COPIES)]
-        self._entries = turn_entries(plan, _SIZE, BATCH)
 
     def turn(self) -> float:
         """Entries per second."""
-        begin = time.perf_counter()
-        for first in range(0, self._entries, BATCH):
-            made = encode_entries(self.values, ledger=self._ledger, first=first, lac=first - 1, time=1)
+        begin, first = time.perf_counter(), 0
+        while first < self._entries:
+            made = self._encode(self._ledger, first)
             for log in self._logs:
                 log.stage(made.view)
+            first += len(made)
         took = time.perf_counter() - begin
-        self._check()
-        return self._entries / took
+        self._check(first)
+        return first / took
 
-    def _check(self) -> None:
+    def _check(self, entries: int) -> None:
         """Every log has all of the turn; then it goes."""
         for log in self._logs:
-            if log.last_entry(self._ledger) != self._entries - 1:
+            if log.last_entry(self._ledger) != entries - 1:
                 raise ValueError(f"{log}: ledger {self._ledger} ends at {log.last_entry(self._ledger)}")
-            self.checked += self._entries
+            self.checked += entries
             log.trim(log.end_position)
             settle(log._log)
         self._ledger += 1

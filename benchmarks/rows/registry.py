@@ -8,6 +8,8 @@ from collections.abc import Callable
 from benchmarks.bounds.call import call
 from benchmarks.bounds.copies import copies
 from benchmarks.bounds.interruptions import interruptions
+from benchmarks.bounds.pipeline import pipeline
+from benchmarks.bounds.published import published
 from benchmarks.bounds.roundtrip import roundtrip
 from benchmarks.bounds.threads import threads
 from benchmarks.plan import Plan
@@ -91,6 +93,8 @@ BOUNDS: dict[str, Row] = {
     "bound-threads": threads,
     "bound-roundtrip": roundtrip,
     "bound-copies": copies,
+    "bound-pipeline": pipeline,
+    "bound-published": published,
 }
 
 
