@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -82,9 +82,12 @@ class Bookies:
 
 def segment_files(folders: Iterable[Path]) -> set[tuple[str, int]]:
     """Files of the logs of bookies: one that is made anew has an inode that was not there before."""
-    logs = [folder / "log" for folder in folders]
-    files = [file for log in logs for file in (*log.glob("*.log"), *log.glob("spare-*"))]
-    return {(str(file.parent), file.stat().st_ino) for file in files}
+    found = set()
+    for log in (folder / "log" for folder in folders):
+        for file in (*log.glob("*.log"), *log.glob("spare-*")):
+            with suppress(FileNotFoundError):  # it gets another name this moment
+                found.add((str(log), file.stat().st_ino))
+    return found
 
 
 class Side(Protocol):
