@@ -1,7 +1,8 @@
 /* Pages of a mapped file, faulted in for writing ahead of need; 0 or errno. Harmless on pages that are there.
 
    In huge pages where the file system has them: the first store into a page that was written back is a fault, and a
-   huge page takes one where small ones take 512. */
+   huge page takes one where small ones take 512. The price: a sync writes whole huge pages. Logs that wait for syncs
+   write with pwrite, which marks its blocks only, and are not populated. */
 #ifndef REPLOG_POPULATE_H
 #define REPLOG_POPULATE_H
 #include <errno.h>
