@@ -6,6 +6,7 @@ APT := sh .ci/system-packages
 NATIVE := $(wildcard pyreplog/_native/*.pyx pyreplog/_native/*.pxd pyreplog/_native/*.h pyreplog/_native/crc32c.c)
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
+export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes are started, of which each would compile all that it imports
 
 .PHONY: demo test lint bench simulate crash plants sanitize fuzz wheel clean
 .DEFAULT_GOAL := test
