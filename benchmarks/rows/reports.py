@@ -27,6 +27,7 @@ _SIZES = (100, 1024)
 _SEGMENTS = 16
 _MINUTES = 120
 _BEGIN_US = 1_700_000_000_000_000 // 60_000_000 * 60_000_000
+_STARTS_FAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 _WARM = 3
 """So many runs of Spark are not measured: it compiles meanwhile."""
 
@@ -120,7 +121,7 @@ def serve(folder: str, is_long: bool) -> None:
     settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.local.dir": folder}
     settings |= {"spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
     if not is_long:
-        settings |= {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+        settings |= {"spark.driver.extraJavaOptions": _STARTS_FAST}
         settings |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false"}
     builder = SparkSession.builder.master("local[2]").config(map=settings)
     spark = builder.config("spark.sql.warehouse.dir", folder).config("spark.driver.memory", "2g").getOrCreate()

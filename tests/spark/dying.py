@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from pyreplog.spark.source import PyreplogDataSource
 from pyreplog.spark.write.options import WriteOptions
 from pyreplog.spark.write.writer import TopicStreamWriter, TopicWriter
+from tests.spark.sparkhome import JAVA
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -85,7 +86,7 @@ def main(url: str, folder: Path) -> None:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.adaptive.enabled": "false",
         "spark.log.level": "OFF",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": JAVA,
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
