@@ -1,8 +1,9 @@
-"""The seed of what is drawn at random: fresh in every run, printed, repeated with PYREPLOG_SEED."""
+"""The seed of what is drawn at random: fresh in every run, printed, repeated with PYREPLOG_SEED. And a ZooKeeper."""
 
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import secrets
 import shutil
@@ -14,10 +15,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.metadata.zookeeper import Ensemble
+
 SEED = int(os.environ.setdefault("PYREPLOG_SEED", str(secrets.randbelow(1 << 32))))  # processes that help inherit it
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")  # no verdict hangs on the speed of the machine
+
+_numbers = itertools.count()
 
 
 def pytest_runtest_setup() -> None:
@@ -33,6 +38,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def seed() -> int:
     """Of everything a test draws at random."""
     return SEED
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    """A server that all tests share; nobody stops it."""
+    with Ensemble(tmp_path_factory.mktemp("zookeeper"), 1) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def zookeeper_url(zookeeper: Ensemble) -> str:
+    """Of a store with nothing in it."""
+    return f"zk://{zookeeper.hosts}/tests/{next(_numbers)}"
 
 
 @pytest.fixture

@@ -27,9 +27,9 @@ LIMIT_S = 240.0
 
 
 @pytest.fixture(scope="module")
-def cast(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cast]:
+def cast(tmp_path_factory: pytest.TempPathFactory, zookeeper: Ensemble) -> Iterator[Cast]:
     folder = tmp_path_factory.mktemp("remote")
-    with Ensemble(folder / "zookeeper", 1) as zookeeper, Cast(folder, f"zk://{zookeeper.hosts}/pyreplog") as cast:
+    with Cast(folder, f"zk://{zookeeper.hosts}/{folder.name}") as cast:
         cast.start_bookies("b0", "b1", "b2")
         yield cast
 

@@ -13,9 +13,9 @@ from pyreplog.ha.failover import Failover
 from pyreplog.ha.node import Node
 from pyreplog.metadata import open_store
 from tests.ha.nodes import Lab, assert_same_files, level, until, values
-from tests.metadata.conftest import shared_url, sqlite_url, zookeeper, zookeeper_url
+from tests.metadata.conftest import shared_url, sqlite_url
 
-__all__ = ["shared_url", "sqlite_url", "zookeeper", "zookeeper_url"]  # fixtures
+__all__ = ["shared_url", "sqlite_url"]  # fixtures
 
 LEASE_S = 6.0
 

@@ -16,7 +16,6 @@ from pyreplog.ledger.handle import WINDOW_BYTES
 from pyreplog.ledger.ledgermetadata import State
 from tests.ledger.processes import Cast, Process
 from tests.ledger.writing import BATCH, value_of
-from tests.metadata.zookeeper import Ensemble
 
 NAMES = ("b0", "b1", "b2", "b3")
 ENOUGH = 2000  # entries
@@ -73,11 +72,8 @@ def test_a_bookie_is_killed_under_load(cast: Cast, cluster: Cluster) -> None:
         assert check(again, ledger, last + 1) == last + 1
 
 
-def test_with_a_real_zookeeper(tmp_path: Path) -> None:
-    with (
-        Ensemble(tmp_path / "zookeeper", 1) as zookeeper,
-        Cast(tmp_path, f"zk://{zookeeper.hosts}/pyreplog") as cast,
-    ):
+def test_with_a_real_zookeeper(tmp_path: Path, zookeeper_url: str) -> None:
+    with Cast(tmp_path, zookeeper_url) as cast:
         cast.start_bookies(*NAMES)
         with Cluster.connect(cast.url, request_timeout_s=60.0) as cluster:
             writer, killed, ledger = kill_one_under_load(cast, cluster)

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pyreplog.metadata import MetadataStore, open_store
-from tests.metadata.zookeeper import Ensemble
-
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    """A server that all tests share; nobody stops it."""
-    with Ensemble(tmp_path_factory.mktemp("zookeeper"), 1) as ensemble:
-        yield ensemble
-
-
-@pytest.fixture
-def zookeeper_url(zookeeper: Ensemble) -> str:
-    return f"zk://{zookeeper.hosts}/tests/{next(_numbers)}"
 
 
 @pytest.fixture

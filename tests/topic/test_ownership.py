@@ -25,11 +25,11 @@ from pyreplog.metadata.keys import check_key
 from pyreplog.metadata.memory import MemoryLease, MemoryStore
 from pyreplog.topic.owner import TopicOwner, owner_key, owner_of
 from pyreplog.topic.ownership import Claim, Ownership
-from tests.metadata.conftest import other, shared_url, sqlite_url, store, url, zookeeper, zookeeper_url
+from tests.metadata.conftest import other, shared_url, sqlite_url, store, url
 from tests.metadata.processes import Process
 from tests.metadata.zookeeper import until
 
-__all__ = ["other", "shared_url", "sqlite_url", "store", "url", "zookeeper", "zookeeper_url"]  # fixtures
+__all__ = ["other", "shared_url", "sqlite_url", "store", "url"]  # fixtures
 
 KEEPER = """
 import sys
