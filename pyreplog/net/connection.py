@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from _thread import allocate_lock
 from typing import TYPE_CHECKING, Protocol
 
@@ -72,7 +73,7 @@ class Connection:
         self._corked = False
         self._reasons = 0
         self._events = READ
-        self._closed = False
+        self._closed = self._parting = False
         self._timer: Timer | None = None
         heartbeat_s = min(limits.heartbeat_s, max(peer.silence_s / 3, _SHORTEST_HEARTBEAT_S))
         self._pulse = Pulse(
@@ -283,10 +284,37 @@ class Connection:
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def close(self, error: ReplogError | None = None) -> None:
-        """End it, soon; what is queued is dropped. The handler is told by the driver. Closing twice is fine."""
+    def part(self) -> None:
+        """Send nothing more, and let the peer take what is on its way: until it closes, or `close`, what it sends is
+        dropped. A socket that is closed with unread bytes in it throws away what has not arrived. By the driver.
+        """
         if self.error is not None:
             return
+        self.error, self._parting = ClosedError("the connection is being closed"), True
+        try:
+            with self._lock:  # nobody is half way through a frame
+                fd = self._stream.fileno()
+                self._stream.shutdown(socket.SHUT_WR)
+                self._reactor.unregister(fd)
+                self._reactor.register(fd, weakly(self._drop), READ)
+        except OSError as error:  # the peer was quicker
+            self._lost(error)
+
+    def _drop(self, _: int) -> None:
+        try:
+            if self._stream.recv(BUFFER_BYTES):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass  # the peer has reset it
+        self.close()
+
+    def close(self, error: ReplogError | None = None) -> None:
+        """End it, soon; what is queued is dropped. The handler is told by the driver. Closing twice is fine."""
+        if self.error is not None and not self._parting:
+            return
+        self._parting = False
         self.error = error or ClosedError("the connection was closed")
         try:
             self._reactor.call_soon(self._finish)

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 _BACKLOG = 512
 _ACCEPTS_MAX = 16
 _NO_DESCRIPTORS_S = 0.5
+_PARTING_S = 2.0
 
 
 class Server(Endpoint):
@@ -165,12 +166,16 @@ class Server(Endpoint):
     def drain(self, timeout: float) -> bool:
         """Take no more connections and requests, let replies leave for at most `timeout` seconds, close.
 
-        Returns whether all replies left. Errors: InvalidArgumentError, called by a callback.
+        Clients have 2 s more to take what has left, and close. Returns whether all replies left.
+        Errors: InvalidArgumentError, called by a callback.
         """
         self._check_open()
         self._reactor.call_soon(self._stop_taking)
         try:
-            return self._reactor.drive(self._all_replied, timeout)
+            replied = self._reactor.drive(self._all_replied, timeout)
+            self._reactor.call_soon(self._part)
+            self._reactor.drive(self._gone, _PARTING_S)
+            return replied
         finally:
             self.close()
 
@@ -185,6 +190,13 @@ class Server(Endpoint):
         self._greetings.clear()
         for connection in self.connections:
             connection.hold(ASKED)
+
+    def _part(self) -> None:
+        for connection in list(self.connections):
+            if connection.idle:
+                connection.part()
+            else:
+                connection.close(ClosedError("the server was closed"))
 
     def _gone(self) -> bool:
         return self._listener.fileno() < 0 and not self.connections

@@ -87,6 +87,11 @@ class TlsStream:
         """Bytes that are decrypted and not read."""
         return self._sock.pending()
 
+    def shutdown(self, how: int, /) -> None:
+        """From then on what is received is not decrypted: nobody wants to know what it says."""
+        with self._lock:
+            self._sock.shutdown(how)
+
     def close(self) -> None:
         self._sock.close()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import pyreplog.net.server as servers
 from pyreplog.errors import ClosedError, DisconnectedError, NotConnectedError, ReplogError
 from pyreplog.net.baton import Baton
 from pyreplog.net.bell import Bell
@@ -20,7 +21,7 @@ from pyreplog.net.inflight import Budget, ServerConnection
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
-from tests.net.peers import NODE, TIMEOUT_S, Recorder, wait
+from tests.net.peers import NODE, TIMEOUT_S, RawClient, Recorder, wait
 
 PEER = Peer(NODE, 1, 1000, 60.0, None)
 
@@ -91,6 +92,50 @@ def test_a_request_that_fails_after_the_reactor_was_closed_does_not_hang() -> No
         in_time(request)
         channel.close()
     assert [type(outcome) for outcome in outcomes] == [DisconnectedError]
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients have as long as it takes."""
+    monkeypatch.setattr(servers, "_PARTING_S", TIMEOUT_S)
+
+
+def test_a_drain_loses_no_reply_where_more_was_asked(reactor: Reactor, patient: None) -> None:
+    """What nobody reads any more lies in the server's socket; the reply is longer than its client's buffer takes."""
+    handler, drained = Recorder(answer=None), list[bool]()
+    with Server(reactor, handler) as server, RawClient(server) as client:
+        client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.send(1, b"asked")
+        wait(reactor, lambda: bool(handler.requests))
+        connection: Any = handler.connections[0]
+        connection._stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        thread = threading.Thread(target=lambda: drained.append(server.drain(TIMEOUT_S)))
+        thread.start()
+        wait(reactor, lambda: server._listener.fileno() < 0)
+        client.send(2, b"too late")
+        wait(reactor, lambda: connection.unread_bytes > 0)
+        body = bytes(150_000)
+        assert connection.reply(1, body)
+        wait(reactor, lambda: connection.error is not None)
+        rounds: list[None] = []
+        reactor.call_soon(lambda: rounds.append(None))  # behind an end, if this is one
+        wait(reactor, lambda: bool(rounds))
+        assert not connection.send(b"more")
+        assert client.reply() == (1, body)
+        client.send(3, b"much too late")
+        assert client.ended()
+        client.sock.close()
+        thread.join(TIMEOUT_S)
+        assert drained == [True] and len(handler.ends) == 1
+
+
+def test_a_drain_ends_though_a_client_stays(reactor: Reactor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "_PARTING_S", 0.01)
+    handler = Recorder()
+    with Server(reactor, handler) as server, RawClient(server) as client:
+        assert client.request(1, b"x") == b"x"
+        assert server.drain(TIMEOUT_S) is True
+        assert client.ended() and [type(error) for error in handler.ends] == [ClosedError]
 
 
 def test_a_driver_and_who_closes_finish_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import ipaddress
 import random
 import socket
 import ssl
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from pyreplog.errors import AuthenticationError, HandshakeError, NotConnectedError, PeerError
+import pyreplog.net.server as servers
+from pyreplog.errors import AuthenticationError, DisconnectedError, HandshakeError, NotConnectedError, PeerError
 from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
@@ -121,6 +123,30 @@ def test_pauses_do_not_lose_what_was_decrypted(
         connection.reply(correlation_id, body)  # type: ignore[attr-defined]
         answered += 1
     wait(reactor, lambda: len(replies) == 100)
+
+
+def test_a_drain_lets_clients_go(
+    certificates: Certificates, reactor: Reactor, serve: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They end it, and have every reply by then."""
+    monkeypatch.setattr(servers, "_PARTING_S", TIMEOUT_S)
+    handler, drained, replies = Recorder(answer=None), list[bool](), list[Any]()
+    server = serve(handler, tls=certificates.server())
+    channel = connect(server, tls=certificates.client())
+    channel.request(b"asked", on_reply=replies.append, timeout=TIMEOUT_S)
+    wait(reactor, lambda: bool(handler.requests))
+    connection: Any = handler.connections[0]
+    thread = threading.Thread(target=lambda: drained.append(server.drain(TIMEOUT_S)))
+    thread.start()
+    wait(reactor, lambda: server._listener.fileno() < 0)
+    channel.request(b"too late", on_reply=replies.append, timeout=TIMEOUT_S)
+    wait(reactor, lambda: connection.unread_bytes > 0)
+    body = bytes(3_000_000)
+    assert connection.reply(handler.requests[0][1], body)
+    wait(reactor, lambda: len(replies) == 2)
+    assert replies[0] == body and type(replies[1]) is DisconnectedError
+    thread.join(TIMEOUT_S)
+    assert drained == [True]
 
 
 @pytest.mark.parametrize(
