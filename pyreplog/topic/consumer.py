@@ -68,12 +68,15 @@ class Consumer(Handle, Handout):
         self._hand_out()
 
     def discard(self) -> None:
-        """The position was moved: what waits here will come again, or not at all."""
+        """What waits here is not its own any more: it will come again, or not at all."""
         with self._lock:
             dropped, self._inbox = list(self._inbox), deque()
-            self._take_acked()
             self._end()
         self._ask(sum(len(delivery.batch) for delivery in dropped))
+
+    def forget_acks(self) -> None:
+        """The position was moved: acknowledgements from before, which nobody was told of yet, do not count."""
+        self._take_noted()
 
     def became(self, active: bool) -> None:
         self.is_active = active

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from threading import Lock
 from typing import NamedTuple, Protocol
@@ -20,6 +20,7 @@ from pyreplog.topic.dispatch.effects import Became, DeadLetter, Deliver, Dirty, 
 from pyreplog.topic.locator import Found, Locator, offsets_in
 from pyreplog.topic.managed.managedledger import ManagedLedger
 from pyreplog.topic.place import Total
+from pyreplog.topic.source import Receiver
 from pyreplog.topic.turns import Events
 
 logger = logging.getLogger(__name__)
@@ -136,7 +137,7 @@ class DispatchDriver:
 
         self.do(trimmed)
 
-    def seek(self, total: Total, consumers: Collection[int]) -> None:
+    def seek(self, total: Total, consumers: Mapping[int, Receiver]) -> None:
         """See `Dispatcher.seek`. consumers: all that there are. TrimmedError: its messages went in this moment."""
 
         def seek(now_us: int) -> list[Effect | Discard]:
@@ -144,6 +145,8 @@ class DispatchDriver:
             if total.offset < start:
                 raise TrimmedError(f"{self._what}: messages are kept from offset {start} on")
             self._era += 1
+            for there in consumers.values():
+                there.forget_acks()
             return [Discard(tuple(consumers)), *self._dispatcher.seek(total, now_us)]
 
         self.do(seek)

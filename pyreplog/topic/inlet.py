@@ -31,6 +31,10 @@ class Inlet:
         if (there := self.consumer()) is not None:
             there.discard()
 
+    def forget_acks(self) -> None:
+        if (there := self.consumer()) is not None:
+            there.forget_acks()
+
     def became(self, active: bool) -> None:
         self.is_active = active
         if (there := self.consumer()) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import pyreplog.topic.consumer as consumers
 from pyreplog.clock import ManualClock
 from pyreplog.errors import (
     ClosedError,
@@ -34,6 +36,7 @@ from tests.topic.handling import (
     receive,
     received,
     trim,
+    until,
     values,
 )
 
@@ -103,6 +106,45 @@ def test_seek_with_messages_on_their_way(topic: Topic) -> None:
             receive(consumer, 7)
             topic.seek("s", target)
             assert received(consumer, min(50, 520 - target)) == list(range(target, min(target + 50, 520)))
+
+
+def test_gathered_acknowledgements_of_before_a_seek_do_not_count(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their timer runs out behind the seek, while another thread is about to tell the consumer of it."""
+    monkeypatch.setattr(consumers, "ACKS_WAIT_S", 3600.0)
+    at_it, go_on = threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        at_it.set()
+        assert go_on.wait(PATIENCE_S)
+
+    with topic.subscribe("s", start="earliest", type="shared") as consumer, ThreadPoolExecutor(1) as pool:
+        for message in receive(consumer, 5)[:4:2]:
+            consumer.acknowledge(message)
+        subscription = topic.subscription("s")
+        standing = pool.submit(subscription._driver._events.post, stand_still)
+        try:
+            assert at_it.wait(PATIENCE_S)
+            sought = subscription.seek("earliest")
+            consumer._acks_due()
+        finally:
+            go_on.set()
+        standing.result(PATIENCE_S)
+        assert sought.result(PATIENCE_S) == 0
+        check_backlog(topic, "s", range(20))
+        assert received(consumer, 20) == list(range(20))
+
+
+def test_gathered_acknowledgements_hold_when_another_consumer_takes_over(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "ACKS_WAIT_S", 3600.0)
+    with topic.subscribe("s", start="earliest", type="failover", priority=1) as first:
+        for message in receive(first, 4):
+            first.acknowledge(message)
+        with topic.subscribe("s", type="failover", priority=0):
+            until(lambda: not first.is_active)
+            first.flush()
+            check_backlog(topic, "s", range(4, 20))
 
 
 def test_different_subscriptions_seek_at_once(topic: Topic) -> None:

@@ -127,7 +127,7 @@ class Attachment:
         logger.info("topic %s, %s: attached anew: %s", self._wanted.topic, self._wanted.subscription, error)
         self._handle = 0
         if self._wanted.durable:
-            self.consumer.discard()
+            self._discard()
         self._subscribe_again()
 
     def _end(self, error: ReplogError) -> None:
@@ -179,7 +179,11 @@ class Attachment:
     def _moved_to(self, generation: int) -> None:
         if generation > self._generation:
             self._generation = generation
-            self.consumer.discard()
+            self._discard()
+
+    def _discard(self) -> None:
+        self.consumer.forget_acks()
+        self.consumer.discard()
 
     # ---- what a consumer calls ------------------------------------------------------------------------------
 

@@ -131,6 +131,9 @@ class Outlet:
 
         self._events.post(discard)
 
+    def forget_acks(self) -> None:
+        """It gathers none; the consumer will be told."""
+
     def became(self, active: bool) -> None:
         def became() -> None:
             self._active = active
