@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from asyncio import _get_running_loop
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyreplog._native.frame import CONTROL_OFFSET, encode
 from pyreplog.ack import Ack
-from pyreplog.errors import DeposedError, DisconnectedError, InvalidArgumentError, ReplogError
+from pyreplog.errors import ClosedError, DeposedError, DisconnectedError, InvalidArgumentError, ReplogError
 from pyreplog.ha.awaited import Awaited
 from pyreplog.ha.context import Context, ends_of, start_of
 from pyreplog.ha.peers import OnAnswer
@@ -91,8 +91,7 @@ class Master:
         properties: Mapping[str, str | bytes] | None,
     ) -> int:
         self._check_may_wait()
-        self._admit()
-        entry, position = self.log._append_pending(value, key, event_time, properties)
+        entry, position = self._write(self.log._append_pending, value, key, event_time, properties)
         self._wait(position)
         return entry
 
@@ -103,8 +102,7 @@ class Master:
         event_times: Iterable[int | None] | None,
     ) -> range:
         self._check_may_wait()
-        self._admit()
-        made, position = self.log._batch(values, keys, event_times, None)
+        made, position = self._write(self.log._batch, values, keys, event_times, None)
         if position is not None:
             self._wait(position)
         return made
@@ -116,8 +114,7 @@ class Master:
         event_time: int | None,
         properties: Mapping[str, str | bytes] | None,
     ) -> Ack[int]:
-        self._admit()
-        return self._acknowledge(*self.log._append_pending(value, key, event_time, properties))
+        return self._acknowledge(*self._write(self.log._append_pending, value, key, event_time, properties))
 
     def submit_batch(
         self,
@@ -125,8 +122,7 @@ class Master:
         keys: Iterable[ReadableBuffer | None] | None,
         event_times: Iterable[int | None] | None,
     ) -> Ack[range]:
-        self._admit()
-        made, position = self.log._batch(values, keys, event_times, None)
+        made, position = self._write(self.log._batch, values, keys, event_times, None)
         if position is not None:
             return self._acknowledge(made, position)
         nothing = Ack(made)
@@ -136,6 +132,15 @@ class Master:
     def _check_may_wait(self) -> None:
         if _get_running_loop() is not None or self._context.reactor.in_driver():
             raise InvalidArgumentError("an event loop, or a callback, must not wait: await what submit gives")
+
+    def _write(self, write: Callable[..., T], *what: Any) -> T:
+        """Into the log, if it may be. One that was closed meanwhile for a newer master says what this one says."""
+        self._admit()
+        try:
+            return write(*what)
+        except ClosedError:
+            self._admit()
+            raise
 
     def _admit(self) -> None:
         if self._fenced is not None or self._least:

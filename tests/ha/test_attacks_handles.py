@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pyreplog import ha
-from pyreplog.errors import ClosedError, DeposedError, ForkedError, ReplicaError, ReplogError
+from pyreplog.errors import ClosedError, DeposedError, ForkedError, HigherTermError, ReplicaError, ReplogError
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.terms import TERMS
 from pyreplog.net.reactor import Reactor
@@ -246,3 +246,40 @@ def test_an_append_that_is_late_for_the_end_of_its_node_is_unknown(lab: Lab, mon
     closed.set()
     worker.join(60)
     assert [type(error) for error in errors] == [DeposedError]
+
+
+@pytest.mark.parametrize("how", ["append", "append_batch", "submit", "submit_batch"])
+def test_an_append_that_is_late_for_its_masters_log_names_the_newer_term(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """It was let in, and finds the log closed: nothing was appended, and it is told why."""
+    a = lab.master(members="ab")
+    b = lab.replica("b", a)
+    a.append(b"in time")
+    level(a, b)
+    master = a._master
+    assert master is not None
+    let_in, deposed, errors = threading.Event(), threading.Event(), []
+    admit = master._admit
+
+    def late() -> None:
+        admit()
+        if threading.current_thread() is worker and not let_in.is_set():
+            let_in.set()
+            assert deposed.wait(60)
+
+    def work() -> None:
+        try:
+            getattr(a, how)([b"late"] if how.endswith("batch") else b"late")
+        except ReplogError as error:
+            errors.append(error)
+
+    monkeypatch.setattr(master, "_admit", late)
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert let_in.wait(60)
+    b.promote()
+    until(lambda: a.role == "replica")
+    deposed.set()
+    worker.join(60)
+    assert [type(error) for error in errors] == [HigherTermError] and values(b) == [b"in time"]
