@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+import pyreplog.topic.cursors.log as logs
+from pyreplog.ack import Ack
 from pyreplog.errors import (
     ClosedError,
     ConfigError,
@@ -287,6 +290,55 @@ def test_flushes_of_a_closed_log_and_slot_fail(cluster: Cluster) -> None:
         other[1].flush().result(PATIENCE_S)
     with pytest.raises(ClosedError):
         log.recover("t", "s")
+
+
+def test_a_flush_that_is_late_for_the_end_is_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was taken, and its log is closed before the log's thread hears of it."""
+    create(cluster, "t")
+    log = open_log(cluster)
+    source, slot = attach(log, "t")
+    source.acknowledge()
+    slot.dirty()
+    taken, closed = threading.Event(), threading.Event()
+    post = log._flusher.post
+
+    def late(job: Callable[[], object]) -> None:
+        if threading.get_ident() == flushing:
+            taken.set()
+            assert closed.wait(PATIENCE_S)
+        post(job)
+
+    def flush() -> Ack[None]:
+        nonlocal flushing
+        flushing = threading.get_ident()
+        return slot.flush()
+
+    flushing = -1
+    monkeypatch.setattr(log._flusher, "post", late)
+    with ThreadPoolExecutor(1) as pool:
+        flush_later = pool.submit(flush)
+        assert taken.wait(PATIENCE_S)
+        log.close()
+        closed.set()
+        ack = flush_later.result(PATIENCE_S)
+    assert ack.done() and isinstance(ack.exception(), ClosedError)
+
+
+def test_who_waits_for_what_cannot_be_stored_is_told_at_the_end(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "CLOSE_S", 0.0)
+    create(cluster, "t")
+    store = FailingStore.before(cluster)
+    log = open_log(cluster)
+    source, slot = attach(log, "t")
+    source.acknowledge()
+    slot.dirty()
+    store.fail("get", *[MetadataUnavailableError("away")] * 10_000)
+    waiting = slot.flush()
+    log.close()
+    store._faults.clear()
+    assert waiting.done() and isinstance(waiting.exception(), ClosedError)
 
 
 def test_settings_are_checked() -> None:

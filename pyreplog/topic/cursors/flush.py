@@ -58,6 +58,7 @@ class Flusher:
         self._timer: Timer | None = None
         self._under_way = self._urgent = self._wants_ledger = False
         self._quiet: list[Ack[None]] = []  # they wait until there is nothing to do
+        self._expected: set[Ack[None]] = set()  # all that `wait_for` gave and have no outcome
         self._thread = Workers(1, "pyreplog-cursors")
         retry_s, retry_max_s = config.retry_ms / 1000, config.retry_max_ms / 1000
         self._moves = Moves(self._around, self.post, self._moved, retry_s=retry_s, retry_max_s=retry_max_s)
@@ -92,7 +93,9 @@ class Flusher:
             ack.complete()
             return ack
         self._around.expect(ack)
-        if self.error is not None:
+        self._expected.add(ack)
+        ack.add_done_callback(self._expected.discard)
+        if self.error is not None:  # seen here, or `end` sees the Ack
             ack.fail(self.error)
         else:
             self.post(partial(self._wait_for, slot, ack, into_metadata))
@@ -355,8 +358,10 @@ class Flusher:
             settle_all([(ack, None) for ack in quiet])
 
     def end(self) -> None:
-        """Nothing is done any more; ends the thread, then the ledger. Not by that thread."""
+        """Nothing is done any more, whoever waits is told the error; ends the thread, then the ledger. Not by that
+        thread."""
         self._thread.close()
+        settle_all([(ack, self.error) for ack in list(self._expected)])
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
