@@ -16,7 +16,7 @@ from pyreplog.ha.relay.config import ApplierConfig
 from pyreplog.ha.relay.pipeline import Pipeline, Wait
 from pyreplog.ha.relay.position import Applied, PositionStore
 from pyreplog.ha.relay.source import Source
-from pyreplog.ha.relay.space import LANDING_BYTES, Receiver, Space
+from pyreplog.ha.relay.space import Receiver, Space, landing_bytes
 from pyreplog.ha.relay.stats import ApplierStats
 from pyreplog.ha.relay.task import Apply, Task, in_two_phases
 from pyreplog.handles import Handle
@@ -59,7 +59,9 @@ class Applier(Handle):
         receiver: Receiver | None = None, clock: Clock | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         self.config = ApplierConfig.of(settings)
-        self._check_settings(relay, apply)
+        segment_bytes = relay.stats().segment_bytes
+        landing = landing_bytes(segment_bytes)
+        self._check_settings(apply, 2 * segment_bytes + landing)
         self._relay = relay
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._changed = threading.Condition()  # the machine's lock
@@ -68,7 +70,7 @@ class Applier(Handle):
         self._watching = False  # a thread sleeps until the log grows
         self._told: ReplogError | None = None  # the failure that was logged last
         self._purgatory = Purgatory()
-        space = Space(self.config.space_limit_bytes, receiver)
+        space = Space(self.config.space_limit_bytes, landing, receiver)
         source = Source(relay, self.config.batch_bytes)
         self._pipeline = Pipeline(source, apply, store, space, self.config, start)
         self._machine = self._pipeline.machine
@@ -76,8 +78,8 @@ class Applier(Handle):
         self._purgatory.advance(_APPLIED, self._machine.applied.entry)
         super().__init__(f"applier of {relay.path}")
 
-    def _check_settings(self, relay: CommitLog, apply: Apply) -> None:
-        limit, least = self.config.space_limit_bytes, 2 * relay.stats().segment_bytes + LANDING_BYTES
+    def _check_settings(self, apply: Apply, least: int) -> None:
+        limit = self.config.space_limit_bytes
         if limit is not None and limit < least:
             raise InvalidArgumentError(f"space_limit_bytes: expected at least two segments, {least}, found {limit}")
         if self.config.workers > 1 and not in_two_phases(apply):

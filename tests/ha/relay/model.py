@@ -12,7 +12,7 @@ from typing import Any
 
 from pyreplog.ha.relay import Advance, Applied
 
-STRIDE, SEGMENT = 1 << 17, 4
+STRIDE, SEGMENT = 1 << 18, 4
 SEGMENT_BYTES = STRIDE * SEGMENT
 UUID = bytes(range(16))
 

@@ -13,7 +13,7 @@ import pyreplog
 from pyreplog import Ack, ManualClock, RecordBatch
 from pyreplog.errors import ApplyError, ClosedError, ConfigError, InvalidArgumentError, PositionError, TrimmedError
 from pyreplog.ha.relay import Advance, Applied, Applier, PositionFile, State
-from pyreplog.ha.relay.space import LANDING_BYTES
+from pyreplog.ha.relay.space import landing_bytes
 from tests.waiting import until
 
 from .lab import SEGMENT_BYTES, Memory, Table, fill, relay_log
@@ -522,7 +522,7 @@ class Tap:
 
 def test_the_space_limit_holds_while_the_applier_is_slow(relay, workers):
     memory, tap = Memory(), Tap()
-    limit = 2 * SEGMENT_BYTES + LANDING_BYTES
+    limit = 2 * SEGMENT_BYTES + landing_bytes(SEGMENT_BYTES)
 
     def apply(batch: RecordBatch, advance: Advance) -> Generator[None, None, None]:
         tap.await_pause()

@@ -7,7 +7,7 @@ import pytest
 from pyreplog.errors import ApplyError, InvalidArgumentError
 from pyreplog.ha.relay import Applied, State
 from pyreplog.ha.relay.applying import Allowed, Applying, Group, Until
-from pyreplog.ha.relay.space import LANDING_BYTES, Space
+from pyreplog.ha.relay.space import Space
 
 ERROR = ApplyError(0, 0, "no")
 NO_KEYS: frozenset[bytes | None] = frozenset()
@@ -163,8 +163,11 @@ class _Tap:
         self.said.append("resume")
 
 
+LANDING_BYTES = 1 << 18
+
+
 def space_of(limit: int | None, tap: _Tap, *, end: int = 0, visible: int = 10) -> Space:
-    space = Space(limit, tap)
+    space = Space(limit, LANDING_BYTES, tap)
     space.landed(end, visible)
     return space
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from pyreplog import RecordBatch
 from pyreplog.ha.relay import Advance, Applier, State, discard, refetch_from
-from pyreplog.ha.relay.space import LANDING_BYTES
+from pyreplog.ha.relay.space import FRAME_BYTES, landing_bytes
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.mirrorlog import MirrorLog
 from tests.ha.streams import SEGMENT_BYTES, config, copy, frames_of, make_mirror, open_master, stream, take_in, values
@@ -67,7 +68,7 @@ def test_a_master_far_ahead_of_a_slow_applier(tmp_path, master):
 
     may_go_on.set()
     master.append_batch(values(1000))
-    limit = 2 * SEGMENT_BYTES + LANDING_BYTES
+    limit = 2 * SEGMENT_BYTES + landing_bytes(SEGMENT_BYTES)
     used = []
     with make_mirror(tmp_path / "relay", master) as relay:
         relay.show(ALL, ALL)
@@ -99,8 +100,8 @@ def test_what_waits_for_its_commit_does_not_fill_the_relay_log_for_ever(tmp_path
         pause, resume = staticmethod(may_go_on.clear), staticmethod(may_go_on.set)
 
     may_go_on.set()
-    master.append_batch(values(600))
-    limit = 2 * SEGMENT_BYTES + LANDING_BYTES
+    master.append_batch(values(900))
+    limit = 2 * SEGMENT_BYTES + landing_bytes(SEGMENT_BYTES)
     with (
         make_mirror(tmp_path / "relay", master) as relay,
         Applier(relay, memory.apply, memory, space_limit_bytes=limit, receiver=Tap()) as applier,
@@ -115,8 +116,8 @@ def test_what_waits_for_its_commit_does_not_fill_the_relay_log_for_ever(tmp_path
             applier.landed(relay.landed)
         assert relay.landed - relay.start_position > limit
         relay.show(ALL, ALL)
-        applier.wait_applied(599, WAIT_S)
-    assert memory.values == values(600)
+        applier.wait_applied(899, WAIT_S)
+    assert memory.values == values(900)
 
 
 def test_discard_and_receive_again(tmp_path, master):
@@ -180,3 +181,24 @@ def test_a_cut_of_what_was_applied(tmp_path, master):
             assert applier.wait_ended(WAIT_S) is State.FAILED
             assert "another history" in str(applier.error)
     assert first_of(memory.values) == list(range(40))
+
+
+@pytest.mark.parametrize("segment_bytes", [SEGMENT_BYTES, 1 << 20])
+def test_what_lands_at_once_takes_no_more_than_is_reckoned_with(tmp_path, seed, segment_bytes):
+    """However large the records are, and however many segments a frame's worth of them fills."""
+    random = Random(seed)
+    with open_master(tmp_path / "log", segment_bytes=segment_bytes) as log:
+        room = min(FRAME_BYTES, segment_bytes - (8 << 10))
+        for _ in range(8):
+            size = random.randrange(1, max(2, room // random.choice((1, 2, 20))))
+            log.append_batch([bytes(size)] * max(1, min(5000, FRAME_BYTES // size)))
+        ends, sizes = [0], [0]
+        for offset, body in frames_of(stream(log, 0, transfer_bytes=500)):
+            ends.append(offset + len(body))
+            sizes.append(sizes[-1] + len(body))
+    first = most = 0
+    for last in range(1, len(ends)):
+        while sizes[last] - sizes[first] > FRAME_BYTES:
+            first += 1
+        most = max(most, ends[last] - ends[first])
+    assert FRAME_BYTES < most <= landing_bytes(segment_bytes)

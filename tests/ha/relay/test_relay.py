@@ -17,7 +17,7 @@ from pyreplog import RecordBatch
 from pyreplog.errors import ConfigError, InvalidArgumentError, NotAReplicaError, NotConnectedError, TrimmedError
 from pyreplog.ha.node import Node
 from pyreplog.ha.relay import Advance, Relay, State, discard
-from pyreplog.ha.relay.space import LANDING_BYTES
+from pyreplog.ha.relay.space import landing_bytes
 from pyreplog.net.connection import ASKED, Connection
 from tests.crash.process import in_background
 from tests.ha.nodes import SEGMENT_BYTES, Lab, until
@@ -62,7 +62,11 @@ def is_held(connection: Connection | None, *, former: Connection) -> bool:
 @pytest.mark.parametrize("loses_connection", [False, True])
 def test_a_slow_applier_holds_the_master_back(lab: Lab, tmp_path: Path, loses_connection: bool) -> None:
     """The relay log never takes more than its limit, not from another connection either."""
-    memory, master, limit = Memory(), lab.master(members="a", sync_replicas=0), 2 * SEGMENT_BYTES + LANDING_BYTES
+    memory, master, limit = (
+        Memory(),
+        lab.master(members="a", sync_replicas=0),
+        2 * SEGMENT_BYTES + landing_bytes(SEGMENT_BYTES),
+    )
     master.append_batch(values(2000))
     may_apply, used = threading.Event(), []
 
@@ -185,7 +189,7 @@ class Life:
             discard(self._directory / "relay")
         with Relay(
             self._directory / "relay", master=self._master, apply=self.apply, store=self._table.positions,
-            batch_entries=BATCH, space_limit_bytes=2 * SEGMENT_BYTES + LANDING_BYTES,
+            batch_entries=BATCH, space_limit_bytes=2 * SEGMENT_BYTES + landing_bytes(SEGMENT_BYTES),
         ) as relay:  # fmt: skip
             relay.applier.start(until_entry=ENTRIES)
             assert relay.applier.wait_ended(60) is State.FINISHED, relay.applier.error
