@@ -15,12 +15,14 @@ from pyreplog.topic.config import SUBSCRIPTION_TYPES
 from pyreplog.topic.consumer import QUEUE, Consumer
 from pyreplog.topic.partitions.partitionedconsumer import PartitionedConsumer
 from pyreplog.topic.partitions.partitionedhandle import PartitionedHandle
+from pyreplog.topic.partitions.partitionedstats import PartitionedStats
 
 AnyConsumer = Consumer | PartitionedConsumer
 
 _NO_PARTITION = -1
 _AT_ONCE = 1000
-_TIMEOUT_S = 1.0
+_LOOK_S = 1.0
+"""After so long without a message it is asked whether any is left."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", metavar="N", type=int, help="end after so many messages")
     parser.add_argument(
         "--timeout", metavar="S", type=float,
-        help=f"end when nothing came for so many seconds (default: {_TIMEOUT_S:.0f}; with --follow: never)",
+        help="end when nothing came for so many seconds (default: with all that was there, however long it takes)",
     )  # fmt: skip
-    parser.add_argument("--follow", action="store_true", help="go on with messages as they are published")
+    parser.add_argument("--follow", action="store_true", help="go on with messages as they are published, for ever")
     parser.add_argument("--no-ack", action="store_true", help="acknowledge nothing: all comes again")
     cat.add_printing(parser)
 
@@ -50,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     with targets.topic(arguments) as topic:
         ends = None if arguments.follow else _ends(topic)
         with _subscribe(topic, arguments) as consumer:
-            for messages in _messages(consumer, arguments, ends):
+            for messages in _messages(topic, consumer, arguments, ends):
                 printer.print(messages)
                 if not arguments.no_ack:
                     consumer.acknowledge(messages)
@@ -79,22 +81,33 @@ def _subscribe(topic: Any, arguments: argparse.Namespace) -> AnyConsumer:
 
 
 def _messages(
-    consumer: AnyConsumer, arguments: argparse.Namespace, ends: dict[int, int] | None
+    topic: targets.AnyTopic, consumer: AnyConsumer, arguments: argparse.Namespace, ends: dict[int, int] | None
 ) -> Iterator[list[Message]]:
-    """Those that come, until there were enough, none came for too long, or the last ones before all `ends` were
-    there."""
-    timeout = _TIMEOUT_S if arguments.timeout is None and not arguments.follow else arguments.timeout
-    left = arguments.count
-    while left is None or left > 0:
-        messages = consumer.receive(_AT_ONCE if left is None else min(left, _AT_ONCE), timeout)
-        if not messages:
+    """Those that come, until there were enough, none came for too long, or none before `ends` is left."""
+    looks = ends is not None and arguments.timeout is None
+    timeout = _LOOK_S if looks else arguments.timeout
+    came = 0
+    while arguments.count is None or came < arguments.count:
+        most = _AT_ONCE if arguments.count is None else min(arguments.count - came, _AT_ONCE)
+        messages = consumer.receive(most, timeout)
+        if not messages and not (looks and _is_more_to_come(topic, consumer, came)):
             return
-        yield messages
-        left = None if left is None else left - len(messages)
+        if messages:
+            yield messages
+        came += len(messages)
         if ends is not None:
             _reach(ends, messages)
             if not ends:
                 return
+
+
+def _is_more_to_come(topic: targets.AnyTopic, consumer: AnyConsumer, came: int) -> bool:
+    """Whether the subscription has messages that it has sent to nobody, or to this consumer, where so many came."""
+    stats = topic.stats()
+    total = stats.total if isinstance(stats, PartitionedStats) else stats
+    there = [one for one in total.subscriptions if one.name == consumer.subscription]
+    sent = sum(one.delivered_messages for sub in there for one in sub.consumers if one.name == consumer.name)
+    return sent > came or any(sub.backlog_messages > sub.unacked for sub in there)
 
 
 def _reach(ends: dict[int, int], messages: list[Message]) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pyreplog
-from tests.waiting import PATIENCE_S
 
 SEGMENT_BYTES = 64 << 10
 
@@ -32,9 +31,6 @@ class Done:
 
 
 Run = Callable[..., Done]
-
-PATIENT = ("--timeout", PATIENCE_S)
-"""Of `topic consume` where all messages are there: it ends with the last, however long they take."""
 
 KEPT = ("--set", "retention_bytes=none")
 """Of `topic create`: else a command that takes a second removes what a command before it published and nobody wants."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pyreplog.topic.cluster import Cluster
-from tests.cli.support import KEPT, PATIENT, Done, Run, process
+from tests.cli.support import KEPT, Done, Run, process
 from tests.ledger.processes import Cast, Process
 from tests.net.test_tls import Authority
 from tests.waiting import until
@@ -57,15 +57,15 @@ def test_all_commands_on_a_server(cast: Cast, folder: Path, run: Run) -> None:
     source.write_bytes(b"".join(b"line %d\n" % number for number in range(1000)))
     assert "1,000 messages, offsets 0 to 999" in topic("publish", "--file", source).out
     assert topic("publish", "--json", "--producer", "me", "last").json["first"] == 1000
-    assert topic("consume", "--subscription", "work", "--count", 3, *PATIENT).out == "line 0\nline 1\nline 2\n"
-    assert topic("consume", "--from", 999, *PATIENT).out == "line 999\nlast\n"
+    assert topic("consume", "--subscription", "work", "--count", 3).out == "line 0\nline 1\nline 2\n"
+    assert topic("consume", "--from", 999).out == "line 999\nlast\n"
     found = topic("stats", "--json").json
     assert (found["end"]["offset"], found["subscriptions"]["work"]["backlog_messages"]) == (1001, 998)
     assert "1,001 messages" in topic("stats").out and "work" in topic("stats-internal").out
     assert topic("stats", "work", "--json", group="subscription").json["mark"]["offset"] == 3
     assert topic("seek", "work", 500, "--json").json == {"offset": 500}
     topic("skip", "work", 499)
-    assert topic("consume", "--subscription", "work", "--no-ack", *PATIENT).out == "line 999\nlast\n"
+    assert topic("consume", "--subscription", "work", "--no-ack").out == "line 999\nlast\n"
     topic("clear", "work")
     assert topic("consume", "--subscription", "work", "--timeout", 0).out == ""
     assert topic("trim").out == "0 ledgers dropped\n"
@@ -85,11 +85,11 @@ def test_what_was_acknowledged_is_there_after_sigterm(cast: Cast, folder: Path, 
     server, url = serve(cast, folder)
     run("topic", "create", url, "orders", *ONE)
     run("topic", "publish", url, "orders", *"abcd")
-    run("topic", "consume", url, "orders", "--subscription", "work", "--count", 2, *PATIENT)
+    run("topic", "consume", url, "orders", "--subscription", "work", "--count", 2)
     assert run("topic", "stats", folder, "orders").code == 3, "the server has the directory"
     end(server)
     assert run("topic", "stats", url, "orders").code == 7
-    assert run("topic", "consume", folder, "orders", "--subscription", "work", *PATIENT).out == "c\nd\n"
+    assert run("topic", "consume", folder, "orders", "--subscription", "work").out == "c\nd\n"
 
 
 def test_a_server_that_was_killed(cast: Cast, folder: Path, run: Run) -> None:
@@ -99,7 +99,7 @@ def test_a_server_that_was_killed(cast: Cast, folder: Path, run: Run) -> None:
     run("topic", "publish", url, "orders", *"abcd")
     server.kill()
     server, url = serve(cast, folder)
-    done = run("topic", "consume", url, "orders", *PATIENT)
+    done = run("topic", "consume", url, "orders")
     assert (done.code, done.out) == (0, "a\nb\nc\nd\n"), done.error
     end(server)
 
@@ -139,7 +139,7 @@ def test_the_owner_is_asked(cast: Cast, run: Run) -> None:
     server, url = serve(cast, cast.url)
     run("topic", "create", url, "orders", *ONE)
     assert run("topic", "publish", cast.url, "orders", *"abc").code == 0
-    assert run("topic", "consume", cast.url, "orders", *PATIENT).out == "a\nb\nc\n"
+    assert run("topic", "consume", cast.url, "orders").out == "a\nb\nc\n"
     found = run("top", "--once", "--json", cast.url).json
     row = found["topics"][0]
     assert (row["name"], row["messages"], row["owner"], row["states"]) == ("orders", 3, server.said["address"], [])

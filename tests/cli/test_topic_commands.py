@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from pyreplog._native.messages import Message
+from pyreplog.cli import topicconsume
 from pyreplog.cli.app import main
-from pyreplog.ledger.cluster import Cluster
+from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.consumer import Consumer
-from tests.cli.support import KEPT, PATIENT, Done, Run, process
+from pyreplog.topic.remote.serving import TopicServer
+from tests.cli.support import KEPT, Done, Run, process
 from tests.waiting import PATIENCE_S
 
 LINES = b"".join(b"k%d:line %d\n" % (number % 3, number) for number in range(1000))
@@ -37,8 +39,7 @@ def topic(run: Run, folder: Path, name: str) -> Callable[..., Done]:
     """Run an action on the test's topic, which is there."""
 
     def topic(action: str, *arguments: object, group: str = "topic") -> Done:
-        waits = PATIENT if action == "consume" and not {"--timeout", "--follow"} & {*arguments} else ()
-        return run(group, action, folder, name, *arguments, *waits)
+        return run(group, action, folder, name, *arguments)
 
     assert topic("create", *KEPT).code == 0
     return topic
@@ -96,6 +97,27 @@ def test_a_subscription_goes_on(topic: Callable[..., Done]) -> None:
     assert again.out == "c\nd\ne\nf\n", "where it begins was said when it was made"
     assert topic("consume", "--subscription", "work", "--timeout", 0).out == ""
     assert topic("consume", "--subscription", "new", "--from", "latest", "--timeout", 0).out == ""
+
+
+def test_all_that_was_there_is_printed_however_late_it_comes(
+    topic: Callable[..., Done], run: Run, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for the first one here; and what is acknowledged, or somebody else has, is waited for by nobody."""
+    monkeypatch.setattr(topicconsume, "_LOOK_S", 0.0)
+    topic("publish", *"abcdef")
+    assert topic("consume").out == "a\nb\nc\nd\ne\nf\n"
+    for _ in range(2):
+        assert topic("consume", "--subscription", "work", "--no-ack").out == "a\nb\nc\nd\ne\nf\n"
+    with Cluster.embedded(folder) as cluster, TopicServer(cluster) as server:
+        where = f"pyreplog://{server.address}", name
+        with cluster.topic(name).subscribe("work", type="shared") as other:
+            messages = [other.receive() for _ in range(6)]
+            other.acknowledge(messages[5])
+            other.flush()
+            assert run("topic", "consume", *where, "--subscription", "work", "--type", "shared").out == ""
+        assert run("topic", "consume", *where, "--subscription", "work").out == "a\nb\nc\nd\ne\n"
+        assert run("topic", "consume", *where, "--subscription", "work").out == ""
+        assert run("topic", "consume", *where, "--from", "latest").out == ""
 
 
 def test_following(topic: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.partitions.routing import key_hash
 from pyreplog.topic.remote.serving import TopicServer
-from tests.cli.support import KEPT, PATIENT, Done, Run
+from tests.cli.support import KEPT, Done, Run
 from tests.topic.partitioning import key_of, other_process
 
 NAME = "clicks"
@@ -36,8 +36,7 @@ def topic(run: Run, target: str) -> Callable[..., Done]:
     """Run an action on the test's topic, which is there."""
 
     def topic(action: str, *arguments: object, group: str = "topic", name: str = NAME) -> Done:
-        waits = PATIENT if action == "consume" and "--timeout" not in arguments else ()
-        return run(group, action, target, name, *arguments, *waits)
+        return run(group, action, target, name, *arguments)
 
     done = topic("create", "--partitions", 3, "--set", "ensemble=1", *KEPT, "--json")
     assert (done.code, done.json) == (0, {"topic": NAME, "partitions": 3}), done.error
@@ -108,7 +107,7 @@ def test_of_a_store_whose_partitions_several_servers_own(run: Run, tmp_path: Pat
             done = run("topic", "publish", f"pyreplog://{first.address}", NAME, *"abcdef")
             assert done.code == 0 and "6 messages" in done.out, done.error
             store = f"sqlite:{path}/metadata.sqlite"
-            assert sorted(run("topic", "consume", store, NAME, *PATIENT).out.split()) == list("abcdef")
+            assert sorted(run("topic", "consume", store, NAME).out.split()) == list("abcdef")
             other.topics.get(f"{NAME}-partition-2").close()  # type: ignore[union-attr]
             found = run("topic", "stats", store, NAME, "--json").json["parts"]
             assert {part["owner"] for part in found.values()} == {first.address, other.topics.address}
