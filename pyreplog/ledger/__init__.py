@@ -11,6 +11,6 @@
 | fences, stretch | what bookies say when they are fenced; what they say of a few entries |
 | reading | reading entries from replicas |
 | copies, mend, mending, repairs | which copies are there; writing those that are not, and noting them |
-| closing | those that are open for appending, and closing several at once |
+| openledgers, closing | those that are open for appending; closing several at once |
 | placement | which bookies |
 """

@@ -1,12 +1,10 @@
-"""The ledgers of a cluster that are written; closing several at once, within the time that one of them may take."""
+"""Closing several ledgers at once, within the time that one of them may take."""
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
-import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from pyreplog.ack import Ack
 from pyreplog.errors import OutcomeUnknownError, ReplogError
@@ -15,24 +13,6 @@ from pyreplog.ledger.handle import CLOSE_S, GIVE_UP_S, Ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 
 logger = logging.getLogger(__name__)
-
-
-class OpenLedgers:
-    """Those that somebody has open for appending, until they are forgotten. Any thread: others may come while it goes
-    through them, which it then leaves out."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
-
-    def add(self, ledger: Ledger) -> None:
-        with self._lock:
-            self._ledgers.add(ledger)
-
-    def __iter__(self) -> Iterator[Ledger]:
-        with self._lock:
-            ledgers = list(self._ledgers)
-        return iter(ledgers)
 
 
 def close_all(ledgers: Iterable[Ledger], around: Surroundings) -> None:

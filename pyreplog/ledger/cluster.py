@@ -35,7 +35,7 @@ from pyreplog.errors import (
     WrongTypeError,
 )
 from pyreplog.handles import Handle, warn_of_leak
-from pyreplog.ledger.closing import OpenLedgers, close_all
+from pyreplog.ledger.closing import close_all
 from pyreplog.ledger.copies import CopyCount
 from pyreplog.ledger.driver import Driver, StartingMachine, check_may_wait
 from pyreplog.ledger.embedded import open_embedded
@@ -44,6 +44,7 @@ from pyreplog.ledger.lac import LedgerEnds
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
 from pyreplog.ledger.mending import LimboQuery, Mending
 from pyreplog.ledger.metrics import client_metrics
+from pyreplog.ledger.openledgers import OpenLedgers
 from pyreplog.ledger.placement import choose
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.ledger.recovery import LedgerRecovery

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog.ledger.closing import OpenLedgers
+from pyreplog.ledger.openledgers import OpenLedgers
 
 
 class Thing:
