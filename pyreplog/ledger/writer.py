@@ -331,12 +331,13 @@ class LedgerWriter:
     # ---- the end --------------------------------------------------------------------------------------------
 
     def close(self) -> list[Effect]:
-        """Close the ledger once all entries have their copies. `Finished` says that it is, or why not.
+        """Close the ledger once all entries have their copies. `Finished` says that it is, or why not; of one that has
+        failed when what it stores by itself is stored.
 
         `give_up` does it at once, with what is confirmed.
         """
         if self.error is not None:
-            return [Finished(error=self.error)]
+            return [] if self._storing is not None else [Finished(error=self.error)]
         self._closing = True
         return self._change_ensemble() or (self._store_closed() if self.is_idle else [])
 

@@ -642,6 +642,17 @@ def test_giving_up_during_a_change() -> None:
     assert len(writer.finished) == 1
 
 
+def test_closing_one_that_has_failed_waits_for_what_it_stores() -> None:
+    lab = Lab()
+    writer = lab.writer()
+    writer.do(writer.machine.give_up(NotEnoughBookiesError("enough")))
+    writer.close()
+    assert len(writer.stores) == 1 and not writer.finished and lab.metadata.state is State.OPEN
+    writer.run()
+    assert lab.end == -1 and [type(one.error) for one in writer.finished] == [NotEnoughBookiesError]
+    assert isinstance(writer.close().error, NotEnoughBookiesError)
+
+
 def test_all_acks_are_settled_when_the_writer_ends() -> None:
     """28, .testAllWritesAreCompletedOnClosedLedger."""
     lab = Lab()
