@@ -11,10 +11,16 @@ from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyB
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.errno cimport EAGAIN, EBADF, EINTR, errno
 from libc.stdint cimport int64_t, uint8_t
+from libc.string cimport memset
 
-from pyreplog._native.frame cimport FrameBatch, FrameParser
+from pyreplog._native.frame cimport BODY_LIMIT, FRAME_HEADER, FrameBatch, FrameParser, put_header
+
+from pyreplog.errors import InvalidArgumentError
 
 cdef Py_ssize_t KEEP_GIL_BELOW = 16 << 10
+
+cdef enum:
+    FEW = 4     # buffers that need no memory of their own
 
 
 cdef extern from * nogil:
@@ -106,8 +112,14 @@ cdef class _Buffers:
     cdef Py_buffer *views
     cdef iovec *parts
     cdef Py_ssize_t count, size
+    cdef Py_buffer few_views[FEW]
+    cdef iovec few_parts[FEW]
+    cdef char header[FRAME_HEADER]
 
     def __cinit__(self, Py_ssize_t most):
+        if most <= FEW:
+            self.views, self.parts = self.few_views, self.few_parts
+            return
         self.views = <Py_buffer *>PyMem_Malloc(most * sizeof(Py_buffer))
         self.parts = <iovec *>PyMem_Malloc(most * sizeof(iovec))
         if self.views == NULL or self.parts == NULL:
@@ -117,8 +129,9 @@ cdef class _Buffers:
         cdef Py_ssize_t i
         for i in range(self.count):
             PyBuffer_Release(&self.views[i])
-        PyMem_Free(self.views)
-        PyMem_Free(self.parts)
+        if self.views != self.few_views:
+            PyMem_Free(self.views)
+            PyMem_Free(self.parts)
 
     cdef int hold(self, object data) except -1:
         cdef Py_buffer *view = &self.views[self.count]
@@ -128,31 +141,56 @@ cdef class _Buffers:
         self.size += view.len
         return 0
 
+    cdef void begin_frame(self, int64_t offset, int64_t size) noexcept:
+        """The first part is the header of a frame with a body of `size` bytes."""
+        put_header(self.header, offset, size)
+        memset(&self.views[0], 0, sizeof(Py_buffer))   # nobody's
+        self.parts[0].iov_base, self.parts[0].iov_len = self.header, FRAME_HEADER
+        self.count, self.size = 1, FRAME_HEADER
+
+    cdef Py_ssize_t send(self, object stream) except -1:
+        cdef int fd = descriptor(stream), code = EINTR
+        cdef Py_ssize_t sent = -1
+        while sent < 0 and code == EINTR:
+            if self.size < KEEP_GIL_BELOW:
+                sent = send_parts(fd, self.parts, self.count)
+                code = errno
+            else:
+                with nogil:
+                    sent = send_parts(fd, self.parts, self.count)
+                    code = errno
+        if sent < 0:
+            raise failed(code)
+        return sent
+
 
 def send(stream, buffers, /):
     """Hand `buffers` (of any number the first IOV_MAX) to a socket, without waiting; how many bytes it took.
 
     stream: has a `fileno`. Errors: BlockingIOError, it takes none now; OSError.
     """
-    cdef int fd = descriptor(stream), code
-    cdef Py_ssize_t most = min(<Py_ssize_t>len(buffers), <Py_ssize_t>IOV_MAX), sent = -1
+    cdef Py_ssize_t most = min(<Py_ssize_t>len(buffers), <Py_ssize_t>IOV_MAX)
     cdef _Buffers held = _Buffers(most)
     for data in buffers:
         if held.count == most:
             break
         held.hold(data)
-    code = EINTR
-    while sent < 0 and code == EINTR:
-        if held.size < KEEP_GIL_BELOW:
-            sent = send_parts(fd, held.parts, held.count)
-            code = errno
-        else:
-            with nogil:
-                sent = send_parts(fd, held.parts, held.count)
-                code = errno
-    if sent < 0:
-        raise failed(code)
-    return sent
+    return held.send(stream)
+
+
+def send_frame(stream, int64_t offset, tuple body not None, Py_ssize_t size, /):
+    """`send` of one frame, whose body of `size` bytes is made of a few buffers; its header is made here.
+
+    Errors: as `send`; InvalidArgumentError, more than a frame holds.
+    """
+    cdef _Buffers held = _Buffers(1 + len(body))
+    cdef object data
+    if not 0 <= size <= BODY_LIMIT or len(body) >= IOV_MAX:
+        raise InvalidArgumentError(f"a frame has at most {BODY_LIMIT} bytes, in {IOV_MAX - 1} parts here: found {size}")
+    held.begin_frame(offset, size)
+    for data in body:
+        held.hold(data)
+    return held.send(stream)
 
 
 def receive(stream, FrameParser parser not None, /):

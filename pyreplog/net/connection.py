@@ -12,10 +12,10 @@ from pyreplog._native.frame import HEADER_SIZE, FrameBatch, FrameParser, encode_
 from pyreplog.errors import ClosedError, DisconnectedError, PeerError, PeerTimeoutError, ReplogError, SlowPeerError
 from pyreplog.net.handshake import Peer
 from pyreplog.net.limits import Limits
-from pyreplog.net.outbox import Outbox
+from pyreplog.net.outbox import FrameOutbox
 from pyreplog.net.pulse import Beat, Pulse
 from pyreplog.net.reactor import BROKEN, READ, WRITE, Reactor
-from pyreplog.net.sockets import Stream, receiver, sender, size_of, unread_bytes, weakly
+from pyreplog.net.sockets import Stream, frame_sender, receiver, sender, size_of, unread_bytes, weakly
 from pyreplog.net.timers import Timer
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Connection:
         self._parser = FrameParser(max_body=limits.max_body_bytes, buffer_size=BUFFER_BYTES)
         self._take_in = receiver(stream, self._parser)
         self._pending = getattr(stream, "pending", None)  # TLS: what was received and not yet read
-        self._outbox = Outbox(sender(stream))
+        self._outbox = FrameOutbox(sender(stream), frame_sender(stream))
         self._lock = allocate_lock()  # of the outbox, the reasons and the events
         self._corked = False
         self._reasons = 0
@@ -116,7 +116,20 @@ class Connection:
     def send_frame(self, offset: int, body: tuple[ReadableBuffer, ...], size: int) -> bool:
         """`send` of one frame with a body of `size` bytes."""
         with self._lock:
+            return self._put_frame(offset, body, size)
+
+    def _put_frame(self, offset: int, body: tuple[ReadableBuffer, ...], size: int) -> bool:
+        """Under the lock."""
+        outbox = self._outbox
+        if self._corked or self.error is not None or outbox.queued_bytes:
             return self._put((encode_header(offset, size), *body), size + HEADER_SIZE)
+        try:
+            outbox.send_frame(offset, body, size)
+        except BaseException as error:
+            return self._not_sent(error)
+        if outbox.queued_bytes:
+            self._queue_grew()
+        return True
 
     def _put(self, buffers: tuple[ReadableBuffer, ...], size: int) -> bool:
         """Under the lock."""
@@ -128,15 +141,18 @@ class Connection:
             return True
         try:
             outbox.send(buffers, size)
-        except OSError as error:
-            self._break(self._loss(error))
-            return False
-        except BaseException:  # Ctrl-C: nobody knows how much of it was sent
-            self._break(DisconnectedError("sending was interrupted"))
-            raise
+        except BaseException as error:
+            return self._not_sent(error)
         if outbox.queued_bytes:
             self._queue_grew()
         return True
+
+    def _not_sent(self, error: BaseException) -> bool:
+        if isinstance(error, OSError):
+            self._break(self._loss(error))
+            return False
+        self._break(DisconnectedError("sending was interrupted"))  # Ctrl-C: nobody knows how much of it was sent
+        raise error
 
     def _queue_grew(self) -> None:
         if self._outbox.queued_bytes > self.limits.queued_bytes:

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from pyreplog._native.frame import HEADER_SIZE, encode_header
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    from pyreplog.net.sockets import Sendmsg
+    from pyreplog.net.sockets import SendFrame, Sendmsg
 
 _VECTOR_MAX = 1024
 """Buffers in one sendmsg: the kernel takes no more (IOV_MAX)."""
@@ -44,9 +46,13 @@ class Outbox:
             sent = 0
         self.sent_bytes += sent
         if sent < size:
-            self._buffers.extend(buffers)
-            self.queued_bytes = size - sent
-            self._drop(sent)
+            self._keep(buffers, size, sent)
+
+    def _keep(self, buffers: Sequence[ReadableBuffer], size: int, sent: int) -> None:
+        """What is left of the only ones there are."""
+        self._buffers.extend(buffers)
+        self.queued_bytes = size - sent
+        self._drop(sent)
 
     def put(self, buffers: Sequence[ReadableBuffer], size: int) -> None:
         """Keep `buffers` for the next flush."""
@@ -84,3 +90,23 @@ class Outbox:
                 return
             count -= first.nbytes
             buffers.popleft()
+
+
+class FrameOutbox(Outbox):
+    """One that makes the headers of single frames itself."""
+
+    __slots__ = ("_send_frame",)
+
+    def __init__(self, sendmsg: Sendmsg, send_frame: SendFrame) -> None:
+        super().__init__(sendmsg)
+        self._send_frame = send_frame
+
+    def send_frame(self, offset: int, body: tuple[ReadableBuffer, ...], size: int) -> None:
+        """`send` of one frame, with a body of `size` bytes, when nothing is queued."""
+        try:
+            sent = self._send_frame(offset, body, size)
+        except BlockingIOError:
+            sent = 0
+        self.sent_bytes += sent
+        if sent < size + HEADER_SIZE:
+            self._keep((encode_header(offset, size), *body), size + HEADER_SIZE, sent)

@@ -7,16 +7,21 @@ import errno
 import os
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog._native import pump
-from pyreplog._native.frame import FrameParser, encode
-from pyreplog.errors import FrameError
+from pyreplog._native.frame import HEADER_SIZE, MAX_BODY, FrameParser, encode, encode_header
+from pyreplog.errors import FrameError, InvalidArgumentError
+from pyreplog.net.outbox import FrameOutbox
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -51,6 +56,58 @@ def test_more_buffers_than_one_call_takes(pair: Pair) -> None:
     most = os.sysconf("SC_IOV_MAX")
     assert pump.send(ours, [b"x"] * (most + 5)) == most
     assert take_all(theirs) == b"x" * most
+
+
+@given(st.lists(st.binary(max_size=40), max_size=9), st.integers(0, (1 << 63) - 1))
+def test_a_frame_is_its_header_and_its_parts(parts: list[bytes], offset: int) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.setblocking(False)
+        body = b"".join(parts)
+        assert pump.send_frame(ours, offset, tuple(parts), len(body)) == HEADER_SIZE + len(body)
+        assert take_all(theirs) == encode(offset, body)
+
+
+def test_no_more_than_a_frame_holds(pair: Pair) -> None:
+    ours, theirs = pair
+    most = os.sysconf("SC_IOV_MAX")
+    for parts, size in (((), -1), ((), MAX_BODY + 1), ((b"x",) * most, most)):
+        with pytest.raises(InvalidArgumentError):
+            pump.send_frame(ours, 1, parts, size)
+    held = bytearray(b"held")
+    with pytest.raises(TypeError):
+        pump.send_frame(ours, 1, (held, "text"), 8)  # type: ignore[arg-type]
+    held.append(0)  # nothing exports it any more
+    assert take_all(theirs) == b""
+
+
+@given(
+    st.lists(st.lists(st.binary(max_size=20), min_size=1, max_size=4), min_size=1, max_size=6), st.integers(0, 1 << 32)
+)
+def test_frames_that_a_socket_takes_in_pieces_leave_whole(bodies: list[list[bytes]], seed: int) -> None:
+    """Of each call a random part is taken, often nothing."""
+    random, taken = Random(seed), bytearray()
+
+    def sendmsg(buffers: Sequence[ReadableBuffer]) -> int:
+        data = b"".join(bytes(buffer) for buffer in buffers)
+        count = random.randint(0, len(data))
+        if not count:
+            raise BlockingIOError
+        taken.extend(data[:count])
+        return count
+
+    outbox = FrameOutbox(sendmsg, lambda offset, body, size: sendmsg([encode_header(offset, size), *body]))
+    frames = [(number, b"".join(parts)) for number, parts in enumerate(bodies)]
+    for (number, body), parts in zip(frames, bodies, strict=True):
+        while outbox.queued_bytes:
+            outbox.flush()
+        outbox.send_frame(number, tuple(parts), len(body))
+        assert outbox.queued_bytes + outbox.sent_bytes == sum(
+            HEADER_SIZE + len(body) for _, body in frames[: number + 1]
+        )
+    while outbox.queued_bytes:
+        outbox.flush()
+    assert taken == b"".join(encode(number, body) for number, body in frames)
 
 
 @pytest.mark.parametrize("size", [1 << 12, 1 << 20])
