@@ -61,8 +61,8 @@ cdef class PlainAdd:
     def __getbuffer__(self, Py_buffer *view, int flags):
         PyBuffer_FillInfo(view, self, <void *>self.start, self.nbytes, 1, flags)
 
-    cdef void note(self, int64_t ledger, int64_t first, int64_t last, const Seen *seen) noexcept:
-        self.ledger, self.first, self.last, self.flags = ledger, first, last, FLAG_UNSYNCED
+    cdef void note(self, int64_t ledger, int64_t first, int64_t last, int flags, const Seen *seen) noexcept:
+        self.ledger, self.first, self.last, self.flags = ledger, first, last, flags
         self.count, self.highest, self.lac = seen.count, seen.highest, seen.lac
 
     @property
@@ -85,7 +85,7 @@ cdef class PlainAdd:
 
 
 def plain_add(FrameBatch batch not None, /):
-    """What a batch of one frame asks for, if it is an unsynced ADD that its ledger's writer may send; else None."""
+    """What a batch of one frame asks for, if it is an ADD that its ledger's writer may send; else None."""
     cdef PlainAdd add
     cdef Seen seen
     cdef int64_t size, ledger, first, last
@@ -94,7 +94,9 @@ def plain_add(FrameBatch batch not None, /):
         return None
     size = batch.column(1)[0] - REQUEST_BYTES
     p = batch.data + batch.column(2)[0]
-    if size <= 0 or p[0] != KIND_ADD or p[AT_FLAGS] != FLAG_UNSYNCED or p[AT_RUN] != 1 or p[AT_STEP] != 1:
+    if size <= 0 or p[0] != KIND_ADD or p[AT_RUN] != 1 or p[AT_STEP] != 1:
+        return None
+    if p[AT_FLAGS] & ~FLAG_UNSYNCED:
         return None
     ledger, first, last = load_i64(p + AT_LEDGER), load_i64(p + AT_FIRST), load_i64(p + AT_LAST)
     if not 0 <= ledger < LEDGERS or not 0 <= first < LEDGERS or batch.column(0)[0] < 0:
@@ -104,12 +106,12 @@ def plain_add(FrameBatch batch not None, /):
     add = PlainAdd.__new__(PlainAdd)
     add.kept, add.start, add.nbytes, add.number = batch, p + REQUEST_BYTES, size, batch.column(0)[0]
     add.key = PyBytes_FromStringAndSize(<const char *>p + AT_KEY, KEY_BYTES)
-    add.note(ledger, first, last, &seen)
+    add.note(ledger, first, last, p[AT_FLAGS], &seen)
     return add
 
 
 def plain_request(request, /):
-    """The same of a Request: one object for all whom it goes to. Its number is 0."""
+    """The same of a Request, if it is unsynced: one object for all whom it goes to. Its number is 0."""
     cdef PlainAdd add
     cdef Seen seen
     cdef int64_t ledger = request[1], first = request[2], last = request[3]
@@ -121,5 +123,5 @@ def plain_request(request, /):
     if not look(add.start, add.nbytes, ledger, first, last, &seen):
         return None
     add.key = request[4]
-    add.note(ledger, first, last, &seen)
+    add.note(ledger, first, last, FLAG_UNSYNCED, &seen)
     return add

@@ -23,7 +23,7 @@ from pyreplog.bookie.counts import BookieCounts, Gauges
 from pyreplog.bookie.duplicates import are_stored
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.bookie.failures import is_final, status_of
-from pyreplog.bookie.group import CommitGroup, Waiting
+from pyreplog.bookie.group import LATER, CommitGroup, Waiting, nobody
 from pyreplog.bookie.ledgerstate import CONTROLS, FENCE, LedgerState
 from pyreplog.bookie.ledgerstates import LedgerStates
 from pyreplog.bookie.limbo import LIMBO_MAX, Limbo
@@ -41,10 +41,6 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[Request, Respond], Reply | None]
 
 _LOST = b"entries of the ledger may have been lost in a crash"
-
-
-def _nobody(reply: Reply) -> None:
-    """Waits for a commit."""
 
 
 class Bookie:
@@ -140,7 +136,8 @@ class Bookie:
         """`lac` is confirmed; say so to those who wait for it."""
         if lac > state.lac:
             state.lac = lac
-            self._tell(self._polls.reached(state.ledger, lac))
+            if self._polls.count:
+                self._tell(self._polls.reached(state.ledger, lac))
 
     def _tell(self, polls: Iterable[Poll]) -> None:
         for poll in polls:
@@ -180,12 +177,12 @@ class Bookie:
         state.last = max(state.last, highest)
         self._raise_lac(state, lac)
 
-    def add_plainly(self, add: PlainAdd) -> int | None:
-        """What `handle` does with an ADD that nothing speaks against, in fewer steps; the LAC of its OK.
-
-        None: `handle` is to be asked. Nothing was done, or it fails once more and says why."""
+    def add_plainly(self, add: PlainAdd, respond: Respond | None = None) -> int | None:
+        """What `handle` does with an ADD that nothing speaks against, in fewer steps; the LAC of its OK, or LATER, when
+        `respond` will be called. None: ask `handle`. Nothing was done, or it fails once more and says why."""
+        waits = self._log.staged or not add.flags & UNSYNCED
         state = self._ledgers.known(add.ledger)
-        if self._failure is not None or state is None or add.first <= state.last or self._log.staged:
+        if self._failure is not None or state is None or add.first <= state.last or (waits and respond is None):
             return None
         if self._space.read_only or self._ledgers.is_deleted(add.ledger) or check_writer(add, state) is not None:
             return None
@@ -196,6 +193,10 @@ class Bookie:
         self._space.add(add.nbytes)
         self._took(state, add.count, add.nbytes, add.highest, add.lac)
         self.counts.requests[Kind.ADD] += 1
+        if waits and respond is not None:
+            self._group.touch(state, add.first)
+            self._group.wait(respond, Reply(OK, add.ledger, add.first, add.last, state.lac))
+            return LATER
         self.counts.replies[OK] += 1
         return state.lac
 
@@ -264,7 +265,7 @@ class Bookie:
             self._lacs[request.ledger] = state
             self._raise_lac(state, request.last)
         if self._ledgers.crowded:
-            self._group.wait(_nobody, Reply(Status.OK))  # for states to be let go, somebody has to sync
+            self._group.wait(nobody, Reply(Status.OK))  # for states to be let go, somebody has to sync
         return Reply(Status.OK, request.ledger, request.first, request.last, state.lac)
 
     def _wait_lac(self, request: Request, respond: Respond) -> Reply | None:

@@ -8,6 +8,13 @@ from pyreplog.bookie.ledgerstate import NOTHING, LedgerState
 from pyreplog.bookie.polls import Respond
 from pyreplog.bookie.protocol import Reply, Request
 
+LATER = -2
+"""No LAC: the answer comes with the next commit."""
+
+
+def nobody(reply: Reply) -> None:
+    """Waits for a commit."""
+
 
 class Waiting(NamedTuple):
     """To be answered after the next commit: with `reply`, or with what `request` is answered then."""

@@ -89,11 +89,11 @@ class LocalBookie(Handle):
                 self._wake()
         self._deliver()
 
-    def add_plainly(self, add: PlainAdd) -> int | None:
-        """See Bookie. Errors: as `request`."""
+    def add_plainly(self, add: PlainAdd, respond: Respond | None = None) -> int | None:
+        """See Bookie; `respond` is for who commits by himself. Errors: as `request`."""
         self._check_open()
         with self._lock:
-            return self._bookie.add_plainly(add)
+            return self._bookie.add_plainly(add, respond)
 
     def with_bookie(self, call: Callable[Concatenate[Bookie, P], T], *args: P.args, **more: P.kwargs) -> T:
         """Run `call(bookie, ...)` alone: nothing else is handled meanwhile. It is short, and does not call this."""

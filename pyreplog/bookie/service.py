@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Container
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pyreplog._native.frame import CONTROL_OFFSET, FrameBatch, encode_header
 from pyreplog._native.plainadd import plain_add
 from pyreplog.bookie.bookie import Bookie
-from pyreplog.bookie.group import Waiting
+from pyreplog.bookie.group import LATER, Waiting
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import (
     ADD,
@@ -64,13 +63,19 @@ class BookieService:
         assert isinstance(connection, ServerConnection)
         self._bookie.with_bookie(self._handle, connection, batch)
 
-    def at_once(self, batch: FrameBatch, taken: Container[int]) -> bytes | None:
-        """See `inflight.Quick`: an ADD that need not wait for a commit."""
+    def at_once(self, connection: ServerConnection, batch: FrameBatch) -> bytes | None:
+        """See `inflight.Quick`: an ADD that nothing speaks against. It is never in flight for longer than one turn."""
         add = plain_add(batch)
-        if add is None or add.number in taken:
+        if add is None or connection.is_taken(add.number):
             return None
-        lac = self._bookie.add_plainly(add)
-        return None if lac is None else add.ok(lac)
+        lac = self._bookie.add_plainly(add, partial(self._answer, connection, add.number))
+        if lac is None:
+            return None
+        if lac != LATER:
+            return add.ok(lac)
+        connection.take(add.number)
+        self._begin_commit_soon()
+        return b""
 
     def _handle(self, bookie: Bookie, connection: ServerConnection, batch: FrameBatch) -> None:
         for number, body in batch:
@@ -115,19 +120,23 @@ class BookieService:
 
     def _commit_soon(self, bookie: Bookie) -> None:
         """Behind the other connections of this turn."""
-        if bookie.waits and not self._committing:
+        if bookie.waits:
+            self._begin_commit_soon()
+
+    def _begin_commit_soon(self) -> None:
+        if not self._committing:
             self._committing = True
             self._reactor.call_soon(self._commit)
 
     def _commit(self) -> None:
         self._committing = False
-        group = self._bookie.with_bookie(lambda bookie: bookie.begin_commit())
+        group = self._bookie.with_bookie(Bookie.begin_commit)
         if not group:
             return
         error = self._bookie.sync()
         self._answers = {}
         try:
-            self._bookie.with_bookie(lambda bookie: self._end_commit(bookie, group, error))
+            self._bookie.with_bookie(self._end_commit, group, error)
         finally:
             answers, self._answers = self._answers, None
         for connection, replies in answers.items():
@@ -141,7 +150,7 @@ class BookieService:
         if self._answers is not None and self._reactor.in_driver():
             self._answers.setdefault(connection, []).append((number, reply))
         else:
-            connection.reply(number, *(_parts(connection, reply) if reply.body else (encode_reply(reply),)))
+            _reply(connection, number, reply)
 
     # ---- time -----------------------------------------------------------------------------------------------
 
@@ -189,8 +198,15 @@ def _parts(connection: ServerConnection, reply: Reply) -> tuple[ReadableBuffer, 
     return encode_reply(reply), reply.body
 
 
+def _reply(connection: ServerConnection, number: int, reply: Reply) -> None:
+    connection.reply(number, *(_parts(connection, reply) if reply.body else (encode_reply(reply),)))
+
+
 def _send(connection: ServerConnection, replies: list[tuple[int, Reply]]) -> None:
     """In one go."""
+    if len(replies) == 1:
+        _reply(connection, *replies[0])
+        return
     buffers: list[ReadableBuffer] = []
     for number, reply in replies:
         head, body = _parts(connection, reply)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from pyreplog._native.frame import HEADER_SIZE, FrameBatch, encode_header
+from pyreplog._native.frame import FrameBatch
 from pyreplog.errors import FrameError
 from pyreplog.net.connection import INFLIGHT_FULL, Connection, Handler
 from pyreplog.net.handshake import Peer
@@ -50,9 +50,9 @@ class Budget:
 class Quick(Protocol):
     """What a Handler may have besides: an answer without the steps in between."""
 
-    def at_once(self, batch: FrameBatch, taken: Container[int]) -> bytes | None:
-        """The frame that answers the one of `batch`, if its offset is not among those `taken`, and there is nothing to
-        wait for; None: `frames` is to be called."""
+    def at_once(self, connection: ServerConnection, batch: FrameBatch) -> bytes | None:
+        """The frame that answers a batch of one request; an empty one, it was noted by `take` and will be answered
+        before more is read. None: nothing was done, `frames` is to be called."""
 
 
 class ServerConnection(Connection):
@@ -92,11 +92,19 @@ class ServerConnection(Connection):
         """
         size = size_of(buffers)
         with self._lock:
-            sent = self._put((encode_header(correlation_id, size), *buffers), size + HEADER_SIZE)
+            sent = self._put_frame(correlation_id, buffers, size)
             charge = self._settle(correlation_id)
         if charge:
             self._give_back(charge)
         return sent
+
+    def is_taken(self, correlation_id: int) -> bool:
+        """Whether a request of this number has no reply yet."""
+        return correlation_id in self._requests
+
+    def take(self, correlation_id: int) -> None:
+        """A request that is answered in this turn of the reactor: it is in flight, and no limit is asked."""
+        self._requests[correlation_id] = 0
 
     def forget(self, correlation_id: int) -> None:
         """No (further) reply will come to this request. Any thread."""
@@ -117,10 +125,11 @@ class ServerConnection(Connection):
     def _dispatch(self, batch: FrameBatch) -> None:
         """What is answered at once, and leaves at once, was never in flight."""
         if self._at_once is not None and not self._corked and not self._outbox.queued_bytes:
-            answer = self._at_once(batch, self._requests)
+            answer = self._at_once(self, batch)
             if answer is not None:
-                with self._lock:
-                    self._put((answer,), len(answer))
+                if answer:
+                    with self._lock:
+                        self._put((answer,), len(answer))
                 return
         taken, bad = batch.note(self._requests, REQUEST_BYTES)
         if taken:

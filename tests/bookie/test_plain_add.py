@@ -4,17 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyreplog._native.frame import FrameParser, encode
 from pyreplog._native.plainadd import PlainAdd, plain_add, plain_request
 from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.group import LATER
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import Flag, Reply, Request, Status, decode_reply, encode_request
 from pyreplog.errors import WrongTypeError
 from pyreplog.ledger.cluster import Cluster
-from tests.bookie.asking import ANY_SPACE, LEDGER, OTHER_KEY, Node, add, entries_in, last, read, records_of, wait_lac
+from tests.bookie.asking import (
+    ANY_SPACE,
+    KEY,
+    LEDGER,
+    OTHER_KEY,
+    Node,
+    add,
+    entries_in,
+    last,
+    read,
+    records_of,
+    set_lac,
+    wait_lac,
+)  # fmt: skip
 
 _NUMBER = 77
 
@@ -122,14 +139,88 @@ def test_what_speaks_against_it_is_left_to_handle(name: str) -> None:
     assert vars(node.bookie.counts)["replies"] == vars(other.bookie.counts)["replies"]
 
 
-def test_what_waits_for_a_sync_is_left_to_handle() -> None:
-    assert _begun(staged=True).bookie.add_plainly(_plain(2)) is None
+_WAITING = [(True, Flag.NONE), (True, Flag.UNSYNCED), (False, Flag.NONE)]
+"""Whether the log is staged, and the flags of the ledger's ADDs: together they have to wait for a sync."""
+
+
+@pytest.mark.parametrize(("staged", "flags"), _WAITING)
+def test_what_waits_for_a_sync_is_left_to_handle_where_nobody_can_be_told_later(staged: bool, flags: Flag) -> None:
+    node = _begun(staged=staged)
+    found = _found(add(2, flags=flags))
+    assert found is not None and node.bookie.add_plainly(found) is None
+    assert not node.bookie.waits and node.ask(last()).last == 1
+
+
+@pytest.mark.parametrize(("staged", "flags"), _WAITING)
+def test_what_waits_for_a_sync_is_answered_behind_it(staged: bool, flags: Flag) -> None:
+    node = _begun(staged=staged)
+    replies: list[Reply] = []
+    found = _found(add(2, flags=flags))
+    assert found is not None and node.bookie.add_plainly(found, replies.append) == LATER
+    reads = node.send(read(2, 2))
+    assert node.bookie.waits and not replies and not reads, "it is not durable yet"
+    node.bookie.commit()
+    assert replies == [Reply(Status.OK, LEDGER, 2, 2, 1)]
+    assert [entries_in(reply) for reply in reads] == [[2]]
+
+
+def test_a_sync_that_fails_leaves_its_fate_unknown() -> None:
+    node = _begun()
+    replies: list[Reply] = []
+    found = _found(add(2))
+    assert found is not None and node.bookie.add_plainly(found, replies.append) == LATER
+    node.log.poisoned = True
+    node.bookie.commit()
+    assert [reply.status for reply in replies] == [Status.UNKNOWN]
+
+
+def _shortly(node: Node, request: Request) -> list[Reply]:
+    """As the service does."""
+    replies: list[Reply] = []
+    found = _found(request)
+    lac = None if found is None else node.bookie.add_plainly(found, replies.append)
+    if lac is None:
+        return node.send(request)
+    if lac != LATER:
+        replies.append(Reply(Status.OK, request.ledger, request.first, request.last, lac))
+    return replies
+
+
+@given(st.integers(0, 1 << 32))
+@pytest.mark.parametrize("staged", [True, False])
+def test_the_short_way_and_the_long_one_come_to_the_same(staged: bool, seed: int) -> None:
+    """Adds in any order and again, reads, fences and explicit LACs of two ledgers, with commits in between."""
+    random = Random(seed)
+    short, long = Node(staged=staged), Node(staged=staged)
+    answers: list[tuple[list[Reply], list[Reply]]] = []
+    for _ in range(random.randint(1, 40)):
+        ledger, entry = random.choice((LEDGER, LEDGER + 1)), random.randrange(12)
+        entries = range(entry, entry + random.randint(1, 3))
+        key = OTHER_KEY if random.random() < 0.05 else KEY
+        flags = random.choice((Flag.NONE, Flag.UNSYNCED, Flag.RECOVERY))
+        request = random.choices(
+            [
+                add(*entries, ledger=ledger, flags=flags, key=key),
+                read(entry, entry + 3, ledger=ledger),
+                last(ledger=ledger, fence=random.random() < 0.2),
+                set_lac(entry, ledger=ledger),
+            ],
+            [8, 3, 1, 1],
+        )[0]
+        answers.append((_shortly(short, request), long.send(request)))
+        if random.random() < 0.3:
+            short.bookie.commit()
+            long.bookie.commit()
+        assert all(found == expected for found, expected in answers)
+    assert short.log.stored == long.log.stored and short.log.syncs == long.log.syncs
+    assert vars(short.bookie.counts)["replies"] == vars(long.bookie.counts)["replies"]
+    assert vars(short.bookie.counts)["requests"] == vars(long.bookie.counts)["requests"]
 
 
 @pytest.mark.parametrize(
     "request_",
     [
-        add(2),
+        add(2, flags=Flag.RECOVERY),
         add(2, flags=Flag.UNSYNCED | Flag.RECOVERY),
         read(0, 1),
         add(2, flags=Flag.UNSYNCED)._replace(records=b""),

@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from pyreplog._native.plainadd import PlainAdd
 from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.group import LATER
+from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.node import BookieNode
+from pyreplog.bookie.polls import Respond
 from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status
 from pyreplog.bookie.registration import Availability, availability_key
 from pyreplog.errors import (
@@ -103,6 +107,32 @@ def test_one_turn_one_sync(start: Start) -> None:
         assert statuses(client.wait(answers, 200)) == [Status.OK] * 200
         assert 1 <= len(syncs) < 100
         assert client.ask(last()).last == 199
+
+
+def test_what_takes_the_short_way_is_in_flight_until_it_is_synced(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = start()
+    real, genuine = node.bookie.log.sync, LocalBookie.add_plainly
+    inflight: list[list[int]] = []
+    taken: list[int | None] = []
+
+    def sync() -> None:
+        inflight.append([connection.inflight for connection in node._server.connections])
+        real()
+
+    def note(bookie: LocalBookie, plain: PlainAdd, respond: Respond) -> int | None:
+        taken.append(genuine(bookie, plain, respond))
+        return taken[-1]
+
+    monkeypatch.setattr(LocalBookie, "add_plainly", note)
+    with Client(node.address) as client:
+        client.ask(last())
+        node.bookie.log.sync = sync  # type: ignore[method-assign]
+        for entry in range(3):
+            assert client.ask(add(entry)) == Reply(Status.OK, 7, entry, entry, entry - 1)
+        assert inflight == [[1], [1], [1]] and taken == [None, LATER, LATER]
+        assert entries_in(client.ask(read(0, 9))) == [0, 1, 2]
 
 
 def test_many_clients(start: Start) -> None:
