@@ -50,6 +50,11 @@ cdef class Answer:
             self.driver.acked()
         return True
 
+    def tell(self):
+        """Have the driver look, if nobody has done so since."""
+        if self.part.tracker.news():
+            self.driver.acked()
+
     cdef bint is_ok(self, object reply) except -1:
         """Status, ledger, first, last."""
         return (len(reply) >= 4 and reply[0] == STATUS_OK and reply[1] == self.ledger
@@ -122,25 +127,28 @@ cdef class Group:
         self.lane.unanswered -= 1
         return True
 
-    cdef int tell(self, list calls) except -1:
-        """What is to be called now that it is settled: who has more to send first."""
+    cdef int tell(self, list lanes, list tellers) except -1:
+        """What is to be called now that it is settled: who has more to send; and who has news."""
         cdef tuple add
         cdef AckTracker told = None
         if self.lane.waits:
-            calls.append(self.lane.proceed)
+            lanes.append(self.lane.proceed)
         for add in self.adds:
             if (<Answer>add[1]).part.tracker is not told and (<Answer>add[1]).part.tracker.news():
                 told = (<Answer>add[1]).part.tracker
-                calls.append((<Answer>add[1]).driver.acked)
+                tellers.append((<Answer>add[1]).tell)
         return 0
 
 
 def settle(FrameBatch batch not None, dict waiting not None, /):
-    """Take what is a plain OK to a Group out of replies: ([(correlation id, body) of all others], [what to call]).
+    """Take what is a plain OK to a Group out of replies: ([(correlation id, body) of all others], [what to call now],
+    [what to call soon]).
 
-    waiting: correlation id -> (on_reply, ...); those that are settled leave it.
+    The former send what waited. The latter tell drivers that there is news, and do nothing if that was told meanwhile:
+    answers of several bookies that come together are one step. waiting: correlation id -> (on_reply, ...); those that
+    are settled leave it.
     """
-    cdef list others = [], calls = []
+    cdef list others = [], lanes = [], tellers = []
     cdef const int64_t *offsets = batch.column(0)
     cdef const int64_t *sizes = batch.column(1)
     cdef const int64_t *starts = batch.column(2)
@@ -155,7 +163,7 @@ def settle(FrameBatch batch not None, dict waiting not None, /):
         on_reply = entry[0] if entry is not None else None
         if type(on_reply) is Group and (<Group>on_reply).settle(batch.data + starts[i], sizes[i]):
             del waiting[number]
-            (<Group>on_reply).tell(calls)
+            (<Group>on_reply).tell(lanes, tellers)
         else:
             others.append((number, batch.body(i)))
-    return others, calls
+    return others, lanes, tellers

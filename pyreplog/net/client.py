@@ -72,6 +72,7 @@ class Channel(Endpoint):
             limits=self.limits, secret=secret, tls=tls, nonce=nonce,
         )  # fmt: skip
         self._connection: Connection | None = None
+        self._proven: Connection | None = None  # the last one that anything came from
         self._lock = allocate_lock()  # of the requests and of their order on the wire
         self._requests = Requests()
         self._unsent: dict[int, tuple[tuple[ReadableBuffer, ...], int]] = {}  # wait for the first attempt
@@ -131,25 +132,27 @@ class Channel(Endpoint):
                 raise self._error
             correlation_id = self._next_id
             self._next_id += 1
-            refusal = self._send(correlation_id, buffers, size, on_reply, deadline_us)
+            connection, requests = self._connection, self._requests
+            if connection is None:
+                refusal = self._put_off(correlation_id, buffers, size, on_reply, deadline_us)
+            elif size > connection.peer.max_body_bytes:
+                refusal = _too_large(connection, size)
+            else:
+                if requests.add(correlation_id, on_reply, deadline_us):
+                    self._arm(deadline_us)
+                if connection.send_frame(correlation_id, buffers, size):
+                    return correlation_id
+                del requests.waiting[correlation_id]
+                refusal = self._not_connected()
         if refusal is not None:
             self._reactor.call_soon(lambda: on_reply(refusal))
         return correlation_id
 
-    def _send(
+    def _put_off(
         self, correlation_id: int, buffers: tuple[ReadableBuffer, ...], size: int, on_reply: OnReply, deadline_us: int
     ) -> ReplogError | None:
-        """Under the lock. Returns why not."""
-        connection = self._connection
-        if connection is not None:
-            if size > connection.peer.max_body_bytes:
-                return _too_large(connection, size)
-            if self._requests.add(correlation_id, on_reply, deadline_us):
-                self._arm(deadline_us)
-            if connection.send_frame(correlation_id, buffers, size):
-                return None
-            del self._requests.waiting[correlation_id]
-        elif self.error is None:
+        """Under the lock, without a connection. Returns why not."""
+        if self.error is None:
             if self._unsent_bytes + size > self.limits.queued_bytes:
                 wait = f"{self._unsent_bytes} bytes wait for it, of {self.limits.queued_bytes} that may (queued_bytes)"
                 return NotConnectedError(f"no {self._what} yet: {wait}")
@@ -217,14 +220,18 @@ class Channel(Endpoint):
         for correlation_id, size in too_large:
             self._settle(correlation_id, _too_large(connection, size))
 
-    def frames(self, _: Connection, batch: FrameBatch) -> None:
-        self._backoff.reset()
-        others, calls = settle(batch, self._requests.waiting)
-        for call in calls:
+    def frames(self, connection: Connection, batch: FrameBatch) -> None:
+        if self._proven is not connection:
+            self._proven = connection
+            self._backoff.reset()
+        others, calls, soon = settle(batch, self._requests.waiting)
+        for call in (*calls, *soon) if others else calls:  # news before other answers that came behind
             try:
                 call()
             except Exception:
                 logger.exception("what an answer led to raised")
+        if soon and not others:
+            self._reactor.call_behind(soon)
         for correlation_id, body in others:
             if not self._settle(correlation_id, body):
                 self.unknown_replies += 1

@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
@@ -103,6 +103,10 @@ class Reactor(Handle):
         self._soon.append(call)
         if self._asleep:
             self._wake()
+
+    def call_behind(self, calls: Iterable[Call]) -> None:
+        """`call_soon` of some, by a callback: they are called behind the others of this turn, whatever comes."""
+        self._soon.extend(calls)
 
     def call_later(self, delay_s: float, call: Call) -> Timer:
         """Have `call()` called by the driver in `delay_s` seconds, or up to 2 ms later."""
@@ -199,7 +203,7 @@ class Reactor(Handle):
 
     def _look_up(self, _: Ack[T]) -> None:
         """Who settles it without driving wakes who waits."""
-        if not self.in_driver():
+        if self._baton.holder.get(DRIVER) != threading.get_ident():
             with suppress(ReplogError):  # it was closed: nobody drives
                 self.call_soon(_look_again)
 

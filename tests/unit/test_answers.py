@@ -108,8 +108,8 @@ def test_what_does_not_count_any_more_is_the_drivers(change: Callable[[AckTracke
     reply = Reply(Status.OK, LEDGER, 0, 4)
     answer(reply)
     assert driver.answers == [("send", reply)]
-    others, calls = settle(frames((5, ok(0, 4))), {5: (group, 0)})
-    assert [number for number, _ in others] == [5] and not calls
+    others, calls, tellers = settle(frames((5, ok(0, 4))), {5: (group, 0)})
+    assert [number for number, _ in others] == [5] and not calls and not tellers
     assert tracker.awaited(0) == 0 and not tracker.heard(0)
 
 
@@ -135,16 +135,31 @@ def test_an_ok_settles_all_that_left_together() -> None:
     tracker, driver, lane = tracker_of(2, 2, 1, lap=9), Driver(), Way()
     assert lane.begin(1)
     waiting = {3: (group_of(lane, driver, tracker, 1, (0, 2), (3, 3), (4, 9)), 0)}
-    others, calls = settle(frames((3, ok(0, 9))), waiting)
+    others, calls, tellers = settle(frames((3, ok(0, 9))), waiting)
     assert (others, waiting, lane.unanswered, tracker.awaited(1)) == ([], {}, 0, 10)
-    assert calls == [driver.acked]
+    assert (len(calls), len(tellers), driver.acks) == (0, 1, 0)
+    tellers[0]()
+    assert driver.acks == 1
 
 
-def test_who_has_more_to_send_is_called_first() -> None:
+def test_who_has_more_to_send_is_called_now() -> None:
     tracker, driver, lane = tracker_of(2, 2, 1, lap=9), Driver(), Way()
     lane.waits = lane.begin(1)
-    _, calls = settle(frames((3, ok(0, 9))), {3: (group_of(lane, driver, tracker, 1, (0, 9)), 0)})
-    assert calls == [lane.proceed, driver.acked]
+    _, calls, tellers = settle(frames((3, ok(0, 9))), {3: (group_of(lane, driver, tracker, 1, (0, 9)), 0)})
+    assert calls == [lane.proceed] and len(tellers) == 1
+
+
+def test_a_driver_that_has_looked_since_is_not_told_again() -> None:
+    tracker, driver, lane = tracker_of(2, 2, 1, lap=9), Driver(), Way()
+    tellers = []
+    for place in (0, 1):
+        assert lane.begin(2)
+        tellers += settle(frames((3, ok(0, 9))), {3: (group_of(lane, driver, tracker, place, (0, 9)), 0)})[2]
+    for tell in tellers:
+        tell()
+        tracker.confirm()
+        tracker.released = tracker.below_write_quorum()
+    assert (len(tellers), driver.acks) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -155,24 +170,24 @@ def test_all_others_are_left(body: bytes) -> None:
     tracker, driver, lane = tracker_of(2, 2, 1, lap=9), Driver(), Way()
     assert lane.begin(1)
     waiting = {3: (group_of(lane, driver, tracker, 1, (0, 9)), 0)}
-    others, calls = settle(frames((3, body)), waiting)
+    others, calls, tellers = settle(frames((3, body)), waiting)
     assert [(number, bytes(view)) for number, view in others] == [(3, body)]
-    assert (calls, list(waiting), lane.unanswered, tracker.awaited(1)) == ([], [3], 1, 0)
+    assert (calls + tellers, list(waiting), lane.unanswered, tracker.awaited(1)) == ([], [3], 1, 0)
 
 
 def test_a_group_with_a_stranger_in_it_is_left() -> None:
     tracker, driver, lane = tracker_of(2, 2, 1, lap=9), Driver(), Way()
     adds = ((None, Answer(driver, "send", LEDGER, Part(tracker, 0, 0, 3))), (None, print))
     group = Group(lane, LEDGER, 0, 9, adds)
-    others, calls = settle(frames((3, ok(0, 9))), {3: (group, 0)})
-    assert (len(others), calls, tracker.awaited(0)) == (1, [], 0)
+    others, calls, tellers = settle(frames((3, ok(0, 9))), {3: (group, 0)})
+    assert (len(others), calls + tellers, tracker.awaited(0)) == (1, [], 0)
     group("error")
     assert lane.told == [(group, "error")]
 
 
 def test_heartbeats_are_passed_over_and_unknown_replies_are_left() -> None:
-    others, calls = settle(frames((0, b""), (9, ok(0, 9)), (-1, b"control"), (4, ok(0, 1))), {4: (print, 0)})
-    assert ([number for number, _ in others], calls) == ([9, -1, 4], [])
+    others, calls, tellers = settle(frames((0, b""), (9, ok(0, 9)), (-1, b"control"), (4, ok(0, 1))), {4: (print, 0)})
+    assert ([number for number, _ in others], calls + tellers) == ([9, -1, 4], [])
 
 
 @given(st.integers(0, 1 << 32))
