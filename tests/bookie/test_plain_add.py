@@ -31,7 +31,7 @@ from tests.bookie.asking import (
     records_of,
     set_lac,
     wait_lac,
-)  # fmt: skip
+)
 
 _NUMBER = 77
 
