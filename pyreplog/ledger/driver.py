@@ -132,7 +132,7 @@ def in_callback() -> bool:
 
 def check_may_wait() -> None:
     """InvalidArgumentError, in a callback."""
-    if in_callback():
+    if _turns.drivers is not None:
         raise InvalidArgumentError("a callback cannot wait for a ledger: use submit, and callbacks of what it gives")
 
 
@@ -284,7 +284,9 @@ class Driver(Turns):
     def acked(self) -> None:
         """OKs to ADDs have been noted where the machine looks for them (see `answers`)."""
         machine: Any = self._machine
-        self.post(machine.acked)
+        with uninterrupted:
+            self._inbox.append(machine.acked)
+            self._go_on()
 
     def answered(self, send: Send, answer: Reply | Exception) -> None:
         """Any other answer to an ADD; should it come twice, nothing changes."""

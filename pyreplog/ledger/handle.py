@@ -110,7 +110,7 @@ class Ledger(Handle):
         check_may_wait()
         self._make_room()
         try:
-            ids = self._driver.call(lambda: self._append_alone(value, key, event_time))
+            ids = self._driver.call(partial(self._append_alone, value, key, event_time))
         except Exception:
             if self._staging:  # they waited for this one
                 self._driver.call(self._append_staged)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,13 +41,17 @@ class Batch:
     about: Any = None
 
 
-def batches_of(first: int, records: ReadableBuffer, offsets: Sequence[int], about: Any = None) -> Iterator[Batch]:
+def batches_of(first: int, records: ReadableBuffer, offsets: Sequence[int], about: Any = None) -> Iterable[Batch]:
     """Encoded entries from `first` on, as they are sent. offsets: a buffer of ints, as of `gather`."""
+    nbytes = offsets[-1] - offsets[0]
+    if nbytes > BATCH_BYTES:
+        return _cut(first, records, offsets, about)
+    whole: Any = offsets
+    return (Batch(first, first + len(offsets) - 2, records, whole, nbytes, about),)
+
+
+def _cut(first: int, records: ReadableBuffer, offsets: Sequence[int], about: Any) -> Iterator[Batch]:
     count = len(offsets) - 1
-    if offsets[-1] - offsets[0] <= BATCH_BYTES:
-        whole: Any = offsets
-        yield Batch(first, first + count - 1, records, whole, offsets[-1] - offsets[0], about)
-        return
     start = 0
     while start < count:
         stop = max(bisect_right(offsets, offsets[start] + BATCH_BYTES) - 1, start + 1)
@@ -85,7 +89,9 @@ class Push:
     def _send_all(self, batch: Batch) -> list[Send]:
         """Every bookie stores all of it: they are asked the same."""
         tracker, first, last = self.tracker, batch.first, batch.last
-        records = gather(batch.records, batch.offsets, first, 0, tracker.ensemble_size, tracker.write_quorum)
+        records = batch.records
+        if memoryview(records).nbytes != batch.nbytes:  # others lie beside them
+            records = gather(records, batch.offsets, first, 0, tracker.ensemble_size, tracker.write_quorum)
         request = Request(ADD, self.ledger, first, last, self.key, self._flags, records=records)
         return [Send(at, request, Part(tracker, index, first, last)) for index, at in enumerate(self.ensemble)]
 

@@ -68,6 +68,7 @@ class RemoteSurroundings(Shared):
         super().__init__(metadata, entry_bytes_max=min(ENTRY_BYTES_MAX, most), busy_poll_us=busy_poll_us)
         self._cluster, self._secret, self._tls, self._limits = cluster, secret, tls, limits
         self._request_timeout_s = request_timeout_s
+        self._now_us = self.reactor.clock.monotonic_us
         self._lock = threading.Lock()
         self._registered: dict[str, Availability] = {}  # by bookie id; those that run now
         self._channels: dict[str, Channel] = {}
@@ -126,7 +127,8 @@ class RemoteSurroundings(Shared):
 
     def add(self, adds: Sequence[Add]) -> None:
         """What all are asked is encoded once."""
-        asked, head, size, deadline_us = None, b"", 0, self._deadline_us()
+        asked, head, size = None, b"", 0
+        deadline_us = self._now_us() + int(self._request_timeout_s * 1e6)
         for bookie, request, answer in adds:
             lane = self._adds.get((bookie, request.ledger)) or self._adds_to(bookie, request.ledger)
             group = lane.alone(UNANSWERED_MAX, request, answer)
@@ -135,15 +137,13 @@ class RemoteSurroundings(Shared):
                 continue
             if request is not asked:
                 asked, head = request, encode_request(request)
-                size = len(head) + memoryview(request.records).nbytes
+                records = request.records
+                size = len(head) + (len(records) if type(records) is bytes else memoryview(records).nbytes)
             try:
                 channel = self._ready.get(bookie) or self._channel(bookie)
-                channel.ask((head, request.records), size, group, deadline_us)
+                channel.ask((head, records), size, group, deadline_us)
             except ReplogError as error:
                 group(error)
-
-    def _deadline_us(self) -> int:
-        return self.reactor.clock.monotonic_us() + int(self._request_timeout_s * 1e6)
 
     def _adds_to(self, bookie: str, ledger: int) -> Adds:
         if len(self._adds) >= _ADDS_MAX:

@@ -129,10 +129,11 @@ class LedgerWriter:
             raise self.error
         if self._closing:
             raise LedgerClosedError(self.metadata.ledger, "is being closed")
-        first = self.last_add_pushed + 1
+        tracker = self._push.tracker
+        first, lac = tracker.lap + 1, tracker.confirmed
         self._time_us = max(self._time_us, time_us)  # clocks are set back; append times never go back
         entries = encode_entries(
-            values, keys, event_times, ledger=self.metadata.ledger, first=first, lac=self.last_add_confirmed,
+            values, keys, event_times, ledger=self.metadata.ledger, first=first, lac=lac,
             time=self._time_us, ledger_bytes=self._length, ledger_messages=self._messages,
             size_max=self.entry_bytes_max, messages=messages,
         )  # fmt: skip
@@ -141,7 +142,7 @@ class LedgerWriter:
             ack.complete()
             return ack, []
         self._length, self._messages = entries.ledger_bytes, entries.ledger_messages
-        self._told_lac = max(self._told_lac, self.last_add_confirmed)
+        self._told_lac = max(self._told_lac, lac)
         self._acks.append((entries.last, ack))
         sends: list[Effect] = []
         for batch in batches_of(first, entries.view, entries.offsets, entries):
