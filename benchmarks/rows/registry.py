@@ -8,6 +8,7 @@ from collections.abc import Callable
 from benchmarks.bounds.call import call
 from benchmarks.bounds.copies import copies
 from benchmarks.bounds.interruptions import interruptions
+from benchmarks.bounds.landing import landing
 from benchmarks.bounds.pipeline import pipeline
 from benchmarks.bounds.published import published
 from benchmarks.bounds.roundtrip import roundtrip
@@ -95,6 +96,7 @@ BOUNDS: dict[str, Row] = {
     "bound-copies": copies,
     "bound-pipeline": pipeline,
     "bound-published": published,
+    "bound-landing": landing,
 }
 
 
