@@ -81,6 +81,7 @@ setup(
             extension("blocks"),
             extension("disk"),
             extension("gate"),
+            extension("parking"),
             extension("interrupts"),
             extension("frame"),
             extension("quorum"),

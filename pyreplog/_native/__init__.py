@@ -20,6 +20,7 @@
 | place | where a follower stands, and the way from its waking up to the record |
 | tail | the page a writer shares with readers, and sleeping on it |
 | gate | where threads wait for a group commit |
+| parking | where threads wait for the commit point of a replica group, one in the lead |
 | pump | bytes into and out of descriptors, the GIL released around what takes long |
 | interrupts | Ctrl-C put off while something must not stop half way |
 | disk | file operations in one go, the GIL released once |

@@ -5,8 +5,11 @@ from __future__ import annotations
 from asyncio import AbstractEventLoop, _get_running_loop
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from time import monotonic
 from typing import Any, TypeAlias
 
+from pyreplog._native.parking import ParkingLot
 from pyreplog.ack import Ack, settle_all
 from pyreplog.clock import Clock
 from pyreplog.errors import ReplicationTimeoutError
@@ -14,13 +17,17 @@ from pyreplog.purgatory import Purgatory, Watch
 
 _COMMITTED = "committed"
 
+_REST_US = 100_000
+"""Longest sleep of a thread that waits while another one drives."""
+
 _Round: TypeAlias = list[tuple[int, Ack[Any]]]
 """(position, of an append), ascending."""
 
 
 class Awaited:
-    """Acks are kept in a `Purgatory`; those of all that an event loop's tasks submit in one of its rounds together, for
-    they are sent together. Any thread may call anything, but no locks that callbacks take may be held.
+    """Threads sleep in a `ParkingLot`, all but the one that drives. Acks are kept in a `Purgatory`; those of all that
+    an event loop's tasks submit in one of its rounds together, for they are sent together. Any thread may call
+    anything, but no locks that callbacks take may be held.
 
     reached: the commit point as it is. offer: sends what was appended. timeout_us: how long acks wait, and threads;
     then the outcome is unknown.
@@ -31,17 +38,42 @@ class Awaited:
         """Why the commit point moves no more."""
         self._reached, self._offer, self._timeout_us, self._clock = reached, offer, timeout_us, clock
         self._purgatory = Purgatory()
+        self._lot = ParkingLot(reached)
         self._watches: deque[tuple[int, Watch]] = deque()  # with their deadlines: all wait equally long
         self._rounds: dict[AbstractEventLoop, _Round] = {}
 
     # ---- who waits ------------------------------------------------------------------------------------------
 
-    def is_over(self, position: int) -> bool:
-        """Whether a thread that waits for a position may go on, and look at `check`."""
+    def wait(self, position: int, drive: Callable[[Callable[[], bool], float], bool]) -> None:
+        """Block until all before a position is committed. drive: as of the reactor; of all threads that wait, one
+        drives, and hands that on when its own append is over.
+
+        Errors: ReplicationTimeoutError; what the commit point failed with; those of `drive`.
+        """
+        over = partial(self._is_over, position)
+        is_over, lot, deadline = over(), self._lot, monotonic() + self._timeout_us / 1e6
+        try:
+            while not is_over and (left_s := deadline - monotonic()) > 0:
+                if lot.lead():
+                    is_over = drive(over, left_s)
+                else:
+                    lot.park(position, min(int(left_s * 1e6), _REST_US))
+                    if not lot.is_waking:
+                        self._offer()
+                    is_over = over()
+        finally:
+            lot.leave()
+        self._check(position)
+
+    @property
+    def is_waking(self) -> bool:
+        """Whether threads are being woken one by one: what they append meanwhile is offered by the last of them."""
+        return self._lot.is_waking
+
+    def _is_over(self, position: int) -> bool:
         return self._reached >= position or self.failure is not None
 
-    def check(self, position: int) -> None:
-        """ReplicationTimeoutError, or what the commit point failed with: it has not come to a position."""
+    def _check(self, position: int) -> None:
         if self._reached >= position:
             return
         if self.failure is None:
@@ -88,6 +120,7 @@ class Awaited:
     def advance(self, position: int) -> None:
         """The commit point is there now. Completes nothing: call `drain`, without locks."""
         self._reached = position
+        self._lot.reach(position)
         if self._watches:
             self._purgatory.advance(_COMMITTED, position)
 
@@ -97,6 +130,7 @@ class Awaited:
     def fail(self, error: BaseException) -> None:
         """Whoever waits, or will, hears of it."""
         self.failure = error
+        self._lot.close()
         self._purgatory.fail(_COMMITTED, error)
         for loop in list(self._rounds):
             self._watch_together(loop)

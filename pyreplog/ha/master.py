@@ -71,7 +71,7 @@ class Master:
         self._awaited = Awaited(committed.position, self.offer, timeout_us, context.clock)
         self._followers: dict[Connection, Follower] = {}
         self._telling = False
-        self._least = self._config.group.min_in_sync
+        self._least, self._is_received_enough = self._config.group.min_in_sync, self._config.group.ack == "received"
         self._fenced: Term | None = None
         self._syncer: Syncer | None = None
         self._unstored: OSError | None = None  # why members were not stored
@@ -152,9 +152,7 @@ class Master:
         if self._config.log.durability == "synced":
             self.log._await_synced(position)
         self.offer()
-        awaited = self._awaited
-        self._context.reactor.drive(lambda: awaited.is_over(position), self._config.ack_timeout_ms / 1000)
-        awaited.check(position)
+        self._awaited.wait(position, self._context.reactor.drive)
 
     def _acknowledge(self, result: T, position: int) -> Ack[T]:
         ack = Ack(result)
@@ -177,13 +175,18 @@ class Master:
 
     def offer(self) -> None:
         """The log has grown: send it to the replicas that wait for more, and count it while it is on its way. When each
-        of them is about to report, its report does that."""
+        of them is about to report, its report does that; when more threads are about to append, the last of them."""
+        waits = self._waits
         due = [follower for follower in list(self._followers.values()) if follower.is_due]
-        if not due and self._waits:
+        if waits and (not due or self._awaited.is_waking):
             return
         with uninterrupted:
             for follower in due:
                 follower.sender.pump()
+            if waits:
+                with self._lock:
+                    self.group.grew(*self._ends())
+                return
             if self._syncer is not None:
                 self._syncer.grew()
             fenced = self._step(self._grown)
@@ -194,12 +197,16 @@ class Master:
     def _waits(self) -> bool:
         """Whether what the master has makes no difference to the commit point before a replica has it, too."""
         group = self.group
-        return group.config.ack == "received" and group.members.quorum.k > 0 and not group.asynchronous
+        return self._is_received_enough and group.members.quorum.k > 0 and not group.asynchronous
 
     def _grown(self, now_us: int) -> list[Effect]:
+        return self.group.appended(*self._ends(), now_us)
+
+    def _ends(self) -> tuple[Mark, Mark]:
+        """Of the log, which the group is about to be told. Under the lock: it is never told of less again."""
         end, synced = ends_of(self.log)
         self._offered = end.position
-        return self.group.appended(end, synced, now_us)
+        return end, synced
 
     def join(self, connection: Connection, join: Join) -> None:
         """A replica wants to follow."""
@@ -220,15 +227,14 @@ class Master:
         if follower is None:
             return
         follower.reported(progress.received.position)
-        sent = follower.sender.position
 
         def reported(now_us: int) -> list[Effect]:
-            if progress.received.position > self._offered:  # it has come back before it was counted
-                return [*self._grown(now_us), *self.group.progress(connection, progress, sent, now_us)]
-            return self.group.progress(connection, progress, sent, now_us)
+            grown = self._grown(now_us) if progress.received.position > self._offered else []  # it is not counted yet
+            return [*grown, *self.group.progress(connection, progress, follower.sender.position, now_us)]
 
         self._do(reported)
-        follower.push()
+        if not self._awaited.is_waking:
+            follower.push()
 
     def stored(self, connection: Connection, stored: Stored) -> None:
         self._do(lambda _: self.group.members_stored(connection, stored.version))
@@ -387,8 +393,7 @@ class Master:
         self._closed = True
         self._timer.cancel()
         self._sync_always(False)
-        error: ReplogError = DeposedError("the master was closed while this append waited", self.group.term)
-        self._awaited.fail(error)
+        self._awaited.fail(DeposedError("the master was closed while this append waited", self.group.term))
         for connection, follower in list(self._followers.items()):
             follower.tell(self.group.commit)
             follower.sender.closed()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
+from collections.abc import Callable
 
 import pytest
 
@@ -18,10 +21,12 @@ TIMEOUT_US = 1_000_000
 class Room:
     """Appends that wait, and how often they were offered."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_us: int = TIMEOUT_US) -> None:
         self.clock = ManualClock(0)
         self.offers = 0
-        self.awaited = Awaited(100, self._offer, TIMEOUT_US, self.clock)
+        self.awaited = Awaited(100, self._offer, timeout_us, self.clock)
+        self.moved = threading.Condition()
+        self.drives = self.most_drivers = 0
 
     def _offer(self) -> None:
         self.offers += 1
@@ -29,6 +34,20 @@ class Room:
     def reach(self, position: int) -> None:
         self.awaited.advance(position)
         self.awaited.drain()
+
+    def drive(self, done: Callable[[], bool], timeout_s: float) -> bool:
+        """As a reactor does: until it is done, whoever moves the commit point."""
+        with self.moved:
+            self.drives += 1
+            self.most_drivers = max(self.most_drivers, self.drives)
+            is_done = self.moved.wait_for(done, timeout_s)
+            self.drives -= 1
+        return is_done
+
+    def let_one_go(self, position: int) -> None:
+        with self.moved:
+            self.reach(position)
+            self.moved.notify_all()
 
 
 @pytest.fixture
@@ -98,10 +117,9 @@ def test_a_failure_reaches_all_who_wait(room: Room, is_in_a_round: bool) -> None
         room.awaited.add(200, ack)
         room.awaited.fail(error)
     assert ack.exception() is error
-    assert room.awaited.is_over(200)
     with pytest.raises(DeposedError):
-        room.awaited.check(200)
-    room.awaited.check(100)
+        room.awaited.wait(200, room.drive)
+    room.awaited.wait(100, room.drive)
 
 
 def test_time_outs_leave_the_outcome_unknown(room: Room) -> None:
@@ -113,8 +131,69 @@ def test_time_outs_leave_the_outcome_unknown(room: Room) -> None:
     room.awaited.tick()
     assert isinstance(first.exception(), ReplicationTimeoutError)
     assert not second.done()
-    assert not room.awaited.is_over(300)
-    with pytest.raises(ReplicationTimeoutError, match="position 300"):
-        room.awaited.check(300)
     room.reach(300)
     assert second.result() == 2
+
+
+def test_a_thread_that_waits_in_vain_does_not_know_the_outcome() -> None:
+    room = Room(timeout_us=1)
+    with pytest.raises(ReplicationTimeoutError, match="position 300"):
+        room.awaited.wait(300, room.drive)
+    assert not room.drives, "the time was over before it could drive, or it gave the lead up"
+
+
+def test_of_threads_that_wait_one_drives_until_all_are_through() -> None:
+    """The commit point passes one of them after the other: whoever drives stops, and another one goes on."""
+    room, results = Room(timeout_us=3_600_000_000), list[int]()
+    positions = list(range(200, 216))
+
+    def wait(position: int) -> None:
+        room.awaited.wait(position, room.drive)
+        results.append(position)
+
+    threads = [threading.Thread(target=wait, args=(position,)) for position in positions]
+    for thread in threads:
+        thread.start()
+    for position in positions:
+        room.let_one_go(position)
+    for thread in threads:
+        thread.join(30)
+    assert sorted(results) == positions
+    assert room.most_drivers == 1
+
+
+def test_the_last_thread_that_is_woken_offers_what_the_others_have_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyreplog.ha.awaited._REST_US", 3_600_000_000)
+    room = Room(timeout_us=3_600_000_000)
+    threads = [threading.Thread(target=room.awaited.wait, args=(200, room.drive)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 60
+    while room.awaited._lot.sleeping < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert (room.offers, room.awaited.is_waking) == (0, False)
+    room.let_one_go(200)
+    for thread in threads:
+        thread.join(30)
+    assert (room.offers, room.awaited.is_waking) == (1, False)
+
+
+def test_a_failure_ends_the_waits_of_threads() -> None:
+    room, errors = Room(timeout_us=3_600_000_000), list[BaseException]()
+
+    def wait() -> None:
+        try:
+            room.awaited.wait(200, room.drive)
+        except DeposedError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=wait) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    with room.moved:
+        room.awaited.fail(DeposedError("over", Term(3, "b")))
+        room.moved.notify_all()
+    for thread in threads:
+        thread.join(30)
+    assert len(errors) == 4

@@ -178,8 +178,12 @@ class Group:
 
     def appended(self, end: Mark, synced: Mark, now_us: int) -> list[Effect]:
         """The log ends there now. To be told before any report of that; once per batch is enough."""
-        self._end, self._synced = end, synced
+        self.grew(end, synced)
         return self._advance(now_us)
+
+    def grew(self, end: Mark, synced: Mark) -> None:
+        """`appended`, where nothing but a report can move the commit point."""
+        self._end, self._synced = end, synced
 
     def trimmed(self, start: Mark) -> None:
         """The log begins there now."""

@@ -1,0 +1,149 @@
+"""Threads that wait for a position, one of them in the lead."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+
+from pyreplog._native.parking import ParkingLot
+
+PATIENCE_S = 30
+FOREVER_US = 3_600_000_000
+
+
+class Sleepers:
+    """A lot that the test's thread leads, and threads that sleep there."""
+
+    def __init__(self) -> None:
+        self.lot = ParkingLot(100)
+        self._threads: dict[int, threading.Thread] = {}
+        assert self.lot.lead()
+
+    def park(self, *positions: int) -> None:
+        """One thread more for each, asleep."""
+        for position in positions:
+            before = self.lot.sleeping
+            thread = threading.Thread(target=self.lot.park, args=(position, FOREVER_US), daemon=True)
+            self._threads[position] = thread
+            thread.start()
+            wait_until(lambda before=before: self.lot.sleeping > before)  # type: ignore[misc]
+
+    def is_through(self, position: int) -> bool:
+        """Whether the one who waits there comes through."""
+        self._threads[position].join(PATIENCE_S)
+        return not self._threads[position].is_alive()
+
+    def end(self) -> None:
+        self.lot.close()
+        self.lot.leave()
+        assert all(self.is_through(position) for position in self._threads)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def sleepers() -> Iterator[Sleepers]:
+    made = Sleepers()
+    yield made
+    made.end()
+
+
+def test_those_are_woken_whose_position_is_reached(sleepers: Sleepers) -> None:
+    sleepers.park(300, 200, 201, 400)
+    sleepers.lot.reach(201)
+    assert sleepers.lot.sleeping == 2
+    assert sleepers.is_through(200)
+    assert sleepers.is_through(201)
+    sleepers.lot.reach(150)
+    assert (sleepers.lot.reached, sleepers.lot.sleeping) == (201, 2), "it never goes back"
+    sleepers.lot.reach(400)
+    assert sleepers.is_through(300)
+    assert sleepers.is_through(400)
+
+
+def test_nobody_sleeps_for_what_is_there(sleepers: Sleepers) -> None:
+    sleepers.lot.reach(200)
+    sleepers.lot.park(200, FOREVER_US)
+
+
+def test_one_leads(sleepers: Sleepers) -> None:
+    found = list[bool]()
+    other = threading.Thread(target=lambda: found.append(sleepers.lot.lead()))
+    other.start()
+    other.join()
+    assert found == [False]
+    assert sleepers.lot.lead(), "again, as an interrupted one does"
+
+
+def test_who_leaves_the_lead_wakes_one_to_take_it(sleepers: Sleepers) -> None:
+    sleepers.park(200, 201)
+    sleepers.lot.leave()
+    assert sleepers.is_through(200), "it has slept longest"
+    assert sleepers.lot.sleeping == 1
+    sleepers.lot.park(300, FOREVER_US)  # nobody leads: does not sleep
+    assert sleepers.lot.lead()
+
+
+def test_who_was_woken_to_lead_and_leaves_wakes_the_next(sleepers: Sleepers) -> None:
+    sleepers.park(200, 201)
+    sleepers.lot.leave()
+    assert sleepers.is_through(200)
+    sleepers.lot.leave()  # as that one does when its time is over
+    assert sleepers.is_through(201)
+
+
+def test_who_does_not_lead_takes_the_lead_from_nobody(sleepers: Sleepers) -> None:
+    sleepers.park(200)
+    other = threading.Thread(target=sleepers.lot.leave)
+    other.start()
+    other.join()
+    assert sleepers.lot.sleeping == 1
+    sleepers.lot.park(201, 1)  # sleeps: somebody leads
+
+
+def test_nobody_sleeps_where_the_position_moves_no_more(sleepers: Sleepers) -> None:
+    sleepers.park(200, 201)
+    sleepers.lot.close()
+    assert sleepers.is_through(200)
+    assert sleepers.is_through(201)
+    sleepers.lot.park(300, FOREVER_US)
+
+
+def test_no_wake_up_is_lost(seed: int) -> None:
+    """Threads that wait for one position after the other; whoever leads reaches some of what there is."""
+    lot, random, issued, threads = ParkingLot(0), Random(seed), [0], list[threading.Thread]()
+    issuing = threading.Lock()
+
+    def wait(position: int) -> None:
+        try:
+            while lot.reached < position:
+                if lot.lead():
+                    lot.reach(random.randint(lot.reached, issued[0]))
+                else:
+                    lot.park(position, FOREVER_US)
+        finally:
+            lot.leave()
+
+    def run() -> None:
+        for _ in range(500):
+            with issuing:
+                issued[0] += 1
+                position = issued[0]
+            wait(position)
+
+    for _ in range(16):
+        threads.append(threading.Thread(target=run, daemon=True))
+        threads[-1].start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    assert (lot.reached, lot.sleeping) == (issued[0], 0)
