@@ -12,7 +12,7 @@ from pyreplog._native.layout cimport (
 )
 from pyreplog._native.segment cimport Segment, pin
 from pyreplog._native.sparse cimport SparseIndex, is_plain
-from pyreplog._native.tail cimport load, store, wake_sleepers
+from pyreplog._native.tail cimport fence, load, load32, order, store, wake_sleepers
 from pyreplog.errors import InvalidArgumentError
 
 cdef int64_t RELEASE_GIL_FROM = 1 << 17
@@ -114,7 +114,11 @@ def show_up_to(Appender log not None, int64_t position, int64_t entry):
         return
     store(&log.tail.page.visible_entry, entry)
     store(&log.tail.page.visible, position)
-    wake_sleepers(log.tail.page)
+    if log.tail.fenced:
+        fence()
+    order()
+    if load32(&log.tail.page.sleepers):  # as an append does: most appends are waited for by nobody who sleeps here
+        wake_sleepers(log.tail.page)
 
 
 def marks_of(Appender log not None):

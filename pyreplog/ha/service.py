@@ -57,14 +57,13 @@ class Service:
                 self._asked(connection, number, message)
 
     def _streamed(self, connection: ServerConnection, message: Message) -> None:
-        if isinstance(message, Refuse):
-            connection.close(JoinRefusedError(message.code, message.text))
-            return
         streams = self._node.streams
-        if streams is None:
-            connection.close(JoinRefusedError(messages.Code.NOT_MASTER, "this node is about to change its role"))
-        elif isinstance(message, Progress):
+        if streams is not None and isinstance(message, Progress):  # one for each append: first of all
             streams.progress(connection, message)
+        elif isinstance(message, Refuse):
+            connection.close(JoinRefusedError(message.code, message.text))
+        elif streams is None:
+            connection.close(JoinRefusedError(messages.Code.NOT_MASTER, "this node is about to change its role"))
         elif isinstance(message, Join):
             _check_name(connection, message.member)
             streams.join(connection, message)

@@ -43,6 +43,9 @@ class Kind(IntEnum):
     COMMAND = 13
 
 
+_PROGRESS_KIND = int(Kind.PROGRESS)  # an attribute of an enumeration is looked up by two calls
+
+
 class Code(IntEnum):
     """Why a replica, a master or a candidate is refused."""
 
@@ -178,7 +181,7 @@ Message: TypeAlias = (
 def encode(message: Message) -> bytes:
     """Its control body."""
     if type(message) is Progress:  # one for each batch, or each append
-        return _PROGRESS.pack(Kind.PROGRESS.value, *message.received, *message.synced)
+        return _PROGRESS.pack(_PROGRESS_KIND, *message.received, *message.synced)
     fields = FieldWriter(">")
     kind, write = _WRITERS[type(message)]
     fields.numbers("B", kind)
@@ -188,7 +191,7 @@ def encode(message: Message) -> bytes:
 
 def decode(body: ReadableBuffer) -> Message:
     """InvalidMessageError: it is none."""
-    if len(data := memoryview(body)) == _PROGRESS.size and data[0] == Kind.PROGRESS.value:
+    if len(data := memoryview(body)) == _PROGRESS.size and data[0] == _PROGRESS_KIND:
         return _progress(*_PROGRESS.unpack(data))
     fields = FieldReader(">", body, "control body")
     (kind,) = fields.numbers("B")

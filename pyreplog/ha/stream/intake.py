@@ -28,7 +28,8 @@ class Intake:
             self._bodies.append(body)
             self._stop += len(body)
         else:
-            self.flush()
+            if self._bodies:
+                self.flush()
             self._bodies.append(body)
             self._start, self._stop = offset, offset + len(body)
 

@@ -118,6 +118,9 @@ class Sender:
             self.sent_bytes += size
             if not connection.send(*frames):
                 return
+            if size < limit:  # that was all
+                self._wait()
+                return
 
     def _wait(self) -> None:
         """For the log to grow."""
