@@ -109,6 +109,7 @@ setup(
             extension("arrowmessages", checksums=True),
             extension("messageencoder", checksums=True),
             extension("spread"),
+            extension("stretches"),
         ],
         compiler_directives={
             "language_level": "3",

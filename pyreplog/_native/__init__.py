@@ -31,5 +31,6 @@
 | stripe | what of a batch of entries goes to one bookie |
 | peek | what encoded entries and control records say of themselves |
 | plainadd | an ADD that asks for nothing special, in its frame, and the frame of its OK |
+| stretches | columns most of whose rows are alike, and sums of stretches of them |
 | status | status codes turned into exceptions |
 """

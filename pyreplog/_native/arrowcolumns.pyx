@@ -4,7 +4,7 @@ Each function gives the buffers of one column of a RecordBatch, without an objec
 released for the large jobs.
 """
 
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from pyreplog._native cimport record as rec
@@ -16,6 +16,11 @@ from pyreplog._native.layout cimport (
 )
 from pyreplog._native.segment cimport Pin, Segment, pin
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError
+
+
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void *p) noexcept nogil
+
 
 TAG_EVENT_TIME = LAYOUT_EVENT_TIME
 TAG_PRODUCER = LAYOUT_PRODUCER
@@ -38,34 +43,75 @@ cdef int64_t check_head(const uint8_t *p, int64_t space, uint32_t stamp) noexcep
     return rec.check_form(p, stride)
 
 
-cdef int64_t walk_heads(const uint8_t *map, int64_t *start, int64_t until, int64_t stop, uint32_t stamp,
-                        uint32_t *offsets, uint32_t *sizes, int64_t limit, int64_t *fault) noexcept nogil:
-    """As scan_records of numbered records, by headers alone; `start` is set to the offset after the last of them."""
-    cdef int64_t at = start[0], count = 0, stride, follows = -1
+cdef enum:
+    AHEAD = 16  # so many records on, if all are like this one, a header is fetched early
+
+
+ctypedef struct Heads:
+    uint32_t *offsets
+    uint32_t *sizes               # of the values
+    int64_t *times                # of appending
+    int64_t count, limit
+    int64_t at                    # offset after the last of them
+    int64_t follows               # entry delta of the next one, -1: any
+    bint plain                    # none has a key or attributes
+
+
+cdef inline void put_head(Heads *out, int64_t at, int64_t size, int64_t time) noexcept nogil:
+    out.offsets[out.count], out.sizes[out.count], out.times[out.count] = <uint32_t>at, <uint32_t>size, time
+    out.count += 1
+
+
+cdef inline void walk_plain(const uint8_t *map, int64_t until, int64_t stop, uint32_t stamp, Heads *out) noexcept nogil:
+    """The part of walk_heads that most records take, as scan_plain; ends at the first one that needs a closer look."""
+    cdef Heads found = out[0]
+    cdef int64_t last_start = (stop & ~7) - SHORT_HEADER, size, stride
+    cdef uint64_t plain = <uint64_t>rec.PLAIN << 32 | stamp
+    cdef const ShortHeader *p
+    until = min(until, last_start + 1)
+    while found.count < found.limit and found.at < until:
+        p = <const ShortHeader *>(map + found.at)
+        size = <int64_t>p.head.length - SHORT_HEADER
+        if (<const uint64_t *>&p.head.stamp)[0] != plain or <uint64_t>size > <uint64_t>(last_start - found.at):
+            break
+        if found.follows != p.entry_delta and found.follows >= 0:
+            break
+        stride = SHORT_HEADER + rec.stride_of(size)
+        prefetch(<const uint8_t *>p + AHEAD * stride)
+        found.follows = <int64_t>p.entry_delta + 1
+        put_head(&found, found.at, size, p.head.time)
+        found.at += stride
+    out[0] = found
+
+
+cdef int64_t walk_heads(const uint8_t *map, int64_t until, int64_t stop, uint32_t stamp, Heads *out) noexcept nogil:
+    """As scan_records of numbered records, by headers alone. Returns why it ended; 0: `limit` or `until`."""
+    cdef int64_t stride, fault = 0
     cdef const uint8_t *p
-    fault[0] = 0
-    while count < limit and at < until:
-        p = map + at
-        stride = check_head(p, stop - at, stamp)
+    out.plain = True
+    while True:
+        walk_plain(map, until, stop, stamp, out)
+        if out.count >= out.limit or out.at >= until:
+            return 0
+        p = map + out.at
+        stride = check_head(p, stop - out.at, stamp)
         if stride < 0:
-            fault[0] = stride
+            fault = stride
             break
         if not (<const RecordHead *>p).form & FORM_LONG:
-            if follows >= 0 and follows != (<const ShortHeader *>p).entry_delta:
-                fault[0] = rec.RECORD_ENTRY
+            if out.follows >= 0 and out.follows != (<const ShortHeader *>p).entry_delta:
+                fault = rec.RECORD_ENTRY
                 break
-            follows = <int64_t>(<const ShortHeader *>p).entry_delta + ((<const RecordHead *>p).kind <= KIND_BATCH)
+            out.follows = <int64_t>(<const ShortHeader *>p).entry_delta + ((<const RecordHead *>p).kind <= KIND_BATCH)
         if (<const RecordHead *>p).kind <= KIND_BATCH:
-            offsets[count] = <uint32_t>at
-            sizes[count] = <uint32_t>rec.value_length_of(p)
-            count += 1
-        at += stride
-    if fault[0] and fault[0] != rec.RECORD_BLANK and count and rec.check_record(
-            map + offsets[count - 1], stop - offsets[count - 1], stamp) < 0:
-        count -= 1  # it was its length that led here
-        at = offsets[count]
-    start[0] = at
-    return count
+            out.plain = False
+            put_head(out, out.at, rec.value_length_of(p), (<const RecordHead *>p).time)
+        out.at += stride
+    if fault != rec.RECORD_BLANK and out.count and rec.check_record(
+            map + out.offsets[out.count - 1], stop - out.offsets[out.count - 1], stamp) < 0:
+        out.count -= 1  # it was its length that led here
+        out.at = out.offsets[out.count]
+    return fault
 
 
 def walk(Segment segment not None, int64_t offset, int64_t stop, *, int64_t until, int64_t limit):
@@ -76,28 +122,32 @@ def walk(Segment segment not None, int64_t offset, int64_t stop, *, int64_t unti
     so many records. The batch ends before a header that makes no sense; CorruptionError when that is the first. When the
     header behind a record makes no sense, that record's CRC is looked at, and a bad one counts as the first fault.
     """
-    cdef int64_t at = offset, fault, count, status
+    cdef int64_t fault, status
     cdef Py_ssize_t size
-    cdef uint32_t *rows
+    cdef Heads found
+    cdef Block times
     cdef RecordBatch made
     cdef Pin held = pin(segment)
     if not SEGMENT_HEADER <= offset <= until <= stop <= segment.size or limit < 1:
         raise InvalidArgumentError(f"range {offset}..{stop} outside of the segment's {segment.size} bytes")
-    limit = min(limit, (until - offset) // SHORT_HEADER + 1)
-    rows = <uint32_t *>take_block(2 * (limit + 1) * <Py_ssize_t>sizeof(uint32_t), &size)
-    if rows == NULL:
+    found.limit = min(limit, (until - offset) // SHORT_HEADER + 1)
+    found.count, found.at, found.follows = 0, offset, -1
+    times = make_block(found.limit * sizeof(int64_t))
+    found.offsets = <uint32_t *>take_block(2 * (found.limit + 1) * <Py_ssize_t>sizeof(uint32_t), &size)
+    if found.offsets == NULL:
         raise MemoryError
+    found.sizes, found.times = found.offsets + found.limit, <int64_t *>times.data
     with nogil:
-        count = walk_heads(segment.map, &at, until, stop, segment.stamp, rows, rows + limit, limit, &fault)
-    if fault and fault != rec.RECORD_BLANK and at == offset:
-        give_block(<uint8_t *>rows, size)
-        status = rec.check_record(segment.map + at, stop - at, segment.stamp)
-        raise segment.fault(at, status if status < 0 else fault)
+        fault = walk_heads(segment.map, until, stop, segment.stamp, &found)
+    if fault and fault != rec.RECORD_BLANK and found.at == offset:
+        give_block(<uint8_t *>found.offsets, size)
+        status = rec.check_record(segment.map + offset, stop - offset, segment.stamp)
+        raise segment.fault(offset, status if status < 0 else fault)
     if fault == rec.RECORD_BLANK:
-        at = segment.size
-    made = make_batch(held, segment.map, segment.base, segment.first_entry, rows, rows + limit, count,
-                      segment.first_entry >= 0, segment.base + at)
-    made.block_bytes = size
+        found.at = segment.size
+    made = make_batch(held, segment.map, segment.base, segment.first_entry, found.offsets, found.sizes, found.count,
+                      segment.first_entry >= 0, segment.base + found.at)
+    made.block_bytes, made.times, made.plain = size, times, found.plain
     return made
 
 

@@ -1,6 +1,7 @@
 # Batches of records as columns.
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
+from pyreplog._native.blocks cimport Block
 from pyreplog._native.record cimport Record
 
 
@@ -12,7 +13,9 @@ cdef class RecordBatch:
     cdef uint32_t *offsets
     cdef uint32_t *sizes          # of the values; behind the offsets in one allocation
     cdef Py_ssize_t block_bytes   # of that, where it is one of blocks.pxd; 0: of malloc
+    cdef Block times              # of appending, one for each record; None: they are looked up
     cdef Py_ssize_t count
+    cdef readonly bint plain      # no record has a key or attributes; False: nobody knows
     cdef bint consecutive         # entry numbers follow each other
     cdef bint scattered           # the records do not lie in their order, or there is something else between them
     cdef readonly int64_t next_position

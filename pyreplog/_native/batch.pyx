@@ -155,9 +155,13 @@ cdef class RecordBatch:
         made = self.columns.get(which)
         if made is None:
             import numpy
-            block = make_block(self.count * sizeof(int64_t))
-            gather(self, which, <int64_t *>block.data)
-            made = self.columns[which] = numpy.frombuffer(block, numpy.int64)
+            if which == COLUMN_TIME and self.times is not None:
+                block = self.times
+            else:
+                block = make_block(self.count * sizeof(int64_t))
+                with nogil:
+                    gather(self, which, <int64_t *>block.data)
+            made = self.columns[which] = numpy.frombuffer(block, numpy.int64, self.count)
         return made
 
     @property
@@ -245,7 +249,7 @@ cdef class RecordBatch:
             PyBuffer_Release(&buffer)
         made = make_batch(self.owner, self.map, self.base, self.first_entry, offsets, offsets + count, count, False,
                           self.next_position)
-        made.scattered = self.scattered
+        made.scattered, made.plain = self.scattered, self.plain
         return made
 
     def values(self):

@@ -15,7 +15,7 @@ from pyreplog.tables.planning import Part
 from pyreplog.tables.reading import read
 from pyreplog.tables.schema import NEED_CRC
 
-BATCH_ROWS, BATCH_BYTES = 1 << 14, 16 << 20
+BATCH_ROWS, BATCH_BYTES = 1 << 15, 16 << 20
 """Of a batch without values, of which only numbers are kept: larger ones cost less for each record."""
 
 

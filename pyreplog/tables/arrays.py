@@ -32,10 +32,15 @@ def schema_of(columns: tuple[str, ...]) -> pa.Schema:
 
 def arrow_batch(batch: RecordBatch, schema: pa.Schema, whence: Whence) -> pa.RecordBatch:
     """The columns of a schema, of verified records (or of walked ones, as far as no value is among them)."""
-    arrays = [
-        _MAKERS[name](batch, whence) if name in _MAKERS else pa.nulls(len(batch), pa.binary()) for name in schema.names
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return pa.RecordBatch.from_arrays([_array(name, batch, whence) for name in schema.names], schema=schema)
+
+
+def _array(name: str, batch: RecordBatch, whence: Whence) -> pa.Array:
+    if name not in _MAKERS:
+        return pa.nulls(len(batch), pa.binary())
+    if batch.plain and name in _OF_PARTS:
+        return constant(None, TYPES[name], len(batch))
+    return _MAKERS[name](batch, whence)
 
 
 def corrupt_row(schema: pa.Schema, whence: Whence, raw: bytes, **known: object) -> pa.RecordBatch:
@@ -56,6 +61,9 @@ def _positions(batch: RecordBatch, whence: Whence) -> pa.Array:
         return pa.nulls(len(batch), pa.int64())
     return as_numbers(pa.int64(), len(batch), batch.position)
 
+
+_OF_PARTS = {"key", "producerName", "sequenceId", "eventTime"}
+"""Columns of a key or an attribute: null where a record has none."""
 
 Maker = Callable[[RecordBatch, Whence], pa.Array]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
-_KEPT_ROWS = 1 << 14
+_KEPT_ROWS = 1 << 15
 
 
 def _buffer(data: Any) -> pa.Buffer | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,7 +74,7 @@ class Slice:
     def size(self) -> int:
         return self.until - self.start
 
-    @property
+    @cached_property
     def whence(self) -> Whence:
         return Whence(self.log.topic, NO_PARTITION, Path(self.path).name, self.log.bookie)
 

@@ -56,9 +56,12 @@ def test_rows_are_the_logs(log: Path, more: dict[str, object]) -> None:
     assert rows["headers"] == [[]] * len(records)
 
 
-def test_headers_alone_tell_the_same(log: Path) -> None:
-    names = "offset,timestamp,size,key,eventTime,position,entryId,ledgerId"
-    assert read_table(log, columns=names, verifyChecksum=False) == read_table(log, columns=names, verifyChecksum=True)
+@pytest.mark.parametrize("rows", [1, 2, 10_000])
+def test_headers_alone_tell_the_same(log: Path, rows: int) -> None:
+    """Also where all records of a batch have neither key nor attributes."""
+    names = "offset,timestamp,size,key,eventTime,position,entryId,ledgerId,producerName,sequenceId,headers"
+    walked = read_table(log, columns=names, verifyChecksum=False, batchRows=rows)
+    assert walked == read_table(log, columns=names, verifyChecksum=True)
 
 
 def test_values_that_are_not_asked_for_are_not_touched(log: Path) -> None:
@@ -169,6 +172,12 @@ def test_a_walk_is_a_scan_without_the_crc(log: Path) -> None:
     assert few.entry.tolist() == [0, 1, 2]
     rest = walk(segment, few.next_position, segment.size, until=few.next_position + 1, limit=3)
     assert rest.entry.tolist() == [3]
+    told = set()
+    for record in walked:
+        one = walk(segment, record.position, segment.size, until=segment.size, limit=1)
+        assert one.plain == (record.key is None and not record.attributes)
+        told.add(one.plain)
+    assert told == {False, True}
 
 
 @pytest.mark.parametrize(

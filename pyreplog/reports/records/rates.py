@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyreplog._native.stretches import sums_by_unit
 from pyreplog.reports.facts import Facts
 from pyreplog.reports.records.streams import PARTITION, TOPIC, Numbers, OnRecords, Stream, numbers, streams, stretches
 from pyreplog.reports.report import TIME, Figure
@@ -72,17 +73,16 @@ class RateByMinute(OnRecords):
 
 
 def _add(sums: _Sums, stream: Stream, rows: pa.RecordBatch) -> None:
-    """Rows of one stream, sorted by what they are summed by unless they are so: times hardly ever step back."""
+    """Rows of one stream, sorted by what they are summed by unless they are so."""
     time, size, producer = numbers(rows["timestamp"]), rows["size"].to_numpy(), rows["producerName"]
-    first, names = int(time.min()) // MINUTE_US, list[str | None]([None])
-    if producer.null_count == len(producer) and int(time.max()) // MINUTE_US == first:  # as most often
-        _note(sums, (stream, first, None), len(rows), int(size.sum(dtype=np.int64)), int(size.max()))
+    if producer.null_count == len(producer):  # as most often
+        for minute, *found in sums_by_unit(time, size, MINUTE_US):
+            _note(sums, (stream, minute, None), *found)
         return
-    codes: Numbers = time // MINUTE_US - first
-    if producer.null_count < len(producer):
-        encoded = producer.dictionary_encode(null_encoding="encode")
-        names = encoded.dictionary.to_pylist()
-        codes = codes * len(names) + numbers(encoded.indices)
+    encoded = producer.dictionary_encode(null_encoding="encode")
+    names = encoded.dictionary.to_pylist()
+    first = int(time.min()) // MINUTE_US
+    codes: Numbers = (time // MINUTE_US - first) * len(names) + numbers(encoded.indices)
     if (codes[1:] < codes[:-1]).any():
         order = np.argsort(codes, kind="stable")
         codes, size = codes[order], size[order]

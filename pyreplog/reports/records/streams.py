@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyreplog._native.stretches import are_numbers_alike, are_strings_alike
 from pyreplog.errors import ConfigError
 from pyreplog.reports.facts import Facts
 from pyreplog.reports.report import Figure, Read, Report
@@ -85,22 +86,17 @@ def _is_constant(batch: pa.RecordBatch) -> bool:
             return False
     elif topic.null_count or not _is_one_text(topic):
         return False
-    return _is_one(batch["partition"].to_numpy())
+    return are_numbers_alike(batch["partition"].to_numpy())
 
 
-def _is_one(values: np.ndarray[Any, Any]) -> bool:
+def _is_one(values: Numbers) -> bool:
     return bool((values == values[0]).all())
 
 
 def _is_one_text(column: pa.Array) -> bool:
-    """Whether all strings are the same, by their bytes; false when that cannot be told so."""
+    """Whether all strings are the same, by their bytes."""
     _, offsets, data = column.buffers()
-    ends = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
-    first, last, size = int(ends[0]), int(ends[-1]), int(ends[1] - ends[0])
-    if data is None or not size or not (ends[1:] - ends[:-1] == size).all():
-        return False
-    rest = last - first - size
-    return bool(data.slice(first + size, rest).equals(data.slice(first, rest)))
+    return are_strings_alike(offsets, data or b"", column.offset, len(column))
 
 
 def _codes(batch: pa.RecordBatch) -> Numbers:
