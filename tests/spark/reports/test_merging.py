@@ -80,3 +80,15 @@ def test_as_plain_python(name: str, drawn: tuple[list[Record], list[list[list[Re
 def test_so_many_keys(drawn: tuple[list[Record], list[list[list[Record]]]], top: int) -> None:
     records, tasks = drawn
     assert_rows(report_on(report_of("key_skew", top=top), tasks, FACTS).to_pylist(), key_skew(records, top))
+
+
+@pytest.mark.parametrize("name", ORACLES)
+@pytest.mark.parametrize("other", [("t", 0, None), ("u", -1, None), ("tt", -1, None)])
+def test_streams_in_one_batch(name: str, other: tuple[str | None, int, None]) -> None:
+    """Two that differ in one thing only."""
+    records = [
+        Record(n, BEGIN_US + n, b"v" * n, b"k", "a", n, *stream, None)
+        for stream in (("t", -1, None), other)
+        for n in range(3)
+    ]
+    assert_rows(report_on(report_of(name), [[records]], FACTS).to_pylist(), ORACLES[name](records))
