@@ -226,9 +226,9 @@ def ha_node(path: str, name: str, master: str | None, settings: dict[str, Any], 
     serve(path, name, master, settings, busy_poll_us)
 
 
-def minutes_in_spark(folder: str, is_long: bool) -> None:
-    """A Spark, until told to stop: benchmarks.rows.reports."""
-    from benchmarks.rows.reports import serve
+def warm_spark(folder: str, is_long: bool) -> None:
+    """A Spark, until told to stop: benchmarks.rows.spark.warm."""
+    from benchmarks.rows.spark.warm import serve
 
     serve(folder, is_long)
 
@@ -255,7 +255,7 @@ _JOBS = {
     job.__name__: job
     for job in (
         follow, hear, hear_stamps, crash, grow, load_peer, bookie, bare_bookie, pour, echo, keep, abandon, load_ledger,
-        ha_node, minutes_in_spark,
+        ha_node, warm_spark,
     )
 }  # fmt: skip
 

@@ -37,8 +37,9 @@ from benchmarks.rows.memory import memory
 from benchmarks.rows.peers import groups, peers
 from benchmarks.rows.read import read
 from benchmarks.rows.recovery import recovery
-from benchmarks.rows.reports import minutes
 from benchmarks.rows.scan import scan
+from benchmarks.rows.spark.minutes import minutes
+from benchmarks.rows.spark.reading import parsing, reading
 from benchmarks.rows.synced import callers, one
 from benchmarks.rows.tail import tail
 from benchmarks.rows.topics.backlog import backlog as topic_backlog
@@ -85,6 +86,8 @@ ROWS: dict[str, Row] = {
     "topics-memory": topic_memory,
     "topics-peers": topic_peers,
     "reports": minutes,
+    "spark-read": reading,
+    "spark-parsing": parsing,
 }
 
 
