@@ -10,7 +10,9 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 NATIVE = "pyreplog/_native"
-HEADERS = [f"{NATIVE}/{name}.h" for name in ("layout", "crc32c", "crc32c_streams", "crc32c_clmul", "populate", "pwrite")]
+HEADERS = [
+    f"{NATIVE}/{name}.h" for name in ("layout", "crc32c", "crc32c_streams", "crc32c_clmul", "populate", "pwrite")
+]
 COMPILE = [
     "-O3",
     "-g1",
