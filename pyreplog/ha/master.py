@@ -302,7 +302,8 @@ class Master:
         elif isinstance(effect, HangUp):
             assert isinstance(effect.connection, Connection)
             refuse(effect.connection, effect.refusal)
-            logger.warning("%s: %s is refused: %s", self.log.path, _name(effect.connection), effect.refusal.text)
+            name = effect.connection.peer.identity.node or "a replica"
+            logger.warning("%s: %s is refused: %s", self.log.path, name, effect.refusal.text)
         elif isinstance(effect, ModeChanged):
             how = "not waited for any more" if effect.asynchronous else "waited for again"
             logger.warning("%s: replicas are %s", self.log.path, how)
@@ -331,15 +332,12 @@ class Master:
     def _tell(self, connection: Connection, message: Message) -> None:
         connection.send(encode(CONTROL_OFFSET, messages.encode(message)))
         if isinstance(message, Accept):
+            throttle = Throttle.of(self._config.throttle_bytes_per_s, self._context.now_us)
             sender = Sender(
                 self._context.reactor, connection, self.log, message.resume.position,
-                transfer_bytes=self._config.transfer_bytes, throttle=self._throttle(),
+                transfer_bytes=self._config.transfer_bytes, throttle=throttle,
             )  # fmt: skip
             self._followers[connection] = Follower(sender, self._config.transfer_bytes)
-
-    def _throttle(self) -> Throttle | None:
-        rate = self._config.throttle_bytes_per_s
-        return None if rate is None else Throttle(rate, max(rate // 10, 4096), self._context.now_us)
 
     def _committed(self, mark: Mark) -> None:
         self.log.show_up_to(*mark)
@@ -399,7 +397,3 @@ class Master:
             follower.sender.closed()
             connection.close()
         self.log.close()
-
-
-def _name(connection: Connection) -> str:
-    return connection.peer.identity.node or "a replica"

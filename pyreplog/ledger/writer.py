@@ -129,8 +129,7 @@ class LedgerWriter:
             raise self.error
         if self._closing:
             raise LedgerClosedError(self.metadata.ledger, "is being closed")
-        tracker = self._push.tracker
-        first, lac = tracker.lap + 1, tracker.confirmed
+        first, lac = self._push.tracker.lap + 1, self._push.tracker.confirmed
         self._time_us = max(self._time_us, time_us)  # clocks are set back; append times never go back
         entries = encode_entries(
             values, keys, event_times, ledger=self.metadata.ledger, first=first, lac=lac,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from benchmarks.result import Section
 from benchmarks.rows import peers as peers_row
 from benchmarks.rows.ledgers import peers as replicated_row
 from benchmarks.rows.registry import BOUNDS, ROWS, measure
+from benchmarks.rows.spark import minutes, reading
+from benchmarks.rows.spark.warm import warm_spark
 
 
 @pytest.fixture(autouse=True)
@@ -28,14 +31,29 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QueueTopic, "settings", QueueTopic.settings | {"segment_bytes": 1 << 20})
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in ROWS | BOUNDS if name not in ("peers", "ledgers-peers", "topics-peers")]
-)
+_IN_SPARK = ("reports", "spark-read", "spark-parsing")
+_APART = ("peers", "ledgers-peers", "topics-peers", *_IN_SPARK)
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS | BOUNDS if name not in _APART])
 def test_row(name: str, tmp_path: Path) -> None:
     section = measure(name, Plan.tiny(tmp_path))
     check(section)
     assert section.name == name
     assert not list(tmp_path.iterdir()), "a row cleans up behind itself"
+
+
+def test_rows_in_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for all of them: it takes longer to start than they do."""
+    plan = Plan.tiny(tmp_path)
+    with plan.folder() as folder, warm_spark(plan, folder) as spark:
+        for module in (minutes, reading):
+            monkeypatch.setattr(module, "warm_spark", lambda plan, folder: nullcontext(spark))
+        for name in _IN_SPARK:
+            section = measure(name, plan)
+            check(section)
+            assert section.name == name
+    assert not list(tmp_path.iterdir())
 
 
 def test_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

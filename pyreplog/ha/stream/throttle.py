@@ -13,6 +13,11 @@ class Throttle:
         self._rate, self._burst = rate, burst
         self._tokens, self._at_us = float(burst), now_us
 
+    @classmethod
+    def of(cls, rate: int | None, now_us: int) -> Throttle | None:
+        """One with bursts of a tenth of a second; no rate, no limit."""
+        return None if rate is None else cls(rate, max(rate // 10, 4096), now_us)
+
     def allowed(self, now_us: int) -> int:
         """Bytes that may be sent now."""
         self._tokens = min(self._burst, self._tokens + (now_us - self._at_us) * self._rate / 1e6)
