@@ -323,6 +323,17 @@ cdef class Segment:
             found = find_record(self.map, (offset + 7) & ~7, stop, self.stamp)
         return found
 
+    def find_blank(self, int64_t offset):
+        """Offset of the blank that ends the segment, if it lies at or after `offset` (any aligned place); else -1. The
+        GIL is released."""
+        cdef int64_t found
+        cdef Pin held = pin(self)
+        if not SEGMENT_HEADER <= offset <= self.size:
+            raise InvalidArgumentError(f"offset {offset} outside of the segment's {self.size} bytes")
+        with nogil:
+            found = find_end(self.map, (offset + 7) & ~7, self.size, self.stamp)
+        return found
+
     def used_end(self, int64_t offset):
         """Offset after the last byte from `offset` on that is not zero (rounded up to 8)."""
         cdef int64_t found
@@ -358,6 +369,16 @@ cdef int64_t find_record(const uint8_t *map, int64_t offset, int64_t stop, uint3
     while offset + SHORT_HEADER <= stop:
         if (<const RecordHead *>(map + offset)).stamp == stamp:
             if rec.check_record(map + offset, stop - offset, stamp) > 0:
+                return offset
+        offset += 8
+    return -1
+
+
+cdef int64_t find_end(const uint8_t *map, int64_t offset, int64_t size, uint32_t stamp) noexcept nogil:
+    """Offset of the intact blank at or after `offset` that takes the rest of the segment; -1: none."""
+    while offset + SHORT_HEADER <= size:
+        if (<const RecordHead *>(map + offset)).stamp == stamp:
+            if rec.check_record(map + offset, size - offset, stamp) == rec.RECORD_BLANK:
                 return offset
         offset += 8
     return -1

@@ -25,7 +25,8 @@ def damage_at(segment: Segment, part: Slice, start: int, entry: int, error: Corr
     """The damage that a scan met at offset `start`. entry: number of the last one before it, -1: not known.
 
     It ends at the next offset that the segment's index knows of, or before, where a record with a right CRC and a
-    number that may follow is found by its looks. Without an index it is found by its looks alone.
+    number that may follow is found by its looks. Without an index it is found by its looks alone. Damage at the end of
+    a sealed segment ends at its blank.
     """
     at, places = start, _known_places(segment, Path(part.log.directory))
     while at < part.until:
@@ -35,9 +36,16 @@ def damage_at(segment: Segment, part: Slice, start: int, entry: int, error: Corr
         if found >= 0:
             return Damage(start, found, error)
         at = min(limit, part.stop)
-        if at >= part.stop or _begins_something(segment, at, part.stop):
+        if at >= part.stop:
+            break
+        if _begins_something(segment, at, part.stop):
             return Damage(start, at, error)
-    return Damage(start, at, error)
+    return Damage(start, _blank_before(segment, start, at), error)
+
+
+def _blank_before(segment: Segment, start: int, stop: int) -> int:
+    blank = segment.find_blank(start + 8) if stop == segment.size else -1
+    return stop if blank < 0 else blank
 
 
 def _known_places(segment: Segment, directory: Path) -> list[int]:

@@ -85,6 +85,15 @@ def test_damage(cluster: Striped, seed: int, spark: SparkSession) -> None:
     check(CrcAudit(), {"path": str(cluster.path)}, NOW, rows, spark=spark)
 
 
+def test_damage_in_front_of_a_blank(cluster: Striped) -> None:
+    """It ends there: the rest of the segment is not damaged."""
+    ends, path = ends_of(cluster), cluster.segments(cluster.names[0])[0]
+    *_, (at, stride) = records_in(path)
+    assert at + stride == ends[cluster.names[0], path.name] < path.stat().st_size
+    samples.flip(path, at + 14, 0)
+    check(CrcAudit(), {"path": str(cluster.path)}, NOW, rows_of(cluster, ends, {}))
+
+
 def test_a_file_that_is_gone(cluster: Striped) -> None:
     bookie = cluster.names[0]
     gone = cluster.segments(bookie)[0]
