@@ -320,7 +320,7 @@ cdef class Segment:
         if not SEGMENT_HEADER <= offset <= stop <= self.size:
             raise InvalidArgumentError(f"range {offset}..{stop} outside of the segment's {self.size} bytes")
         with nogil:
-            found = find_record(self.map, (offset + 7) & ~7, stop, self.stamp)
+            found = find_record(self.map, (offset + 7) & ~7, stop, self.stamp, False)
         return found
 
     def find_blank(self, int64_t offset):
@@ -331,7 +331,7 @@ cdef class Segment:
         if not SEGMENT_HEADER <= offset <= self.size:
             raise InvalidArgumentError(f"offset {offset} outside of the segment's {self.size} bytes")
         with nogil:
-            found = find_end(self.map, (offset + 7) & ~7, self.size, self.stamp)
+            found = find_record(self.map, (offset + 7) & ~7, self.size, self.stamp, True)
         return found
 
     def used_end(self, int64_t offset):
@@ -364,21 +364,14 @@ cdef class Segment:
         return offset, status
 
 
-cdef int64_t find_record(const uint8_t *map, int64_t offset, int64_t stop, uint32_t stamp) noexcept nogil:
-    """Offset of the first intact record at or after `offset`, at any aligned place; -1: none."""
+cdef int64_t find_record(const uint8_t *map, int64_t offset, int64_t stop, uint32_t stamp, bint blank) noexcept nogil:
+    """Offset of the first intact record at or after `offset`, at any aligned place; -1: none. blank: of the one that
+    takes all up to `stop`."""
+    cdef int64_t status
     while offset + SHORT_HEADER <= stop:
         if (<const RecordHead *>(map + offset)).stamp == stamp:
-            if rec.check_record(map + offset, stop - offset, stamp) > 0:
-                return offset
-        offset += 8
-    return -1
-
-
-cdef int64_t find_end(const uint8_t *map, int64_t offset, int64_t size, uint32_t stamp) noexcept nogil:
-    """Offset of the intact blank at or after `offset` that takes the rest of the segment; -1: none."""
-    while offset + SHORT_HEADER <= size:
-        if (<const RecordHead *>(map + offset)).stamp == stamp:
-            if rec.check_record(map + offset, size - offset, stamp) == rec.RECORD_BLANK:
+            status = rec.check_record(map + offset, stop - offset, stamp)
+            if status == rec.RECORD_BLANK if blank else status > 0:
                 return offset
         offset += 8
     return -1

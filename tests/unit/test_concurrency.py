@@ -8,7 +8,6 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 import pyreplog
 from pyreplog.log.checkpoint import SLOT_BYTES
 from pyreplog.log.files import RealFiles
+from tests.waiting import until
 
 
 class CountingFiles(RealFiles):
@@ -143,9 +143,7 @@ def test_a_thread_that_was_woken_and_does_not_come_back_holds_up_nobody(tmp_path
             threads = [threading.Thread(target=log.append, args=(b"x",), daemon=True) for _ in range(8)]
             for thread in threads:
                 thread.start()
-            deadline = time.monotonic() + 60
-            while log._state[2] < end and time.monotonic() < deadline:
-                time.sleep(0.001)
+            until(lambda end=end: log._state[2] >= end)
             files.go.set()
             for thread in threads:
                 thread.join(60)
