@@ -25,10 +25,9 @@ from pyreplog._native.ackstate cimport (
     acks_set_mark,
     acks_start,
 )
-from pyreplog._native.rangeset cimport (
+from pyreplog._native.ranges cimport (
     OFFSET_MAX,
     Known,
-    Out,
     check_range,
     int64s,
     ranges_between,
@@ -37,6 +36,7 @@ from pyreplog._native.rangeset cimport (
     ranges_missing,
 )
 from pyreplog._native.rows cimport ROWS_NO_MEMORY, ROWS_OK, Rows, Spot, rows_before, rows_bytes, rows_clear, rows_until
+from pyreplog._native.varint cimport Out
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, OutOfRangeError
 
 cdef enum:

@@ -1,8 +1,8 @@
 # What a subscription has acknowledged: all below a mark, and ranges of messages beyond it.
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
-from pyreplog._native.rangeset cimport Out
 from pyreplog._native.rows cimport Rows
+from pyreplog._native.varint cimport Out
 
 
 cdef enum:

@@ -8,12 +8,10 @@ make an entry is known of those that went out and are not done. A range that cha
 from libc.stdint cimport INT64_MIN
 from libc.string cimport memset
 
-from pyreplog._native.rangeset cimport (
+from pyreplog._native.ranges cimport (
     OFFSET_MAX,
     Known,
     Merge,
-    get_varint,
-    put_varint,
     ranges_add,
     ranges_commit,
     ranges_known,
@@ -31,6 +29,7 @@ from pyreplog._native.rows cimport (
     rows_remove,
     rows_until,
 )
+from pyreplog._native.varint cimport get_varint, put_varint
 
 cdef enum:
     FULL = 1

@@ -6,11 +6,17 @@ it does the same with an OK.
 Threads: everything runs under the GIL, which makes each call one step.
 """
 
+import select
+
 cimport cython
 from libc.stdint cimport int64_t, uint8_t
 
-from pyreplog._native.frame cimport FrameBatch, load_i64
-from pyreplog._native.quorum cimport AckTracker, Part
+from pyreplog._native.acktracker cimport AckTracker, Part
+from pyreplog._native.frame cimport FrameBatch, FrameParser, load_i64
+from pyreplog._native.outbox cimport FrameOutbox
+from pyreplog._native.pump cimport take_in
+
+from pyreplog.errors import DisconnectedError
 
 cdef enum:      # FORMAT.md, "Bookie protocol": a reply's head
     REPLY_BYTES = 40
@@ -18,6 +24,8 @@ cdef enum:      # FORMAT.md, "Bookie protocol": a reply's head
     AT_FIRST = 16
     AT_LAST = 24
     STATUS_OK = 0
+
+cdef int READ = select.EPOLLIN
 
 
 @cython.final
@@ -27,10 +35,6 @@ cdef class Answer:
     `Answer(driver, send, ledger, part)`. driver: its `acked()` is called when the tracker has news, and
     `answered(send, answer)` for all but an OK that counts.
     """
-
-    cdef readonly object driver, send
-    cdef readonly Part part
-    cdef readonly int64_t ledger
 
     def __cinit__(self, driver, send, int64_t ledger, Part part not None, /):
         self.driver, self.send, self.ledger, self.part = driver, send, ledger, part
@@ -68,9 +72,6 @@ cdef class Lane:
     To be subclassed. `answered(group, answer)` is called for all answers but plain OKs.
     """
 
-    cdef readonly Py_ssize_t unanswered
-    cdef public bint waits
-
     def begin(self, Py_ssize_t most, /):
         """One more is on its way, unless `most` are: whether it may be."""
         if self.unanswered >= most:
@@ -78,13 +79,14 @@ cdef class Lane:
         self.unanswered += 1
         return True
 
-    def alone(self, Py_ssize_t most, request, on_reply, /):
+    cdef Group alone(self, Py_ssize_t most, tuple request, object on_reply):
         """`begin`, of a request that goes alone: its Group; None: it may not go now, or something waits before it."""
+        cdef Group group
         if self.waits or self.unanswered >= most:
             return None
+        group = Group.__new__(Group, self, request[1], request[2], request[3], ((request, on_reply),))
         self.unanswered += 1
-        cdef int64_t ledger = request[1], first = request[2], last = request[3]
-        return Group(self, ledger, first, last, ((request, on_reply),))
+        return group
 
     def end(self):
         """One less is."""
@@ -101,10 +103,6 @@ cdef class Lane:
 cdef class Group:
     """ADDs that leave as one request of entries [first, last]: its `on_reply`. adds: (request, on_reply, ...) of each,
     in their order."""
-
-    cdef readonly Lane lane
-    cdef readonly int64_t ledger, first, last
-    cdef readonly tuple adds
 
     def __cinit__(self, Lane lane not None, int64_t ledger, int64_t first, int64_t last, tuple adds not None, /):
         self.lane, self.ledger, self.first, self.last, self.adds = lane, ledger, first, last, adds
@@ -167,3 +165,63 @@ def settle(FrameBatch batch not None, dict waiting not None, /):
         else:
             others.append((number, batch.body(i)))
     return others, lanes, tellers
+
+
+@cython.final
+cdef class Replies:
+    """The reactor's callback of a connection that requests leave on. It keeps alive neither that nor who waits for them.
+
+    `Replies(connection, behind)`. connection: a weak reference; `_waiting` of it is as of `settle`. behind: takes a list
+    of what is to be called soon. A reply that comes alone, and is a plain OK to a Group behind which nothing waits, is
+    taken in and settled here; all else is for `connection._ready(events, taken)`, with what was taken in, or None.
+    """
+
+    cdef object connection, behind
+
+    def __cinit__(self, connection, behind, /):
+        self.connection, self.behind = connection, behind
+
+    def __call__(self, int events, /):
+        cdef object connection = self.connection()
+        cdef FrameOutbox outbox
+        cdef FrameBatch batch
+        cdef Py_ssize_t count
+        if connection is None:
+            return
+        outbox = connection._outbox
+        if events != READ or outbox.error is not None:
+            connection._ready(events)
+            return
+        try:
+            batch = take_in(outbox.stream, connection._parser, &count)
+            if not self.settle(batch, connection._waiting):
+                connection._ready(events, (count, batch))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            connection._lost(error)
+        except BaseException:   # no memory, Ctrl-C: the frames may not have been told
+            connection.close(DisconnectedError("receiving was interrupted"))
+            raise
+
+    cdef bint settle(self, FrameBatch batch, dict waiting) except -1:
+        """False: nothing was done."""
+        cdef list tellers
+        cdef object number
+        cdef tuple entry
+        cdef Group group
+        if batch.count != 1 or batch.error is not None:
+            return False
+        number = batch.column(0)[0]
+        entry = waiting.get(number)
+        if entry is None or type(entry[0]) is not Group:
+            return False
+        group = entry[0]
+        if group.lane.waits or not group.settle(batch.data + batch.column(2)[0], batch.column(1)[0]):
+            return False
+        del waiting[number]
+        tellers = []
+        group.tell(tellers, tellers)    # no lane: nothing waits
+        if tellers:
+            self.behind(tellers)
+        return True

@@ -1,10 +1,12 @@
 # The append path of a log's writer.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uintptr_t
 
+from pyreplog._native.ack cimport Ack
 from pyreplog._native.reader cimport Reader
 from pyreplog._native.record cimport Part
 from pyreplog._native.segment cimport Segment
 from pyreplog._native.sparse cimport SparseIndex
+from pyreplog._native.submitted cimport Submitted
 from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_type_lock
 
@@ -38,6 +40,7 @@ cdef class Appender(Reader):
     cdef int64_t taken            # bytes of the other stage that were given out and are not known to be written
     cdef int64_t taken_start      # offset of the first of them
     cdef int64_t taken_entry      # number of the entry after them
+    cdef readonly Submitted _submitted  # acks of what waits for its commit
     cdef int enter(self) except -1
     cdef void leave(self) noexcept
     cdef int64_t now(self) except? -1
@@ -47,11 +50,11 @@ cdef class Appender(Reader):
     cdef void encode_one(self, const Part *part, int64_t length, int64_t stride, int64_t time) noexcept nogil
     cdef Py_ssize_t encode_run(self, const Part *parts, Py_ssize_t count, int64_t time) noexcept nogil
     cdef int put(self, const Part *parts, Py_ssize_t count, int64_t total) except -1
-    cdef int64_t rolls(self, const Part *parts, Py_ssize_t count) noexcept nogil
-    cdef int64_t measure(self, const Part *parts, Py_ssize_t count) except -1
-    cdef object _append(self, value, key, event_time, properties, bint wait)
+    cdef object append_any(self, value, key, event_time, properties)
+    cdef int64_t put_one(self, value, key, event_time, properties, Ack ack, int64_t *entry) except -1
+    cdef int64_t put_part(self, const Part *part, Ack ack, int64_t *entry) except -1
     cdef object put_list(self, list values)
     cdef void encode_list(self, PyObject *values, Py_ssize_t count, int64_t time) noexcept
-    cdef tuple put_locked(self, const Part *parts, Py_ssize_t count)
+    cdef int64_t put_locked(self, const Part *parts, Py_ssize_t count, int64_t *entry) except -1
     cdef int begin_stage(self) except -1
     cdef int resize_stage(self, int which, int64_t size) except -1

@@ -1,8 +1,8 @@
 """The append path: records encoded straight into the mapped segment, or into a stage that a group commit writes.
 
 Threads: every call runs under the GIL; large batches release it while `inside` keeps others out. The Python subclass
-answers `_make_room` (roll, or flush the stage), `_reserve` (segments for a whole batch), `_refuse` (why not open) and
-`_await_synced`.
+answers `_make_room` (roll, or flush the stage), `_reserve` (segments for a whole batch), `_refuse` (why not open),
+`_await_synced` and `_request_commit`.
 """
 
 from cpython.buffer cimport Py_buffer, PyBuffer_Release
@@ -17,10 +17,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from pyreplog._native cimport record as rec
-from pyreplog._native.layout cimport (
-    KEY_MAX, KIND_DATA, LAG_NONE, SEGMENT_HEADER, SHORT_HEADER,
-)
-from pyreplog._native.parts cimport Batch, Columns, check_time, fill_part, get_buffer, refuse_part
+from pyreplog._native.layout cimport KIND_DATA, LAG_NONE, SHORT_HEADER
+from pyreplog._native.parts cimport Batch, Columns, check_time, fill_part, fill_plain, get_buffer, measure, rolls
 from pyreplog._native.attributes import encode_attributes
 from pyreplog._native.sparse cimport SparseIndex, is_plain
 from pyreplog._native.tail cimport fence, load32, order, store, wake_sleepers
@@ -28,7 +26,6 @@ from pyreplog.errors import UnnumberedError
 
 cdef extern from "Python.h":
     PyObject *PyList_GET_ITEM(object list, Py_ssize_t i)  # borrowed
-
 
 STAGE_BYTES = 8 << 20
 cdef int64_t RELEASE_GIL_FROM = 1 << 20   # below, waiting for the GIL again costs more than others gain meanwhile
@@ -55,6 +52,7 @@ cdef class Appender(Reader):
         self.gate = PyThread_allocate_lock()
         if self.gate == NULL:
             raise MemoryError
+        self._submitted = Submitted()
 
     def __dealloc__(self):
         if self.gate != NULL:
@@ -105,6 +103,9 @@ cdef class Appender(Reader):
         raise NotImplementedError
 
     def _await_synced(self, position):
+        raise NotImplementedError
+
+    def _request_commit(self):
         raise NotImplementedError
 
     # ---- state set by the subclass -----------------------------------------------------------------------------
@@ -230,7 +231,7 @@ cdef class Appender(Reader):
         cdef Py_ssize_t done = 0, more
         cdef int64_t time = self.now()
         if self.pos + total > self.active.size - SHORT_HEADER:
-            self._reserve(self.rolls(parts, count))
+            self._reserve(rolls(parts, count, self.pos, self.active.size))
         while True:
             if total >= RELEASE_GIL_FROM:
                 with nogil:
@@ -243,29 +244,6 @@ cdef class Appender(Reader):
             if not self.staged:
                 self.publish()
             self._make_room(rec.stride_of(rec.part_length(&parts[done], SHORT_HEADER)))
-
-    cdef int64_t rolls(self, const Part *parts, Py_ssize_t count) noexcept nogil:
-        """How many more segments it takes to hold all parts."""
-        cdef int64_t pos = self.pos, stride, end = self.active.size - SHORT_HEADER, more = 0
-        cdef Py_ssize_t i
-        for i in range(count):
-            stride = rec.stride_of(rec.part_length(&parts[i], SHORT_HEADER))
-            if pos + stride > end:
-                more += 1
-                pos = SEGMENT_HEADER
-            pos += stride
-        return more
-
-    cdef int64_t measure(self, const Part *parts, Py_ssize_t count) except -1:
-        """Bytes the parts take in all. RecordTooLargeError before anything is written."""
-        cdef int64_t total = 0, stride, room = self.active.size - SEGMENT_HEADER - SHORT_HEADER
-        cdef Py_ssize_t i
-        for i in range(count):
-            stride = rec.stride_of(rec.part_length(&parts[i], SHORT_HEADER))
-            if stride > room or parts[i].key_length > KEY_MAX:
-                refuse_part(&parts[i], room)
-            total += stride
-        return total
 
     # ---- append ------------------------------------------------------------------------------------------------
 
@@ -283,34 +261,49 @@ cdef class Appender(Reader):
         cdef Part part
         cdef int64_t length, stride, time
         if self.quick and key is None and event_time is None and properties is None and PyBytes_CheckExact(value):
-            part.key_length = -1
-            part.attributes_length = 0
-            part.event_time = INT64_MIN
-            part.kind = KIND_DATA
-            part.value_length = PyBytes_GET_SIZE(value)
+            fill_plain(&part, value)
             length = SHORT_HEADER + part.value_length
             stride = rec.stride_of(length)
             if self.pos + stride <= self.limit and stride < RELEASE_GIL_FROM:
-                part.value = <const uint8_t *>PyBytes_AS_STRING(value)
-                time = coarse_now_us()
-                if time < self.last_time:
-                    time = self.last_time
-                self.last_time = time
+                self.last_time = time = max(coarse_now_us(), self.last_time)
                 self.encode_one(&part, length, stride, time)
                 self.publish()
                 return self.next_entry - 1
-        return self._append(value, key, event_time, properties, self.staged)
+        return self.append_any(value, key, event_time, properties)
+
+    cdef object append_any(self, value, key, event_time, properties):
+        """Not in `append`, which would keep room for it."""
+        cdef int64_t entry, end = self.put_one(value, key, event_time, properties, None, &entry)
+        if self.staged:
+            self._await_synced(end)
+        return entry
+
+    def submit(self, value, key=None, *, event_time=None, properties=None):
+        """Append without waiting: the returned Ack gives the entry number once the entry has the log's durability.
+
+        Arguments and errors as append; a sync that fails is raised by the Ack. Any thread, any event loop. Blocks only
+        when 8 MiB wait to be synced.
+        """
+        cdef Ack ack = Ack.__new__(Ack)
+        cdef int64_t entry
+        self.put_one(value, key, event_time, properties, ack, &entry)
+        if self.staged and self._submitted.asleep:
+            self._request_commit()
+        return ack
 
     def _append_pending(self, value, key=None, event_time=None, properties=None):
         """As append, without waiting for the sync; (entry number, position after it)."""
-        entry = self._append(value, key, event_time, properties, False)
-        return entry, self.active_base + self.pos
+        cdef int64_t entry, end = self.put_one(value, key, event_time, properties, None, &entry)
+        return entry, end
 
-    cdef object _append(self, value, key, event_time, properties, bint wait):
+    cdef int64_t put_one(self, value, key, event_time, properties, Ack ack, int64_t *entry) except -1:
+        """Append without waiting; the position after it. ack: None, or that of this append."""
         cdef Part part
         cdef Py_buffer value_buffer, key_buffer
-        cdef int64_t entry, end
         cdef bytes attributes = b""
+        if key is None and event_time is None and properties is None and PyBytes_CheckExact(value):
+            fill_plain(&part, value)
+            return self.put_part(&part, ack, entry)
         if event_time is not None or properties is not None:
             attributes = encode_attributes(check_time(event_time), properties)
         get_buffer(value, &value_buffer, "value")
@@ -321,31 +314,39 @@ cdef class Appender(Reader):
                 fill_part(&part, &value_buffer, &key_buffer if key is not None else NULL, attributes)
                 if event_time is not None:
                     part.event_time = event_time
-                entry, end = self.put_locked(&part, 1)
+                return self.put_part(&part, ack, entry)
             finally:
                 if key is not None:
                     PyBuffer_Release(&key_buffer)
         finally:
             PyBuffer_Release(&value_buffer)
-        if wait:
-            self._await_synced(end)
-        return entry
 
-    cdef tuple put_locked(self, const Part *parts, Py_ssize_t count):
-        """Enter, put, publish, leave; (first entry number, position after the last)."""
-        cdef int64_t entry, end
+    cdef int64_t put_part(self, const Part *part, Ack ack, int64_t *entry) except -1:
+        """No Python code runs between the append and its place in line: the log could be cut below it meanwhile."""
+        cdef int64_t end = self.put_locked(part, 1, entry)
+        if ack is not None:
+            ack.value = entry[0]
+            if self.staged:
+                self._submitted.add(end, ack)
+            else:
+                ack.publish(ack.value, None)
+        return end
+
+    cdef int64_t put_locked(self, const Part *parts, Py_ssize_t count, int64_t *entry) except -1:
+        """Enter, put, publish, leave; the position after the last, and the number of the first entry."""
+        cdef int64_t end
         self.enter()
         try:
-            entry = self.next_entry
+            entry[0] = self.next_entry
             if self.first_entry < 0:
                 raise UnnumberedError(self.path)
-            self.put(parts, count, self.measure(parts, count))
+            self.put(parts, count, measure(parts, count, self.active.size))
             end = self.active.base + self.pos
             if not self.staged:
                 self.publish()
         finally:
             self.leave()
-        return entry, end
+        return end
 
     def append_batch(self, values, keys=None, event_times=None, *, control=None):
         """Append several entries in one call; returns their numbers as a range.
@@ -418,12 +419,12 @@ cdef class Appender(Reader):
     def _batch(self, values, keys, event_times, control):
         """As append_batch, without waiting; (range, position after the last record or None)."""
         cdef Batch batch = Batch(values, keys, event_times, control)
-        cdef int64_t end, entry
+        cdef int64_t entry, end
         if not batch.count + batch.front:
             if not self.open:
                 self._refuse()
             return range(self.next_entry, self.next_entry), None
-        entry, end = self.put_locked(batch.block, batch.count + batch.front)
+        end = self.put_locked(batch.block, batch.count + batch.front, &entry)
         return range(entry, entry + batch.count), end
 
     def append_columns(self, values, keys=None, event_times=None):
@@ -434,11 +435,12 @@ cdef class Appender(Reader):
         a buffer or numpy array of length n. Durability and errors as append_batch.
         """
         cdef Columns columns = Columns(values, keys, event_times)
+        cdef int64_t entry, end
         if not columns.count:
             if not self.open:
                 self._refuse()
             return range(self.next_entry, self.next_entry)
-        entry, end = self.put_locked(columns.parts, columns.count)
+        end = self.put_locked(columns.parts, columns.count, &entry)
         if self.staged:
             self._await_synced(end)
         return range(entry, entry + columns.count)

@@ -171,7 +171,3 @@ cdef class FrameParser:
     cdef Py_ssize_t fit(self)
     cdef int relocate(self, Py_ssize_t capacity) except -1
     cdef int refuse_after_failure(self) except -1
-
-
-cdef class ProgressParser:
-    cdef bytes rest                 # 0 to 7 bytes of the next word

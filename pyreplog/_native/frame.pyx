@@ -155,6 +155,26 @@ cdef class FrameBatch:
         cdef int64_t start = self.column(2)[i]
         return self.view[start:start + self.column(1)[i]]
 
+    def run(self, Py_ssize_t i, int64_t unit, /):
+        """Frames that lie end to end, from number `i` on: (offset, list of bodies, bytes of them, number of the frame
+        behind them). One at a multiple of `unit`, or at -1, is by itself, and so is a heartbeat.
+
+        Raises OutOfRangeError: there is no frame `i`; InvalidArgumentError, a unit below 1.
+        """
+        if unit < 1:
+            raise InvalidArgumentError(f"unit: expected 1 or more, found {unit}")
+        cdef list bodies = [self.body(i)]
+        cdef const int64_t *offsets = self.column(0)
+        cdef const int64_t *sizes = self.column(1)
+        cdef int64_t start = offsets[i], size = sizes[i]
+        i += 1
+        if start >= 0 and start % unit and size:
+            while i < self.count and sizes[i] and offsets[i] >= 0 and offsets[i] - start == size and offsets[i] % unit:
+                bodies.append(self.body(i))
+                size += sizes[i]
+                i += 1
+        return start, bodies, size, i
+
     def note(self, dict sizes not None, Py_ssize_t extra, /):
         """Note the bytes of each body, and `extra` for each, by its frame's offset: (their sum, None).
 
@@ -290,6 +310,11 @@ cdef class FrameParser:
         return self.end - self.start
 
     @property
+    def received_bytes(self):
+        """All that came so far, but for what stands behind a bad frame."""
+        return self.position + self.end - self.start
+
+    @property
     def pending(self):
         """(offset, size, bytes of the body received) of the incomplete frame; None before its header is complete."""
         if self.size < 0:
@@ -400,24 +425,3 @@ cdef tuple refusal(int status, const Rules *rules, const Walk *walk, int64_t pos
         return position, "a body that ends below 2**63", f"{walk.size} bytes at offset {walk.offset}"
     order = "offset" if rules.order == ORDER_CONTIGUOUS else "an offset of at least"
     return position, f"{order} {rules.next}", f"offset {walk.offset}"
-
-
-@cython.final
-cdef class ProgressParser:
-    """Offsets a RocketMQ slave reports: nothing but big-endian i64 words, cut anywhere.
-
-    RocketMQ's master reads only the last word of what arrived, so that the start request in the first word can be
-    lost; this parser returns all of them. Whether an offset is possible (not negative, not above the master's end)
-    is for the replication protocol to judge.
-    """
-
-    def __cinit__(self):
-        self.rest = b""
-
-    def feed(self, data, /):
-        """List of the offsets that `data` (bytes-like) completes, in order."""
-        cdef bytes words = b"".join((self.rest, data))
-        cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(words)
-        cdef Py_ssize_t at, whole = len(words) // 8 * 8
-        self.rest = words[whole:]
-        return [load_i64(p + at) for at in range(0, whole, 8)]

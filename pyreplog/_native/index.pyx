@@ -11,39 +11,21 @@ from pathlib import Path
 
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport INT64_MAX
-from libc.stdlib cimport calloc, free, malloc, qsort
+from libc.stdint cimport INT64_MAX, uint64_t
+from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy, memset
 
 from pyreplog._native.extents cimport (
-    EXTENTS_ABSENT, EXTENTS_NO_MEMORY, Extent, end_of, extents_add, extents_bytes, extents_cut, extents_find,
-    extents_free, extents_rewind, extents_sorted, extents_until, make_room,
+    EXTENTS_ABSENT, EXTENTS_NO_MEMORY, Extent, ExtentMap, end_of, extents_add, extents_find, extents_free,
+    extents_rewind, extents_sorted, extents_until, make_room,
 )
-from pyreplog._native.layout cimport ALIGN, FORMAT_VERSION, LONG_HEADER, SEGMENT_HEADER, SEGMENT_MAX, crc32c
+from pyreplog._native.indexfile cimport BLOCK, begin_header, image_size, ledger_table, seal, words_of
+from pyreplog._native.layout cimport ALIGN, LONG_HEADER, SEGMENT_HEADER, SEGMENT_MAX
+from pyreplog._native.ledgerrows cimport (
+    LedgerRow, Place, cut_row, end_of_record, ledgers_bytes, ledgers_find, ledgers_free, ledgers_grow, ledgers_row,
+    records_below,
+)
 from pyreplog.errors import InvalidArgumentError
-
-
-cdef void cut_row(LedgerRow *row, int64_t offset) noexcept nogil:
-    """Keep the row's records that end at or below `offset`."""
-    cdef uint32_t keep = row.entries.numbers
-    while keep and end_of_record(row, keep - 1) > offset:
-        keep -= 1
-        row.bytes -= <uint64_t>row.places[keep].stride * ALIGN
-    extents_cut(&row.entries, keep)
-
-
-cdef uint32_t records_below(const LedgerRow *row, int64_t below) noexcept nogil:
-    """How many of the row's records begin before offset `below`."""
-    cdef uint32_t low = 0, high = row.entries.numbers, middle
-    if high and <int64_t>row.places[high - 1].offset * ALIGN < below:
-        return high
-    while low < high:
-        middle = (low + high) // 2
-        if <int64_t>row.places[middle].offset * ALIGN < below:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 cdef int64_t list_entries(ExtentMap *map, const Place *places, uint32_t keep, uint64_t start, uint64_t stop,
@@ -102,19 +84,6 @@ cdef void write_items(uint32_t *item, const LedgerRun *run, const Place *places,
             item += run.words
 
 
-cdef void seal(uint8_t *image) noexcept nogil:
-    """Fill in the CRC table, its roots and the header's own CRC."""
-    cdef IndexFileHeader *header = <IndexFileHeader *>image
-    cdef uint64_t data_end = header.data_end, table = rounded(data_end), size = image_size(data_end), i
-    cdef uint32_t *crcs = <uint32_t *>(image + table)
-    memset(image + data_end, 0, size - data_end)
-    for i in range(table // BLOCK - 1):
-        crcs[i] = crc32c(0, image + (i + 1) * BLOCK, BLOCK)
-    for i in range((size - table) // BLOCK):
-        header.roots[i] = crc32c(0, image + table + i * BLOCK, BLOCK)
-    header.crc = crc32c(0, image + HEADER_CRC_FROM, BLOCK - HEADER_CRC_FROM)
-
-
 cdef tuple columns(const Pair *pairs, int64_t count):
     import numpy
     cdef bytearray raw = bytearray(count * sizeof(Pair))
@@ -124,16 +93,6 @@ cdef tuple columns(const Pair *pairs, int64_t count):
         out[i], out[count + i] = pairs[i].entry, pairs[i].place * ALIGN
     both = numpy.frombuffer(raw, numpy.int64)
     return both[:count], both[count:]
-
-
-cdef object ledger_table(bytes runs):
-    import numpy
-    return numpy.frombuffer(runs, numpy.dtype({
-        "names": ["ledger", "first", "last", "bytes", "entries"],
-        "formats": ["<i8", "<i8", "<i8", "<u8", "<u4"],
-        "offsets": [0, 8, 16, 24, 40],
-        "itemsize": sizeof(LedgerRun),
-    }))
 
 
 cdef int check_ids(int64_t ledger, int64_t entry) except -1:
@@ -166,15 +125,11 @@ cdef class LedgerIndex:
 
     def __cinit__(self):
         self.end = SEGMENT_HEADER
-        if self.grow() < 0:
+        if ledgers_grow(&self.table) < 0:
             raise MemoryError
 
     def __dealloc__(self):
-        for i in range(self.row_count):
-            extents_free(&self.rows[i].entries)
-            free(self.rows[i].places)
-        free(self.rows)
-        free(self.slots)
+        ledgers_free(&self.table)
 
     @property
     def count(self):
@@ -187,13 +142,8 @@ cdef class LedgerIndex:
     @property
     def memory_bytes(self):
         """Bytes of memory allocated."""
-        cdef uint64_t size
-        cdef uint32_t i
         with self.lock:
-            size = self.row_room * sizeof(LedgerRow) + (<uint64_t>self.mask + 1) * sizeof(uint32_t)
-            for i in range(self.row_count):
-                size += self.rows[i].room * sizeof(Place) + extents_bytes(&self.rows[i].entries)
-        return size
+            return ledgers_bytes(&self.table)
 
     def add(self, int64_t ledger, int64_t entry, int64_t offset, int64_t stride):
         """Note a record. InvalidArgumentError: a negative id, or a place not after the record added before."""
@@ -231,7 +181,7 @@ cdef class LedgerIndex:
         cdef int64_t number = EXTENTS_ABSENT, place = 0
         cdef LedgerRow *row
         with self.lock:
-            row = self.row_of(ledger)
+            row = ledgers_find(&self.table, ledger)
             if row != NULL:
                 number = extents_find(&row.entries, entry)
             if number >= 0:
@@ -244,7 +194,7 @@ cdef class LedgerIndex:
         """Highest entry id of the ledger; None: it has no entry here."""
         cdef const LedgerRow *row
         with self.lock:
-            row = self.row_of(ledger)
+            row = ledgers_find(&self.table, ledger)
             return row.entries.last if row != NULL else None
 
     def share(self, int64_t ledger):
@@ -253,7 +203,7 @@ cdef class LedgerIndex:
         cdef LedgerRun run
         cdef int status
         with self.lock:
-            row = self.row_of(ledger)
+            row = ledgers_find(&self.table, ledger)
             if row == NULL:
                 return None
             status = sum_up(row, &run)
@@ -299,12 +249,7 @@ cdef class LedgerIndex:
         offset after its last record. InvalidArgumentError: another size of uuid, or an end before the last record's."""
         cdef IndexFileHeader header
         cdef uint8_t *image
-        if len(uuid) != 16:
-            raise InvalidArgumentError(f"a log's uuid has 16 bytes, got {len(uuid)}")
-        memset(&header, 0, sizeof(IndexFileHeader))
-        header.magic, header.version, header.min_reader = LEDGER_MAGIC, FORMAT_VERSION, FORMAT_VERSION
-        memcpy(header.uuid, PyBytes_AS_STRING(uuid), 16)
-        header.base, header.end, header.stamp = base, end, stamp
+        begin_header(&header, uuid, base, stamp, end)
         with self.lock:
             if not self.end <= end <= SEGMENT_MAX:
                 raise InvalidArgumentError(f"end is from {self.end} to {SEGMENT_MAX}, got {end}")
@@ -351,7 +296,7 @@ cdef class LedgerIndex:
             end += strides[i]
         if end > SEGMENT_MAX:
             return INDEX_REFUSED
-        row = self.row_for(ledger)
+        row = ledgers_row(&self.table, ledger)
         if (row == NULL
                 or make_room(<void **>&row.places, row.entries.numbers + <uint64_t>count, &row.room, sizeof(Place)) < 0
                 or extents_add(&row.entries, entry, count) < 0):
@@ -381,58 +326,14 @@ cdef class LedgerIndex:
                 return status
         return INDEX_OK
 
-    cdef LedgerRow *row_for(self, int64_t ledger) noexcept nogil:
-        """The ledger's row, which is added when there is none; NULL: no memory."""
-        cdef uint32_t *slot
-        if self.recent < self.row_count and self.rows[self.recent].ledger == ledger:
-            return &self.rows[self.recent]
-        slot = self.slot_of(ledger)
-        if not slot[0]:
-            if (<uint64_t>self.row_count + 1) * 10 > (<uint64_t>self.mask + 1) * 7:
-                if self.grow() < 0:
-                    return NULL
-                slot = self.slot_of(ledger)
-            if make_room(<void **>&self.rows, self.row_count + 1, &self.row_room, sizeof(LedgerRow)) < 0:
-                return NULL
-            memset(&self.rows[self.row_count], 0, sizeof(LedgerRow))
-            self.rows[self.row_count].ledger = ledger
-            self.row_count += 1
-            slot[0] = self.row_count
-        self.recent = slot[0] - 1
-        return &self.rows[self.recent]
-
-    cdef LedgerRow *row_of(self, int64_t ledger) noexcept nogil:
-        """The row of a ledger that has records, or NULL."""
-        cdef uint32_t slot = self.slot_of(ledger)[0]
-        return &self.rows[slot - 1] if slot and self.rows[slot - 1].entries.numbers else NULL
-
-    cdef uint32_t *slot_of(self, int64_t ledger) noexcept nogil:
-        """The slot that refers to the ledger's row, or the empty one where it belongs."""
-        cdef uint32_t i = <uint32_t>mix(ledger) & self.mask
-        while self.slots[i] and self.rows[self.slots[i] - 1].ledger != ledger:
-            i = (i + 1) & self.mask
-        return &self.slots[i]
-
-    cdef int grow(self) noexcept nogil:
-        """Twice the slots; 64 at first."""
-        cdef uint32_t count = (self.mask + 1) * 2 if self.slots != NULL else 64, i
-        cdef uint32_t *slots = <uint32_t *>calloc(count, sizeof(uint32_t))
-        if slots == NULL:
-            return INDEX_NO_MEMORY
-        free(self.slots)
-        self.slots, self.mask = slots, count - 1
-        for i in range(self.row_count):
-            self.slot_of(self.rows[i].ledger)[0] = i + 1
-        return INDEX_OK
-
     cdef void cut(self, int64_t offset) noexcept nogil:
         cdef uint32_t i
         cdef LedgerRow *row
         if offset >= self.end:
             return
         self.end, self.ledgers_held = SEGMENT_HEADER, 0
-        for i in range(self.row_count):
-            row = &self.rows[i]
+        for i in range(self.table.count):
+            row = &self.table.rows[i]
             cut_row(row, offset)
             if row.entries.numbers:
                 self.ledgers_held += 1
@@ -440,7 +341,7 @@ cdef class LedgerIndex:
 
     cdef int64_t collect(self, int64_t ledger, int64_t start, int64_t stop, int64_t below, Pair **pairs) noexcept nogil:
         """Sorted entries of [start, stop) into new memory at `pairs`; their count, or INDEX_NO_MEMORY."""
-        cdef LedgerRow *row = self.row_of(ledger)
+        cdef LedgerRow *row = ledgers_find(&self.table, ledger)
         cdef ExtentMap past
         cdef uint32_t keep
         cdef int64_t count
@@ -472,9 +373,9 @@ cdef class LedgerIndex:
 
     cdef int directory(self, LedgerRun *runs, IndexFileHeader *header) noexcept nogil:
         cdef uint32_t i, count = 0
-        for i in range(self.row_count):
-            if self.rows[i].entries.numbers:
-                if sum_up(&self.rows[i], &runs[count]) < 0:
+        for i in range(self.table.count):
+            if self.table.rows[i].entries.numbers:
+                if sum_up(&self.table.rows[i], &runs[count]) < 0:
                     return INDEX_NO_MEMORY
                 count += 1
         qsort(runs, count, sizeof(LedgerRun), by_ledger)
@@ -493,6 +394,6 @@ cdef class LedgerIndex:
         cdef LedgerRow *row
         cdef uint32_t i, count = 0
         for i in range(self.ledgers_held):
-            row = self.row_of(runs[i].ledger)
+            row = ledgers_find(&self.table, runs[i].ledger)
             extents = extents_sorted(&row.entries, &count)
             write_items(<uint32_t *>(image + runs[i].run), &runs[i], row.places, extents, count)

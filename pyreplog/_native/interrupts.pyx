@@ -28,29 +28,38 @@ cdef class Uninterrupted:
     done.
     """
 
-    cdef int depth          # all of this is the main thread's
-    cdef object handler, came
-
     def __enter__(self):
+        self.enter()
+
+    def __exit__(self, kind, error, trace, /):
+        self.leave()
+
+    cdef int enter(self) except -1:
         if PyThread_get_thread_ident() != main_thread:
-            return
+            return 0
         if self.depth == 0:
             self.came = None
             if not callable(get_handler(SIGINT)):   # ignored, or it kills the process, or is not Python's
-                return
+                return 0
             self.handler = set_handler(SIGINT, self.note)
         self.depth += 1
+        return 0
 
-    def __exit__(self, kind, error, trace, /):
+    cdef int leave(self) except -1:
         if self.depth == 0 or PyThread_get_thread_ident() != main_thread:
-            return
+            return 0
         self.depth -= 1
         if self.depth == 0:
             handler, self.handler = self.handler, None
             set_handler(SIGINT, handler)
             if self.came is not None:
                 handler(*self.came)
+        return 0
 
     def note(self, number, frame, /):
         """The handler meanwhile."""
         self.came = number, frame
+
+
+uninterrupted = Uninterrupted()
+"""The one there is: `pyreplog.uninterrupted` says what for."""

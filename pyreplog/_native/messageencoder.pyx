@@ -5,141 +5,20 @@ Threads: any; large jobs release the GIL.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.buffer cimport Py_buffer, PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t
-from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from pyreplog._native.layout cimport (
     MESSAGES_CODEC_MAX, MESSAGES_DELIVER_AT, MESSAGES_EVENT_TIMES, MESSAGES_HEADER, MESSAGES_KEYS, MESSAGES_PROPERTIES,
     MESSAGES_RAW_MAX, MESSAGES_SEQUENCES, MESSAGES_VERSION, MessagesHeader, NO_KEY,
 )
+from pyreplog._native.messagefields cimport NAME_MAX, Longs, Properties
 from pyreplog._native.parts cimport Batch, Columns, Parts
 from pyreplog._native.record cimport Part, span
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
 
 cdef int64_t RELEASE_GIL_FROM = 1 << 18
-cdef int64_t LENGTH_MAX = 0xffff    # of a producer's or a property's name
 
-
-# ---- columns beside keys and values ----------------------------------------------------------------------------
-
-@cython.final
-cdef class _Longs:
-    """A column of int64, copied; None in it is `none`, and None for it no column."""
-
-    cdef int64_t *at
-    cdef Py_ssize_t count
-
-    def __cinit__(self, column, Py_ssize_t count, str what, none):
-        self.at = <int64_t *>malloc(max(count, 1) * sizeof(int64_t))
-        if self.at == NULL:
-            raise MemoryError
-        self.count = count
-        if not hasattr(column, "dtype") or not self.copy(column, what):
-            self.take(column, what, none)
-
-    def __dealloc__(self):
-        free(self.at)
-
-    cdef bint copy(self, column, str what) except -1:
-        """An int64 array; False: it is none."""
-        cdef Py_buffer buffer
-        if column.ndim != 1 or column.dtype.str != "<i8" or not column.flags.c_contiguous:
-            return False
-        PyObject_GetBuffer(column, &buffer, PyBUF_C_CONTIGUOUS)
-        try:
-            check_count(what, buffer.len // <Py_ssize_t>sizeof(int64_t), self.count)
-            if self.count:
-                memcpy(self.at, buffer.buf, buffer.len)
-        finally:
-            PyBuffer_Release(&buffer)
-        return True
-
-    cdef int take(self, column, str what, none) except -1:
-        cdef Py_ssize_t i = 0
-        if not hasattr(column, "__iter__"):
-            raise WrongTypeError(f"{what}: expected integers, found {type(column).__name__}")
-        cdef tuple items = tuple(column)
-        check_count(what, len(items), self.count)
-        for i in range(self.count):
-            item = items[i] if items[i] is not None else none
-            if isinstance(item, bool) or not hasattr(item, "__index__"):
-                raise WrongTypeError(f"{what}: expected integers, found {type(item).__name__}")
-            if not 0 <= item <= INT64_MAX:
-                raise InvalidArgumentError(f"{what}: expected integers from 0 to 2**63 - 1, found {item}")
-            self.at[i] = item
-        return 0
-
-
-cdef int check_count(str what, Py_ssize_t found, Py_ssize_t expected) except -1:
-    if found != expected:
-        raise InvalidArgumentError(f"{what}: expected {expected}, one per value, found {found}")
-    return 0
-
-
-@cython.final
-cdef class _Properties:
-    """Encoded properties of the messages, end to end."""
-
-    cdef bytearray data
-    cdef const uint8_t *start     # of the data, once it is all there
-    cdef int64_t *ends
-
-    def __cinit__(self, column, Py_ssize_t count):
-        cdef Py_ssize_t i
-        cdef tuple items
-        if not hasattr(column, "__iter__") or isinstance(column, (dict, str, bytes)):
-            raise WrongTypeError(f"properties: expected a sequence of dicts, found {type(column).__name__}")
-        items = tuple(column)
-        check_count("properties", len(items), count)
-        self.data = bytearray()
-        self.ends = <int64_t *>malloc(max(count, 1) * sizeof(int64_t))
-        if self.ends == NULL:
-            raise MemoryError
-        for i in range(count):
-            if items[i]:
-                self.put(items[i])
-            elif items[i] is not None and not isinstance(items[i], dict):
-                raise WrongTypeError(f"properties: expected dicts, found {type(items[i]).__name__}")
-            self.ends[i] = len(self.data)
-        self.start = <const uint8_t *><char *>self.data
-
-    def __dealloc__(self):
-        free(self.ends)
-
-    cdef int put(self, properties) except -1:
-        cdef bytes name_bytes, value_bytes
-        cdef uint16_t name_length
-        cdef uint32_t value_length
-        if not isinstance(properties, dict):
-            raise WrongTypeError(f"properties: expected dicts, found {type(properties).__name__}")
-        for name, value in (<dict>properties).items():
-            if not isinstance(name, str) or not isinstance(value, (str, bytes)):
-                raise WrongTypeError(
-                    f"properties: expected str to str or bytes, found {type(name).__name__} to {type(value).__name__}")
-            name_bytes = utf8(name)
-            value_bytes = utf8(value) if isinstance(value, str) else bytes(value)
-            if len(name_bytes) > LENGTH_MAX:
-                raise RecordTooLargeError(f"property name: at most {LENGTH_MAX} bytes, found {len(name_bytes)}")
-            if len(self.data) + len(value_bytes) > MESSAGES_RAW_MAX:
-                raise RecordTooLargeError(f"properties: at most {MESSAGES_RAW_MAX} bytes in one call")
-            name_length, value_length = <uint16_t>len(name_bytes), <uint32_t>len(value_bytes)
-            self.data += (<char *>&name_length)[:2]
-            self.data += (<char *>&value_length)[:4]
-            self.data += name_bytes
-            self.data += value_bytes
-        return 0
-
-
-cdef bytes utf8(str text):
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidArgumentError(f"property: expected text that UTF-8 has, found {text!r}: {error.reason}") from None
-
-
-# ---- encoding --------------------------------------------------------------------------------------------------
 
 # What an entry of messages [start, stop) of a call takes.
 ctypedef struct Plan:
@@ -164,9 +43,9 @@ cdef class Messages:
     """
 
     cdef Parts parts
-    cdef _Properties properties
-    cdef _Longs deliver_at
-    cdef _Longs sequences
+    cdef Properties properties
+    cdef Longs deliver_at
+    cdef Longs sequences
     cdef bytes producer
     cdef const uint8_t *name      # the producer's
     cdef uint16_t name_length
@@ -179,15 +58,15 @@ cdef class Messages:
         self.count, self.size = self.parts.count, self.parts.value_bytes + self.parts.key_bytes
         if not isinstance(producer, bytes):
             raise WrongTypeError(f"producer: expected bytes, found {type(producer).__name__}")
-        if len(producer) > LENGTH_MAX:
-            raise InvalidArgumentError(f"producer: at most {LENGTH_MAX} bytes, found {len(producer)}")
+        if len(producer) > NAME_MAX:
+            raise InvalidArgumentError(f"producer: at most {NAME_MAX} bytes, found {len(producer)}")
         self.producer, self.first_sequence = producer, -1
         self.name, self.name_length = <const uint8_t *>PyBytes_AS_STRING(producer), <uint16_t>len(producer)
         if properties is not None:
-            self.properties = _Properties(properties, self.count)
+            self.properties = Properties(properties, self.count)
             self.size += self.properties_end(self.count - 1)
         if deliver_at is not None:
-            self.deliver_at = _Longs(deliver_at, self.count, "deliver_at", 0)
+            self.deliver_at = Longs(deliver_at, self.count, "deliver_at", 0)
             self.check_deliver_at()
 
     def entries(self, runs=None, *, sequences=None, int64_t first_sequence=-1, Py_ssize_t messages_max,
@@ -219,7 +98,7 @@ cdef class Messages:
                                        f"{self.count} below 2**63, found {first_sequence}")
         self.sequences, self.first_sequence = None, first_sequence
         if sequences is not None:
-            self.sequences = _Longs(sequences, self.count, "sequences", None)
+            self.sequences = Longs(sequences, self.count, "sequences", None)
             self.check_sequences()
         return 0
 

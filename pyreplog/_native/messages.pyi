@@ -10,7 +10,6 @@ from pyreplog._native.message import Message as Message
 
 _Decompress: TypeAlias = Callable[[int, memoryview, int], ReadableBuffer]
 
-def key_hash(key: ReadableBuffer) -> int: ...
 def decode_messages(
     batch: RecordBatch, *, offset: int, entries: int, size: int, decompress: _Decompress | None = None
 ) -> MessageBatch: ...

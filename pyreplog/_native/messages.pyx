@@ -23,8 +23,6 @@ from pyreplog._native.messagecolumns cimport (
 from pyreplog._native.messageentry cimport (
     MessageEntry, MessageTable, key_size, key_start, properties_of, read_table, value_size, value_start,
 )
-from pyreplog._native.murmur cimport murmur
-from pyreplog._native.parts cimport get_buffer
 from pyreplog._native.layout cimport LongHeader, RecordHead
 from pyreplog._native.record cimport span, stride_of
 from pyreplog._native import message
@@ -39,18 +37,6 @@ cdef int64_t RELEASE_GIL_BYTES = 1 << 18
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *o)  # of an `object`, Cython would count its own reference
 
-
-def key_hash(key):
-    """murmur3 of a key (bytes-like), 32 bits, seed 0, as an int from 0 to 2**32 - 1."""
-    cdef Py_buffer buffer
-    cdef uint32_t hashed
-    get_buffer(key, &buffer, "key")
-    hashed = murmur(<const uint8_t *>buffer.buf, buffer.len)
-    PyBuffer_Release(&buffer)
-    return hashed
-
-
-# ---- batches ---------------------------------------------------------------------------------------------------
 
 def decode_messages(RecordBatch batch not None, *, int64_t offset, int64_t entries, int64_t size, decompress=None):
     """A MessageBatch of all messages of a batch of one ledger's entries, ascending; an entry that is no batch entry is

@@ -11,7 +11,6 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t, uint32_t
 
 
-
 cdef extern from * nogil:
     """
     #include <linux/futex.h>
@@ -85,6 +84,10 @@ cdef class ParkingLot:
     def is_waking(self):
         """Whether one of those whose position is reached, or who is to lead, does not run yet."""
         return self.waking != 0
+
+    def is_over(self, int64_t position):
+        """Whether a wait for `position` is: it is reached, or the lot is closed. Whoever leads asks it over and over."""
+        return self.reached >= position or not self.open
 
     def lead(self):
         """Be the one who drives; False when somebody else is."""

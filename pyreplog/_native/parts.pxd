@@ -1,7 +1,9 @@
 # Arguments of an append as borrowed pointers.
 from cpython.buffer cimport Py_buffer
-from libc.stdint cimport int64_t, uint8_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport INT64_MIN, int64_t, uint8_t
 
+from pyreplog._native.layout cimport KIND_DATA
 from pyreplog._native.record cimport Part
 
 
@@ -10,6 +12,20 @@ cdef object check_time(time)
 cdef void fill_part(Part *part, Py_buffer *value, Py_buffer *key, bytes attributes) noexcept
 cdef int fill_control(Part *part, control) except -1
 cdef int refuse_part(const Part *part, int64_t room) except -1
+
+# Bytes that the parts take in all, in segments of a size. RecordTooLargeError before anything is written.
+cdef int64_t measure(const Part *parts, Py_ssize_t count, int64_t segment_bytes) except -1
+
+# How many more segments it takes to hold all parts, from an offset in one on.
+cdef int64_t rolls(const Part *parts, Py_ssize_t count, int64_t pos, int64_t segment_bytes) noexcept nogil
+
+
+cdef inline void fill_plain(Part *part, value) noexcept:
+    """Bytes, and nothing else."""
+    part.key_length, part.attributes_length = -1, 0
+    part.event_time, part.kind = INT64_MIN, KIND_DATA
+    part.value = <const uint8_t *>PyBytes_AS_STRING(value)
+    part.value_length = PyBytes_GET_SIZE(value)
 
 
 cdef class Parts:

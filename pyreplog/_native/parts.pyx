@@ -13,8 +13,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from pyreplog._native.blocks cimport give_block, take_block
-from pyreplog._native.layout cimport KEY_MAX, KIND_CONTROL, KIND_DATA, SHORT_HEADER, TAG_EVENT_TIME
-from pyreplog._native.record cimport part_length
+from pyreplog._native.layout cimport KEY_MAX, KIND_CONTROL, KIND_DATA, SEGMENT_HEADER, SHORT_HEADER, TAG_EVENT_TIME
+from pyreplog._native.record cimport part_length, stride_of
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
 
 cdef int64_t EVENT_ATTRIBUTE = 11
@@ -303,3 +303,26 @@ cdef int refuse_part(const Part *part, int64_t room) except -1:
     raise RecordTooLargeError(
         f"value: at most {room - part_length(part, SHORT_HEADER) + part.value_length} bytes fit into a segment, "
         f"found {part.value_length}")
+
+
+cdef int64_t measure(const Part *parts, Py_ssize_t count, int64_t segment_bytes) except -1:
+    cdef int64_t total = 0, stride, room = segment_bytes - SEGMENT_HEADER - SHORT_HEADER
+    cdef Py_ssize_t i
+    for i in range(count):
+        stride = stride_of(part_length(&parts[i], SHORT_HEADER))
+        if stride > room or parts[i].key_length > KEY_MAX:
+            refuse_part(&parts[i], room)
+        total += stride
+    return total
+
+
+cdef int64_t rolls(const Part *parts, Py_ssize_t count, int64_t pos, int64_t segment_bytes) noexcept nogil:
+    cdef int64_t stride, end = segment_bytes - SHORT_HEADER, more = 0
+    cdef Py_ssize_t i
+    for i in range(count):
+        stride = stride_of(part_length(&parts[i], SHORT_HEADER))
+        if pos + stride > end:
+            more += 1
+            pos = SEGMENT_HEADER
+        pos += stride
+    return more

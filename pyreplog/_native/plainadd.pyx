@@ -1,5 +1,6 @@
-"""ADDs that ask for nothing special, looked at where they were received, and their OKs: without a Python object for each
-of the steps between a frame and a frame. FORMAT.md, "Bookie protocol", has the bytes.
+"""ADDs that ask for nothing special: looked at where they were received, taken by a bookie, and their OKs; without a Python
+object, or a call of Python code, for each of the steps between a frame and a frame. FORMAT.md, "Bookie protocol", has
+the bytes.
 
 Threads: everything runs under the GIL.
 """
@@ -13,26 +14,28 @@ from libc.string cimport memset
 
 from pyreplog._native.entries cimport LEDGERS
 from pyreplog._native.frame cimport FRAME_HEADER, FrameBatch, load_i64, put_header, store_i64
+from pyreplog._native.ledgerstate cimport State, Uncommitted
 from pyreplog._native.parts cimport get_buffer
 from pyreplog._native.peek cimport Seen, look
+from pyreplog._native.requesthead cimport (
+    AT_FIRST, AT_FLAGS, AT_KEY, AT_LAST, AT_LEDGER, AT_RUN, AT_STEP, FLAG_UNSYNCED, KEY_BYTES, KIND_ADD, REQUEST_BYTES,
+)
 
-cdef enum:      # a request's head
-    REQUEST_BYTES = 48
-    AT_FLAGS = 1
-    AT_RUN = 2
-    AT_STEP = 3
-    AT_LEDGER = 8
-    AT_FIRST = 16
-    AT_LAST = 24
-    AT_KEY = 32
-    KEY_BYTES = 16
-    KIND_ADD = 1
-    FLAG_UNSYNCED = 4
+from pyreplog.errors import ReplogError
 
 cdef enum:      # a reply's head
     REPLY_BYTES = 40
     REPLY_AT_LAC = 32
+    STATUS_OK = 0
 
+cdef enum:
+    LATER_LAC = -2  # no LAC
+
+LATER = LATER_LAC
+"""The answer comes with the next commit."""
+
+
+# ---- one of them -----------------------------------------------------------------------------------------------
 
 @cython.final
 cdef class PlainAdd:
@@ -40,6 +43,7 @@ cdef class PlainAdd:
     `plain_request`.
 
     number: of its frame. key, flags: as in a Request. count, highest, lac: of the records, as `peek_entries` says.
+    respond, confirmed: who is told when it is durable; the LAC of its OK then.
     """
 
     cdef object kept                # what has the bytes, if it is not `view`
@@ -47,9 +51,10 @@ cdef class PlainAdd:
     cdef bint viewed
     cdef const uint8_t *start       # of the records
     cdef readonly Py_ssize_t nbytes
-    cdef readonly int64_t number, ledger, first, last, count, highest, lac
+    cdef readonly int64_t number, ledger, first, last, count, highest, lac, confirmed
     cdef readonly bytes key
     cdef readonly int flags
+    cdef readonly object respond
 
     def __init__(self):
         raise TypeError("plain ADDs are made by plain_add")
@@ -84,8 +89,9 @@ cdef class PlainAdd:
         return made
 
 
-def plain_add(FrameBatch batch not None, /):
-    """What a batch of one frame asks for, if it is an ADD that its ledger's writer may send; else None."""
+def plain_add(FrameBatch batch not None, dict taken not None, /):
+    """What a batch of one frame asks for, if it is an ADD that its ledger's writer may send, and the number of the frame
+    is not among those `taken`; else None."""
     cdef PlainAdd add
     cdef Seen seen
     cdef int64_t size, ledger, first, last
@@ -101,7 +107,7 @@ def plain_add(FrameBatch batch not None, /):
     ledger, first, last = load_i64(p + AT_LEDGER), load_i64(p + AT_FIRST), load_i64(p + AT_LAST)
     if not 0 <= ledger < LEDGERS or not 0 <= first < LEDGERS or batch.column(0)[0] < 0:
         return None
-    if not look(p + REQUEST_BYTES, size, ledger, first, last, &seen):
+    if not look(p + REQUEST_BYTES, size, ledger, first, last, &seen) or batch.column(0)[0] in taken:
         return None
     add = PlainAdd.__new__(PlainAdd)
     add.kept, add.start, add.nbytes, add.number = batch, p + REQUEST_BYTES, size, batch.column(0)[0]
@@ -125,3 +131,111 @@ def plain_request(request, /):
     add.key = request[4]
     add.note(ledger, first, last, FLAG_UNSYNCED, &seen)
     return add
+
+
+# ---- who takes them --------------------------------------------------------------------------------------------
+
+cdef bint is_same(bytes key, bytes other) noexcept:
+    """In a time that tells nothing of either."""
+    cdef Py_ssize_t i
+    cdef int differs = 0
+    if key is None or len(key) != len(other):
+        return False
+    for i in range(len(key)):
+        differs |= <uint8_t>PyBytes_AS_STRING(key)[i] ^ <uint8_t>PyBytes_AS_STRING(other)[i]
+    return not differs
+
+
+cdef class AddCounts:
+    """What a bookie counts of ADDs; see BookieCounts."""
+
+    cdef public int64_t added_entries, added_bytes
+    cdef public dict requests, replies
+
+    cpdef add(self, int64_t entries, int64_t size):
+        """An ADD was taken."""
+        self.added_entries += entries
+        self.added_bytes += size
+
+
+cdef class Room:
+    """Whether a bookie's Space takes plain ADDs, and how many bytes there may be until `look()` is called: the subclass
+    answers it, and begins again from 0 bytes `added`."""
+
+    cdef public bint read_only
+    cdef public int64_t added, look_after
+
+    cpdef add(self, int64_t size):
+        """So many bytes were appended."""
+        self.added += size
+        if self.added >= self.look_after:
+            self.look()
+
+    def look(self):
+        raise NotImplementedError
+
+
+cdef class PlainAdds:
+    """The short way of a bookie: what it does with an ADD that nothing speaks against, in one step. To be subclassed.
+
+    log, space, polls, counts, group: a bookie's. states: by ledger, the State of each that was asked for lately, those
+    asked for last at the end. deleted: ledgers that were. The subclass answers `_tell`, and sets `_failure`.
+    """
+
+    cdef public object _log, _polls
+    cdef public Room _space
+    cdef public AddCounts counts
+    cdef public Uncommitted _group
+    cdef public str _failure
+    cdef object states, append
+    cdef dict deleted
+    cdef bint staged
+
+    def __init__(self, log, Room space not None, polls, AddCounts counts not None, Uncommitted group not None, states,
+                 dict deleted not None):
+        self._log, self._space, self._polls, self.counts, self._group = log, space, polls, counts, group
+        self.states, self.deleted = states, deleted
+        self.append, self.staged = log.append, log.staged
+
+    def add_plainly(self, PlainAdd add not None, respond=None, /):
+        """Do it: the LAC of its OK; or LATER, when `respond` will be called, with the ADD itself if it is stored, or with
+        a Reply that says why not. None: ask `handle`. Nothing was done, or it fails once more and says why."""
+        cdef bint waits = self.staged or not add.flags & FLAG_UNSYNCED
+        cdef State state = self.states.get(add.ledger)
+        if state is None or self._failure is not None or add.first <= state.last or (waits and respond is None):
+            return None
+        if state.fenced or state.limbo or not is_same(state.key, add.key):  # as `admission` has it
+            return None
+        if self._space.read_only or add.ledger in self.deleted:
+            return None
+        try:
+            self.append(add)
+        except (ReplogError, OSError):
+            return None
+        self.states.move_to_end(add.ledger)
+        self._space.add(add.nbytes)
+        self._took(state, add.count, add.nbytes, add.highest, add.lac)
+        self.counts.requests[KIND_ADD] += 1
+        if waits:
+            add.respond, add.confirmed = respond, state.lac
+            self._group.note(state, add.first)
+            self._group.waiting.append(add)
+            return LATER
+        self.counts.replies[STATUS_OK] += 1
+        return state.lac
+
+    cpdef _took(self, State state, int64_t count, int64_t nbytes, int64_t highest, int64_t lac):
+        """So many entries of a ledger were appended, with these highest ids."""
+        self.counts.add(count, nbytes)
+        state.last = max(state.last, highest)
+        self._raise_lac(state, lac)
+
+    cpdef _raise_lac(self, State state, int64_t lac):
+        """`lac` is confirmed; say so to those who wait for it."""
+        if lac > state.lac:
+            state.lac = lac
+            if self._polls.count:
+                self._tell(self._polls.reached(state.ledger, lac))
+
+    def _tell(self, polls):
+        raise NotImplementedError

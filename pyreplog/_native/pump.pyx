@@ -27,10 +27,8 @@ cdef extern from * nogil:
     """
     #include "pwrite.h"
     #include <limits.h>
-    #include <sys/epoll.h>
     #include <sys/socket.h>
     #include <sys/uio.h>
-    #include <time.h>
     /* 0, or errno. */
     static int replog_datasync(int fd) { return fdatasync(fd) == 0 ? 0 : errno; }
     static ssize_t replog_send(int fd, struct iovec *parts, size_t count) {
@@ -41,21 +39,6 @@ cdef extern from * nogil:
     static int replog_ring(int fd) {
         const uint64_t one = 1;
         return write(fd, &one, sizeof(one)) == sizeof(one) ? 0 : errno;
-    }
-    static int64_t replog_now_us(void) {
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-    }
-    /* Whether something is ready; what was taken is told once more to whoever asks next (level-triggered). */
-    static int replog_spin(int fd, int64_t us) {
-        struct epoll_event event;
-        int64_t until = replog_now_us() + us;
-        int found;
-        do {
-            found = epoll_wait(fd, &event, 1, 0);
-        } while (found == 0 && replog_now_us() < until);
-        return found;
     }
     """
     struct iovec:
@@ -68,7 +51,6 @@ cdef extern from * nogil:
     Py_ssize_t send_parts "replog_send"(int fd, iovec *parts, size_t count)
     Py_ssize_t receive_some "replog_receive"(int fd, uint8_t *data, size_t room)
     int ring_once "replog_ring"(int fd)
-    int spin_on "replog_spin"(int fd, int64_t us)
 
 
 cdef object failed(int code):
@@ -169,6 +151,29 @@ def send(stream, buffers, /):
 
     stream: has a `fileno`. Errors: BlockingIOError, it takes none now; OSError.
     """
+    return hand_over(stream, buffers)
+
+
+def send_frame(stream, int64_t offset, tuple body not None, Py_ssize_t size, /):
+    """`send` of one frame, whose body of `size` bytes is made of a few buffers; its header is made here.
+
+    Errors: as `send`; InvalidArgumentError, more than a frame holds.
+    """
+    return hand_over_frame(stream, offset, body, size)
+
+
+def receive(stream, FrameParser parser not None, /):
+    """Take what a socket has, without waiting, as far as the parser's buffer goes: (bytes, the frames they complete).
+
+    No bytes: the stream has ended. The batch's error is the parser's. stream: has a `fileno`. Errors: BlockingIOError,
+    nothing has come; OSError; FrameError, after a bad frame.
+    """
+    cdef Py_ssize_t count
+    cdef FrameBatch batch = take_in(stream, parser, &count)
+    return count, batch
+
+
+cdef Py_ssize_t hand_over(object stream, object buffers) except -1:
     cdef Py_ssize_t most = min(<Py_ssize_t>len(buffers), <Py_ssize_t>IOV_MAX)
     cdef _Buffers held = _Buffers(most)
     for data in buffers:
@@ -178,11 +183,7 @@ def send(stream, buffers, /):
     return held.send(stream)
 
 
-def send_frame(stream, int64_t offset, tuple body not None, Py_ssize_t size, /):
-    """`send` of one frame, whose body of `size` bytes is made of a few buffers; its header is made here.
-
-    Errors: as `send`; InvalidArgumentError, more than a frame holds.
-    """
+cdef Py_ssize_t hand_over_frame(object stream, int64_t offset, tuple body, Py_ssize_t size) except -1:
     cdef _Buffers held = _Buffers(1 + len(body))
     cdef object data
     if not 0 <= size <= BODY_LIMIT or len(body) >= IOV_MAX:
@@ -193,12 +194,7 @@ def send_frame(stream, int64_t offset, tuple body not None, Py_ssize_t size, /):
     return held.send(stream)
 
 
-def receive(stream, FrameParser parser not None, /):
-    """Take what a socket has, without waiting, as far as the parser's buffer goes: (bytes, the frames they complete).
-
-    No bytes: the stream has ended. The batch's error is the parser's. stream: has a `fileno`. Errors: BlockingIOError,
-    nothing has come; OSError; FrameError, after a bad frame.
-    """
+cdef FrameBatch take_in(object stream, FrameParser parser, Py_ssize_t *count):
     cdef int fd = descriptor(stream)
     cdef Py_ssize_t room = parser.make_room(-1), first = min(room, KEEP_GIL_BELOW), got, more = 0
     cdef uint8_t *data = parser.chunk.data + parser.end
@@ -213,7 +209,8 @@ def receive(stream, FrameParser parser not None, /):
             more = receive_some(fd, data + first, room - first)
         if more > 0:  # an end, or an error, is met again
             got += more
-    return got, parser.take(got)
+    count[0] = got
+    return parser.take(got)
 
 
 def ring(int event, /):
@@ -222,17 +219,3 @@ def ring(int event, /):
     cdef int code = ring_once(event)
     if code:
         raise failed(code)
-
-
-def spin(int epoll, int64_t us, /):
-    """Look at an epoll descriptor for at most `us` microseconds, without sleeping; whether something is ready.
-
-    Errors: OSError.
-    """
-    cdef int found, code
-    with nogil:
-        found = spin_on(epoll, us)
-        code = errno
-    if found < 0 and code != EINTR:
-        raise failed(code)
-    return found != 0

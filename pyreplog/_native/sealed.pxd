@@ -1,8 +1,9 @@
-# The ledger index of a sealed segment: a mapped file. Its layout is in FORMAT.md, "Ledger index", and in index.pxd.
+# The ledger index of a sealed segment: a mapped file. Its layout is in FORMAT.md, "Ledger index", and in indexfile.pxd.
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from pyreplog._native.index cimport IndexFileHeader, LedgerRun, Pair
+from pyreplog._native.index cimport Pair
+from pyreplog._native.indexfile cimport IndexFileHeader, LedgerRun
 
 
 # Why a lookup gave INDEX_DAMAGED; `SealedIndex.error` makes the exception of it.

@@ -4,9 +4,6 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from pyreplog._native.sparse cimport SparseIndex
 
 
-cdef uint32_t stamp_of(const uint8_t *uuid, int64_t base, int64_t size, uint32_t epoch) noexcept nogil
-
-
 cdef class Segment:
     cdef readonly object path
     cdef readonly bytes uuid

@@ -1,4 +1,3 @@
-from pathlib import Path
 from typing import Final, Self, final
 
 from pyreplog._native.batch import RecordBatch
@@ -11,9 +10,6 @@ from pyreplog.errors import CorruptionError
 HEADER_BYTES: Final[int]
 SIZE_MIN: Final[int]
 SIZE_MAX: Final[int]
-
-def encode_header(uuid: bytes, base: int, size: int, first_entry: int, epoch: int) -> bytes: ...
-def decode_header(path: str | Path, block: bytes) -> tuple[bytes, int, int, int, int]: ...
 
 @final
 class Pin: ...

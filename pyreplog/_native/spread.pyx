@@ -1,4 +1,4 @@
-"""Batches whose messages go to several places: hashes of their keys, and columns of some of their rows.
+"""Messages that go to several places: hashes of their keys, and columns of some of their rows.
 
 Threads: any; large jobs release the GIL.
 """
@@ -16,6 +16,16 @@ from pyreplog._native.record cimport Part
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 
 cdef Py_ssize_t RELEASE_GIL_FROM = 1 << 14   # rows
+
+
+def key_hash(key):
+    """murmur3 of a key (bytes-like), 32 bits, seed 0, as an int from 0 to 2**32 - 1."""
+    cdef Py_buffer buffer
+    cdef uint32_t hashed
+    get_buffer(key, &buffer, "key")
+    hashed = murmur(<const uint8_t *>buffer.buf, buffer.len)
+    PyBuffer_Release(&buffer)
+    return hashed
 
 
 def hash_keys(keys):

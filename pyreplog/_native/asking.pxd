@@ -1,0 +1,14 @@
+from libc.stdint cimport int64_t
+
+from pyreplog._native.outbox cimport FrameOutbox
+
+
+cdef class Asking:
+    cdef readonly dict waiting
+    cdef public object lock
+    cdef FrameOutbox outbox
+    cdef Py_ssize_t size_max
+    cdef int64_t last_id
+    cdef public int64_t check_us
+
+    cdef int64_t leave(self, tuple body, Py_ssize_t size, object on_reply, int64_t deadline_us) except -2

@@ -1,0 +1,22 @@
+# What messages carry besides keys and values, as columns of a call.
+from libc.stdint cimport int64_t, uint8_t
+
+
+cdef enum:
+    NAME_MAX = 0xffff         # bytes of a producer's or a property's name
+
+
+cdef class Longs:
+    cdef int64_t *at
+    cdef Py_ssize_t count
+
+    cdef bint copy(self, column, str what) except -1
+    cdef int take(self, column, str what, none) except -1
+
+
+cdef class Properties:
+    cdef bytearray data
+    cdef const uint8_t *start     # of the data, once it is all there
+    cdef int64_t *ends
+
+    cdef int put(self, properties) except -1

@@ -1,0 +1,99 @@
+"""epoll for a reactor that looks often and finds little: no memory is taken for events that did not come; its clock."""
+
+import select
+
+cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EINTR, errno
+from libc.math cimport ceil
+from libc.stdint cimport int64_t
+
+cdef enum:
+    FEW = 64        # events of one look: others come with the next
+
+
+cdef extern from * nogil:
+    """
+    #include <sys/epoll.h>
+    #include <time.h>
+    static int64_t replog_now_us(void) {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+    }
+    /* Look without sleeping, for so long. */
+    static int replog_spin(int fd, struct epoll_event *events, int most, int64_t us) {
+        int64_t until = replog_now_us() + us;
+        int found;
+        do {
+            found = epoll_wait(fd, events, most, 0);
+        } while (found == 0 && replog_now_us() < until);
+        return found;
+    }
+    """
+    ctypedef union epoll_data:
+        int fd
+    ctypedef struct epoll_event "struct epoll_event":
+        unsigned int events
+        epoll_data data
+    int64_t now_us "replog_now_us"()
+    int epoll_wait(int fd, epoll_event *events, int most, int timeout_ms)
+    int spin_on "replog_spin"(int fd, epoll_event *events, int most, int64_t us)
+
+
+def monotonic_us():
+    """Microseconds since an arbitrary moment, which never go back: a deadline is looked at for every message."""
+    return now_us()
+
+
+@cython.final
+cdef class Epoll:
+    """As `select.epoll`, as far as a Reactor needs it; `poll` looks without sleeping first, if it is told to."""
+
+    cdef object epoll
+
+    def __cinit__(self):
+        self.epoll = select.epoll()
+
+    def register(self, int fd, int events, /):
+        self.epoll.register(fd, events)
+
+    def modify(self, int fd, int events, /):
+        self.epoll.modify(fd, events)
+
+    def unregister(self, int fd, /):
+        self.epoll.unregister(fd)
+
+    def close(self):
+        self.epoll.close()
+
+    @property
+    def closed(self):
+        return self.epoll.closed
+
+    def poll(self, double timeout_s, int64_t spin_us, /):
+        """List of (fd, events), empty after `timeout_s` seconds, or a signal. The first `spin_us` of them are not slept
+        through: that saves the wake-up of a core, and costs the core.
+
+        Errors: ValueError, it is closed; OSError; what a signal's handler raises.
+        """
+        cdef epoll_event events[FEW]
+        cdef int fd = self.epoll.fileno(), found = 0, code = 0, i, timeout_ms
+        if spin_us > 0 and timeout_s > 0:
+            spin_us = min(spin_us, <int64_t>(timeout_s * 1e6))
+            timeout_s -= spin_us / 1e6
+            with nogil:
+                found = spin_on(fd, events, FEW, spin_us)
+                code = errno
+            PyErr_CheckSignals()    # one that came meanwhile ends no sleep to come
+        if found == 0:
+            timeout_ms = <int>ceil(min(max(timeout_s, 0.0), 1e6) * 1e3)
+            with nogil:
+                found = epoll_wait(fd, events, FEW, timeout_ms)
+                code = errno
+        if found < 0:
+            if code != EINTR:
+                raise OSError(code, "epoll_wait")
+            PyErr_CheckSignals()
+            found = 0
+        return [(events[i].data.fd, events[i].events) for i in range(found)]

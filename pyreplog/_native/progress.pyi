@@ -1,0 +1,7 @@
+from typing import final
+
+from _typeshed import ReadableBuffer
+
+@final
+class ProgressParser:
+    def feed(self, data: ReadableBuffer, /) -> list[int]: ...

@@ -1,0 +1,6 @@
+# The first block of a segment file, and the stamp that follows from it.
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+
+# Stamp of a segment's records: two segments of one epoch, or two epochs of one place, never share it.
+cdef uint32_t stamp_of(const uint8_t *uuid, int64_t base, int64_t size, uint32_t epoch) noexcept nogil

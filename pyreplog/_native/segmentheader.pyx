@@ -1,0 +1,54 @@
+"""The first block of a segment file: FORMAT.md, "Segment". Threads: any."""
+
+from libc.string cimport memcpy, memset
+
+from pyreplog._native.layout cimport (
+    FORMAT_VERSION, SEGMENT_HEADER, SEGMENT_MAGIC, SEGMENT_MAX, SEGMENT_MIN, SegmentHeader, crc32c,
+)
+from pyreplog.errors import CorruptionError, FormatVersionError
+
+
+cdef uint32_t stamp_of(const uint8_t *uuid, int64_t base, int64_t size, uint32_t epoch) noexcept nogil:
+    cdef uint32_t seed = crc32c(0, uuid, 16)
+    cdef uint32_t x = seed + <uint32_t>(base // size) + epoch * <uint32_t>0x9E3779B1
+    x = (x ^ (x >> 16)) * <uint32_t>0x85EBCA6B
+    x = (x ^ (x >> 13)) * <uint32_t>0xC2B2AE35
+    return x ^ (x >> 16)
+
+
+def encode_header(bytes uuid not None, int64_t base, int64_t size, int64_t first_entry, uint32_t epoch):
+    """The first block of a segment file: SEGMENT_HEADER bytes."""
+    cdef SegmentHeader header
+    cdef bytearray out = bytearray(SEGMENT_HEADER)
+    cdef uint8_t *p = out
+    memset(&header, 0, sizeof(SegmentHeader))
+    header.magic = SEGMENT_MAGIC
+    header.version = header.min_reader = FORMAT_VERSION
+    memcpy(header.uuid, <const char *>uuid, 16)
+    header.base, header.size, header.first_entry, header.epoch = base, size, first_entry, epoch
+    header.crc = crc32c(0, <uint8_t *>&header + 12, sizeof(SegmentHeader) - 12)
+    memcpy(p, &header, sizeof(SegmentHeader))
+    return bytes(out)
+
+
+def decode_header(path, bytes block not None):
+    """(uuid, base, size, first entry, epoch) of a segment's first block.
+
+    Errors: CorruptionError when it is no intact header, FormatVersionError when this build cannot read it.
+    """
+    cdef SegmentHeader header
+    if len(block) < <Py_ssize_t>sizeof(SegmentHeader):
+        raise CorruptionError(path, 0, "a segment header", f"{len(block)} bytes")
+    memcpy(&header, <const char *>block, sizeof(SegmentHeader))
+    if header.magic != SEGMENT_MAGIC:
+        found = "zeros" if not any(block) else repr(block[:8])
+        raise CorruptionError(path, 0, "the magic of a segment", found)
+    computed = crc32c(0, <uint8_t *>&header + 12, sizeof(SegmentHeader) - 12)
+    if header.crc != computed:
+        raise CorruptionError(path, 8, f"header CRC-32C {computed:#010x}", f"{header.crc:#010x}")
+    if header.min_reader > FORMAT_VERSION:
+        raise FormatVersionError(path, header.min_reader, FORMAT_VERSION)
+    if not SEGMENT_MIN <= header.size <= SEGMENT_MAX or header.size % SEGMENT_HEADER or header.base % header.size:
+        raise CorruptionError(path, 32, "a base that is a multiple of a possible size",
+                              f"base {header.base}, size {header.size}")
+    return bytes(header.uuid[:16]), header.base, header.size, header.first_entry, header.epoch

@@ -1,0 +1,26 @@
+# LEB128 of 0 to VARINT_END.
+from libc.stdint cimport int64_t, uint8_t
+
+
+cdef enum:
+    VARINT_MAX = 9            # bytes of one
+
+
+cdef extern from *:
+    """
+    #define REPLOG_VARINT_END (INT64_C(1) << 62)
+    """
+    const int64_t VARINT_END "REPLOG_VARINT_END"
+
+
+# Bytes that grow.
+ctypedef struct Out:
+    uint8_t *data
+    size_t used
+    size_t room
+
+
+# 0; -1: no memory.
+cdef int put_varint(Out *out, int64_t value) noexcept nogil
+# Moves `at` behind it; -1: it is none, or cut short.
+cdef int64_t get_varint(const uint8_t **at, const uint8_t *stop) noexcept nogil

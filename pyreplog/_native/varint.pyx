@@ -1,0 +1,36 @@
+"""Numbers in as few bytes as they need. No Python here. Threads: the caller's lock."""
+
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport realloc
+
+
+cdef int put_varint(Out *out, int64_t value) noexcept nogil:
+    cdef uint64_t rest = <uint64_t>value
+    cdef size_t wanted = 2 * out.room + 64
+    cdef void *moved
+    if out.used + VARINT_MAX > out.room:
+        moved = realloc(out.data, wanted)
+        if moved == NULL:
+            return -1
+        out.data, out.room = <uint8_t *>moved, wanted
+    while rest > 127:
+        out.data[out.used] = <uint8_t>(rest | 128)
+        out.used += 1
+        rest >>= 7
+    out.data[out.used] = <uint8_t>rest
+    out.used += 1
+    return 0
+
+
+cdef int64_t get_varint(const uint8_t **at, const uint8_t *stop) noexcept nogil:
+    cdef uint64_t value = 0
+    cdef int shift = 0
+    cdef uint8_t byte
+    while at[0] < stop and shift < 7 * VARINT_MAX:
+        byte = at[0][0]
+        at[0] += 1
+        value |= <uint64_t>(byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return <int64_t>value if value <= <uint64_t>VARINT_END and (byte or shift == 7) else -1
+    return -1
