@@ -1,5 +1,26 @@
 """pyreplog: the replicated commit log that a Python service embeds.
 
+| package | what it is |
+|---|---|
+| `log` | the commit log: a directory of mapped segments |
+| `ha` | replica groups: a log streamed to others |
+| `ledger`, `bookie`, `metadata` | ledgers, striped over storage nodes; such a node; where both are known |
+| `topic` | queues and streams on ledgers, here or at a server |
+| `tables`, `reports`, `spark` | all of it as Arrow columns; reports on it; Spark's data source |
+| `offload` | sealed segments on object storage |
+| `net` | frames over TCP |
+| `cli` | the command line |
+| `errors` | every exception |
+| `_native` | compiled kernels, and FORMAT.md, which says what every byte means |
+
+| module | holds |
+|---|---|
+| `ack` | the handle of something submitted |
+| `config`, `clock`, `metrics` | settings of a log, and how all settings are made; time; numbers for Prometheus |
+| `handles`, `uninterrupted` | what open handles have in common; Ctrl-C put off |
+| `purgatory`, `timing_wheel` | who waits for a number to be reached; deadlines of many |
+| `sealedjson` | manifests |
+
 What ledgers need is imported when it is first asked for: a program that uses the log alone loads no sqlite3.
 """
 

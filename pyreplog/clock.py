@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+from pyreplog._native.polling import monotonic_us
 from pyreplog.errors import InvalidArgumentError
 
 
@@ -32,8 +33,7 @@ class SystemClock:
     def now_us(self) -> int:
         return time.time_ns() // 1000
 
-    def monotonic_us(self) -> int:
-        return time.monotonic_ns() // 1000
+    monotonic_us = staticmethod(monotonic_us)
 
 
 class ManualClock:

@@ -56,6 +56,10 @@ class Handle(ABC):
     A subclass calls `Handle.__init__` as soon as there is something to close.
     """
 
+    _parts_end: list[bool] | None = None
+    """Filled when this is collected; its parts have it, too."""
+    _whole_end: list[bool] | None = None
+
     def __init__(self, what: str) -> None:
         self._what = what
         self._pid = os.getpid()
@@ -66,7 +70,7 @@ class Handle(ABC):
     def _check_open(self) -> None:
         """Errors: ClosedError; ForkedError, in a child of the process that opened it."""
         if os.getpid() != self._pid:
-            raise ForkedError(f"the {self._what} was opened by process {self._pid}; open it again in this one")
+            raise self._of_parent()
         if self._error is not None:
             raise self._error
 
@@ -86,7 +90,12 @@ class Handle(ABC):
         """Release what is held; called once."""
 
     def _forked(self) -> None:
-        return
+        """Hot paths look at `_error` alone."""
+        if self._error is None:
+            self._error = self._of_parent()
+
+    def _of_parent(self) -> ReplogError:
+        return ForkedError(f"the {self._what} was opened by process {self._pid}; open it again in this one")
 
     def __enter__(self: Self) -> Self:
         return self
@@ -96,11 +105,27 @@ class Handle(ABC):
     ) -> None:
         self.close()
 
+    def _part_of(self, whole: Handle) -> None:
+        """`whole` closes it: forgotten together, `whole` says so, and this is silent."""
+        if whole._parts_end is None:
+            whole._parts_end = []
+            weakref.finalize(whole, whole._parts_end.append, True).atexit = False
+        self._whole_end = whole._parts_end
+
+    def _is_forgotten(self) -> bool:
+        """For finalizers: nobody has closed it, or will. Of what is collected together, callbacks of weak references
+        that others have come before all finalizers."""
+        return getattr(self, "_error", self) is None and os.getpid() == self._pid and not self._whole_end
+
     def __del__(self) -> None:
-        if getattr(self, "_error", self) is None and os.getpid() == self._pid:
+        if self._is_forgotten():
             warn_of_leak(self._what, self, self._opened_at)
             if not sys.is_finalizing():  # no other thread goes on then, and what closes may wait for one
-                self.close()
+                self._close_forgotten()
+
+    def _close_forgotten(self) -> None:
+        """May run anywhere."""
+        self.close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} belongs to its process and cannot be pickled; open it again")

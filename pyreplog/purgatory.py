@@ -1,6 +1,6 @@
 """The waiting room: whoever waits for a number to be reached waits here.
 
-Synced appends wait for the synced end, acks=all produces for the high watermark, tailing readers for the
+acks=all produces wait for the high watermark, tailing readers for the end, appends of a replica group for the
 commit point. The name and the check-watch-check are Kafka's. Two of its lessons shape the rest:
 
 - *Whoever moves a number on often holds locks* (KAFKA-7697, KAFKA-8334: pokes under a lock deadlocked). So
@@ -167,7 +167,8 @@ class Purgatory:
             self._work(outcomes)
             raise
         finally:
-            settle_all(outcomes)
+            if outcomes:
+                settle_all(outcomes)
 
     def advance_and_drain(self, key: Hashable, number: int) -> None:
         """`advance`, then `drain`."""

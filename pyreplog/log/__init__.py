@@ -4,7 +4,7 @@
 |---|---|
 | commitlog | CommitLog: the writer |
 | mirrorlog, replica | MirrorLog: a copy of another log, made from its stream; the file that says so |
-| ledgerlog, manyledgers, ledgermap | LedgerLog: the entries of many ledgers in one log; what is under it |
+| ledgerlog, manyledgers, ledgermap, placed | LedgerLog: the entries of many ledgers in one log; what is under it |
 | hollow | giving back the space of a segment in the middle of a log |
 | reader | LogReader: read-only handle, in any process |
 | access | what both offer: scan, follow, lookups by position and time |

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeVar
 from pyreplog._native.gate import CommitGate
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, ReplogError
-from pyreplog.purgatory import Purgatory
 
 if TYPE_CHECKING:
     from pyreplog._native.segment import Segment
@@ -20,15 +19,15 @@ if TYPE_CHECKING:
 
     Stage = tuple[Segment, int, memoryview, int, int]
 
-SYNCED = "synced"
 T = TypeVar("T")
 
 
 class GroupCommit:
     """Commits of one log. Lock order: leading, the log's append path, io; a holder of io never waits for another."""
 
-    def __init__(self, log: CommitLog, purgatory: Purgatory, synced: int) -> None:
-        self._log, self._purgatory = log, purgatory
+    def __init__(self, log: CommitLog, synced: int) -> None:
+        self._log, self._submitted = log, log._submitted
+        self._submitted.restart(synced)
         self._gate = CommitGate(synced)
         self.error: ReplogError | None = None
         self._idle = threading.Lock()
@@ -45,7 +44,7 @@ class GroupCommit:
             while gate.synced < position:
                 if self.error is not None:
                     raise self.error
-                if position > self._log._staged_end:
+                if position > self._log._state[1]:
                     return  # synced, and then cut by a truncation
                 if gate.lead():
                     self._lead()
@@ -57,7 +56,7 @@ class GroupCommit:
         except BaseException:  # Ctrl-C, between any two steps; or this thread was woken to lead
             self._log._leave_if_inside()
             gate.abandon()
-            self._purgatory.drain()
+            self._submitted.drain()
             raise
 
     def _lead(self) -> None:
@@ -78,7 +77,7 @@ class GroupCommit:
                 gate.end_io()
         finally:
             gate.resign(group)
-        self._purgatory.drain()
+        self._submitted.drain()
 
     # ---- one commit -----------------------------------------------------------------------------------------
 
@@ -93,6 +92,8 @@ class GroupCommit:
         except BaseException:  # no `finally`: an interruption in front of its call would leave the gate shut
             self._gate.abandon()
             raise
+        if self._submitted.asleep and self._submitted.is_due:  # who is in the append path may call nobody back
+            self.request()
 
     def write_blank(self, segment: Segment, blank: bytes) -> None:
         """End a segment, durably: records of the next one must not reach the disk without it."""
@@ -109,8 +110,7 @@ class GroupCommit:
     def restart(self, position: int) -> None:
         """The log was truncated to `position`, all before it synced: positions beyond will come a second time."""
         self._gate.restart(position)
-        self._purgatory.reset(SYNCED)
-        self._purgatory.advance(SYNCED, position)
+        self._submitted.restart(position)
 
     def _write(self, taken: Stage | None) -> None:
         """Commit a group. Interrupted at any point it is taken again, by whoever leads next: all of this may come twice
@@ -122,7 +122,7 @@ class GroupCommit:
         segment, offset, view, position, entry = taken
         self._sync(segment, view, offset)
         self._log._set_synced(position, entry)
-        self._purgatory.advance(SYNCED, position)
+        self._submitted.advance(position)
         self._log._stage_written(self._gate, position)
 
     def _sync(self, segment: Segment, data: bytes | memoryview, offset: int) -> None:
@@ -139,7 +139,7 @@ class GroupCommit:
         """An Ack that gives `result` when all before `position` has the log's durability."""
         ack = Ack(result)
         if self._log.config.durability == "synced":
-            self._purgatory.watch(SYNCED, position, ack)
+            self._submitted.watch(position, ack)
             if position > self._log._staged_end:
                 ack.complete(result)  # synced, and then cut by a truncation
             self.request()
@@ -162,17 +162,24 @@ class GroupCommit:
                 return
 
     def _run(self) -> None:
+        submitted = self._submitted
         while True:
-            self._idle.acquire()
+            submitted.asleep = True  # whoever submits from now on asks; what was submitted before is found here
+            staged = self._log._staged_bytes
+            submitted.drain()
+            if not staged:
+                self._idle.acquire()
+            submitted.asleep = False
             if self._stopping:
                 return
             try:
                 while self._log._staged_bytes:
                     self.wait(self._log._staged_end)
+                    submitted.drain()  # others may have committed, who tell nobody
             except ReplogError:
                 return  # the log is poisoned or closed; its waiters have been told
             finally:
-                self._purgatory.drain()
+                submitted.drain()
 
     def stop(self) -> None:
         self._stopping = True

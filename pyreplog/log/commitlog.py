@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -21,7 +21,7 @@ from pyreplog.errors import ClosedError, ForkedError, NotALogError, PoisonedErro
 from pyreplog.log import indexes, names, publication, recovery, retention, startup, truncation
 from pyreplog.log.access import Access, as_int
 from pyreplog.log.checkpoint import CheckpointFile
-from pyreplog.log.commit import SYNCED, GroupCommit
+from pyreplog.log.commit import GroupCommit
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.housekeeper import Housekeeper
 from pyreplog.log.lock import WriterLock
@@ -84,7 +84,7 @@ class CommitLog(Access, Appender):
         self._use_tail(startup.open_tail(self.path, self._files, started), trusted=True)
         self._begin(started.found)
         self._set_open(True)
-        self._commits = GroupCommit(self, self._purgatory, self._checkpoint.last.position)
+        self._commits = GroupCommit(self, self._checkpoint.last.position)
         self._watcher = Watcher(self.tail, self._purgatory, self._sleep)
         self._housekeeper = Housekeeper(self)
         for segment in started.found.opened:  # their index files may never have been written
@@ -192,27 +192,11 @@ class CommitLog(Access, Appender):
         poisoned.__cause__ = error
         self._error = self._error or poisoned
         self._set_open(False)
-        self._purgatory.fail(SYNCED, poisoned)
+        self._submitted.fail(poisoned)
         logger.error("%s", poisoned)
         return poisoned
 
     # ---- appending ------------------------------------------------------------------------------------------
-
-    def submit(
-        self,
-        value: ReadableBuffer,
-        key: ReadableBuffer | None = None,
-        *,
-        event_time: int | None = None,
-        properties: Mapping[str, str | bytes] | None = None,
-    ) -> Ack[int]:
-        """Append without waiting: the returned Ack gives the entry number once the entry has the log's durability.
-
-        Arguments and errors as append; a sync that fails is raised by the Ack. Any thread, any event loop. Blocks only
-        when 8 MiB wait to be synced.
-        """
-        entry, position = self._append_pending(value, key, event_time, properties)
-        return self._commits.acknowledge(entry, position)
 
     def submit_batch(
         self,
@@ -224,16 +208,18 @@ class CommitLog(Access, Appender):
         made, position = self._batch(values, keys, event_times, None)
         return self._commits.acknowledge(made, position if position is not None else 0)
 
+    def _request_commit(self) -> None:
+        self._commits.request()
+
     # ---- durability -----------------------------------------------------------------------------------------
 
     def sync(self) -> int:
         """Make all appended so far durable; returns the first entry number not covered. PoisonedError when it fails."""
-        self._check_open()
-        if self._error is not None:
-            raise self._error
+        if self._error is not None or os.getpid() != self._pid:
+            self._refuse()
         if self._staged:
-            self._commits.wait(self._staged_end)
-            return self.synced_end
+            self._commits.wait(self._state[1])
+            return self.tail.synced_entry
         with self._lock:
             if self._error is not None:  # poisoned while this thread waited
                 raise self._error
@@ -377,7 +363,7 @@ class CommitLog(Access, Appender):
                 self._forget_active()
         finally:
             self._writer_lock.release()
-            self._purgatory.fail(SYNCED, self._error)
+            self._submitted.fail(self._error)
 
     def _forked(self) -> None:
         """In a forked child: refuse everything, and keep the child from holding the parent's lock."""

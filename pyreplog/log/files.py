@@ -28,7 +28,7 @@ class Files(Protocol):
     def open(self, path: Path, *, writable: bool) -> int: ...
     def write(self, fd: int, data: bytes | memoryview, offset: int) -> None: ...
     def sync(self, fd: int) -> None: ...
-    def write_sync(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+    def write_sync(self, fd: int, data: bytes | memoryview, offset: int, /) -> None:
         """`write`, then `sync`."""
 
     def sync_directory(self, path: Path) -> None: ...
@@ -94,8 +94,7 @@ class RealFiles:
     def sync(self, fd: int) -> None:
         os.fdatasync(fd)
 
-    def write_sync(self, fd: int, data: bytes | memoryview, offset: int) -> None:
-        write_sync(fd, data, offset)
+    write_sync = staticmethod(write_sync)
 
     def sync_directory(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -167,6 +166,21 @@ def lock_range(fd: int, *, exclusive: bool) -> bool:
             ) from error
         raise
     return True
+
+
+def share(fd: int) -> bool:
+    """Take a shared lock on a segment's file, so that no writer recycles it.
+
+    False: one is at it; then `fd` is closed, as it is when this raises. Errors: as `lock_range`.
+    """
+    try:
+        locked = lock_range(fd, exclusive=False)
+    except BaseException:
+        os.close(fd)
+        raise
+    if not locked:
+        os.close(fd)
+    return locked
 
 
 def boot_id() -> bytes:

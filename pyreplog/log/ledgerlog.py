@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from pyreplog._native.intake import append_entries, copy_entries
-from pyreplog._native.lending import lend_entries
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.config import LogConfig
-from pyreplog.errors import ConfigError, CorruptionError, InvalidArgumentError, TrimmedError
+from pyreplog.errors import ConfigError, InvalidArgumentError, TrimmedError
 from pyreplog.log.files import Files
 from pyreplog.log.ledgermap import Share
 from pyreplog.log.manyledgers import ManyLedgers
 from pyreplog.log.opening import as_directory
+from pyreplog.log.placed import copy_placed, lend_placed
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -47,6 +48,12 @@ class LedgerLog:
         if config.retention_bytes is not None or config.retention_ms is not None:
             raise ConfigError("retention_bytes, retention_ms: a log of many ledgers is trimmed by its owner")
         self._log = ManyLedgers(as_directory(path), config, create=create, clock=clock, files=files)
+        self.stage: Callable[[ReadableBuffer], int] = partial(append_entries, self._log)
+        """As append, without waiting for anything: the records have the log's durability after the next `sync`.
+
+        In a synced log they cannot be read before that. Errors: as append."""
+        self.sync: Callable[[], object] = self._log.sync
+        """Make all appended so far durable. PoisonedError when it fails."""
 
     @property
     def path(self) -> Path:
@@ -80,21 +87,10 @@ class LedgerLog:
             self._log._await_synced(end)
         return end
 
-    def stage(self, records: ReadableBuffer) -> int:
-        """As append, without waiting for anything: the records have the log's durability after the next `sync`.
-
-        In a synced log they cannot be read before that. Errors: as append.
-        """
-        return append_entries(self._log, records)
-
     def submit(self, records: ReadableBuffer) -> Ack[int]:
         """As append, without waiting: the Ack gives the position once the records have the log's durability."""
         end = append_entries(self._log, records)
         return self._log._commits.acknowledge(end, end)
-
-    def sync(self) -> None:
-        """Make all appended so far durable. PoisonedError when it fails."""
-        self._log.sync()
 
     # ---- reading --------------------------------------------------------------------------------------------
 
@@ -138,38 +134,13 @@ class LedgerLog:
                 return found
 
     def _read(self, ledger: int, first: int, last: int, bytes_max: int) -> tuple[bytes, int]:
-        out: list[bytes] = []
-        room = bytes_max
-        for base, entries, offsets in self._log.places(ledger, first, last):
-            held, segment = self._log.hold(base)
-            records, count = copy_entries(segment, ledger, entries, offsets, room, at_least_one=not out)
-            del held
-            out.append(records)
-            room -= len(records)
-            if count < len(entries):
-                return b"".join(out), int(entries[count])
-        return b"".join(out), last + 1
+        return copy_placed(self._log.places(ledger, first, last), self._log.hold, ledger, last, bytes_max)
 
     def _lend(
         self, ledger: int, first: int, last: int, bytes_max: int, step: int, run: int
     ) -> tuple[bytes | memoryview, int]:
-        """Of one segment a view; what lies in several is put together."""
-        out: list[memoryview] = []
-        room = bytes_max
-        for base, entries, offsets in self._log.places(ledger, first, last, step, run):
-            held, segment = self._log.hold(base)
-            try:
-                records, count = lend_entries(segment, ledger, entries, offsets, room, at_least_one=not out)
-            except CorruptionError:
-                if not out:
-                    raise
-                return _joined(out), int(entries[0])
-            del held
-            out.append(records)
-            room -= records.nbytes
-            if count < len(entries):
-                return _joined(out), int(entries[count])
-        return _joined(out), last + 1
+        places = self._log.places(ledger, first, last, step, run)
+        return lend_placed(places, self._log.hold, ledger, last, bytes_max)
 
     def read_share(self, share: Share, ledger: int, first: int, bytes_max: int) -> tuple[bytes, int]:
         """As `read`, of what one sealed segment holds of a ledger, from entry `first` to the end of its share.
@@ -261,7 +232,3 @@ def _check(ledger: int, first: int, last: int, bytes_max: int) -> None:
         raise InvalidArgumentError(
             f"ledger {ledger}, entries {first} to {last}, {bytes_max} bytes: expected ids from 0 on and at least 1 byte"
         )
-
-
-def _joined(parts: list[memoryview]) -> bytes | memoryview:
-    return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pyreplog._native.landing import marks_of, show_up_to, stand_at, take_landed
-from pyreplog._native.segment import HEADER_BYTES, Segment, decode_header, encode_header
+from pyreplog._native.landing import marks_of, progress_of, show_up_to, stand_at, take_landed
+from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog._native.segmentheader import decode_header, encode_header
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.clock import Clock
 from pyreplog.config import LogConfig
@@ -104,10 +105,10 @@ class MirrorLog(CommitLog):
     @property
     def progress(self) -> tuple[Mark, Mark]:
         """`received_mark` and `synced_mark`, of one moment."""
-        received, synced, _ = marks_of(self)
+        received, synced = progress_of(self, self._segment_bytes)
         if synced != self._last_synced[0]:  # behind by segments, mostly: looked up once
             self._last_synced = synced, self._canonical(synced)
-        return self._canonical(received), self._last_synced[1]
+        return received, self._last_synced[1]
 
     def _canonical(self, mark: Mark) -> Mark:
         position, entry = mark
@@ -143,6 +144,10 @@ class MirrorLog(CommitLog):
         Errors: StreamError, it is not the next one's; DiskFullError and other DiskErrors, nothing happened.
         """
         data = bytes(header)
+        if len(data) != STREAM_HEADER_BYTES:
+            raise StreamError(
+                self._landed, f"the header of a segment, {STREAM_HEADER_BYTES} bytes", f"{len(data)} bytes"
+            )
         self._enter()
         try:
             base, first, epoch = self._check_header(data)
@@ -192,13 +197,17 @@ class MirrorLog(CommitLog):
         finally:
             self._leave()
 
-    def land(self, position: int, buffers: Iterable[ReadableBuffer]) -> None:
-        """Take bytes of the stream, all of one segment, that begin at `position`: where it stopped.
+    def land(self, position: int, buffers: Sequence[ReadableBuffer]) -> None:
+        """Take bytes of the stream, all of one segment, that begin at `position`: where it stopped. A segment's header
+        comes by itself, as for `begin`.
 
         Complete records count from now on, each verified: CRC, stamp, number. A blank ends the segment.
         Errors: StreamError: bytes that do not go on here, or a bad record: the log ends before it, and the stream goes
-        on there. PoisonedError, the disk failed.
+        on there. PoisonedError, the disk failed. Of a header: as `begin`.
         """
+        if not position % self._segment_bytes:
+            self.begin(*buffers)
+            return
         self._enter()
         try:
             segment = self._state[0]

@@ -26,7 +26,7 @@ from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import indexes, names, recovery, truncation
 from pyreplog.log.access import Access
 from pyreplog.log.checkpoint import Checkpoint
-from pyreplog.log.files import RealFiles, boot_id, lock_range
+from pyreplog.log.files import RealFiles, boot_id, share
 from pyreplog.log.segments import PREPARED
 from pyreplog.log.watcher import Watcher
 from pyreplog.purgatory import Purgatory
@@ -203,13 +203,7 @@ class LogReader(Access):
         except FileNotFoundError:
             self._rebuild()
             raise TrimmedError(f"the segment at {base} was removed; the log begins at {self.start}") from None
-        try:
-            locked = lock_range(fd, exclusive=False)
-        except BaseException:
-            os.close(fd)
-            raise
-        if not locked:
-            os.close(fd)
+        if not share(fd):
             self._rebuild()
             raise TrimmedError(f"the segment at {base} is being removed; the log begins at {self.start}")
         segment = Segment(fd, str(path), writable=False)

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyreplog._native.segment import HEADER_BYTES, Segment, decode_header
+from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog._native.segmentheader import decode_header
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.errors import CorruptionError, NotALogError
 from pyreplog.log import names

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from pyreplog._native.checksum import crc32c
 from pyreplog._native.segment import HEADER_BYTES, SIZE_MAX, SIZE_MIN
-from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError
+from pyreplog.errors import CorruptionError, NotALogError
 from pyreplog.log.files import Files
+from pyreplog.sealedjson import seal, unseal
 
 NAME = "manifest.json"
 FORMAT = "pyreplog backup"
@@ -59,9 +57,7 @@ class Manifest:
 
     def write(self, directory: Path, files: Files) -> None:
         """Durably; from then on the directory is a backup."""
-        content = asdict(self)
-        whole = {"format": FORMAT, "version": VERSION, "crc32c": crc32c(_canonical(content)), "content": content}
-        files.replace_small(directory / NAME, json.dumps(whole, indent=1).encode() + b"\n")
+        files.replace_small(directory / NAME, seal(FORMAT, VERSION, asdict(self)))
 
 
 def load(directory: Path | str) -> Manifest:
@@ -70,18 +66,11 @@ def load(directory: Path | str) -> Manifest:
     if not path.is_file():
         raise NotALogError(f"{directory} holds no backup, or one that was not finished: {NAME} is missing")
     try:
-        whole = json.loads(_read(path))
-        if whole["format"] != FORMAT:
-            raise ValueError(f"format {whole['format']!r}")
-        if whole["version"] > VERSION:
-            raise FormatVersionError(path, whole["version"], VERSION)
-        content = whole["content"]
-        if whole["crc32c"] != crc32c(_canonical(content)):
-            raise ValueError("a wrong CRC-32C")
+        content = unseal(_read(path), FORMAT, VERSION, path)
         made = Manifest(**{**content, "pieces": tuple(Piece(**piece) for piece in content["pieces"])})
+        _check(path, made)
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptionError(path, 0, "an intact manifest of a backup", str(error)) from error
-    _check(path, made)
     return made
 
 
@@ -106,7 +95,3 @@ def _check(path: Path, made: Manifest) -> None:
     )
     if not right or made.end_position != made.pieces[-1].base + made.pieces[-1].stop:
         raise CorruptionError(path, 0, "segments of one size, one behind the other", "others")
-
-
-def _canonical(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyreplog._native.checksum import crc32c
-from pyreplog._native.segment import HEADER_BYTES, Segment, encode_header
+from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog._native.segmentheader import encode_header
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.errors import CorruptionError
 from pyreplog.log import names, recovery

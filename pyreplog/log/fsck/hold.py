@@ -8,7 +8,7 @@ from pathlib import Path
 from pyreplog._native.segment import Segment
 from pyreplog.errors import CorruptionError, TrimmedError
 from pyreplog.log import names
-from pyreplog.log.files import RealFiles, lock_range
+from pyreplog.log.files import RealFiles, share
 
 
 def hold(directory: Path, base: int) -> Segment:
@@ -21,8 +21,7 @@ def hold(directory: Path, base: int) -> Segment:
         fd = RealFiles().open(path, writable=False)
     except FileNotFoundError:
         raise TrimmedError(f"{path} was removed") from None
-    if not lock_range(fd, exclusive=False):
-        os.close(fd)
+    if not share(fd):
         raise TrimmedError(f"{path} is being removed")
     segment = Segment(fd, str(path), writable=False)
     if segment.base == base:
