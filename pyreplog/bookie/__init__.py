@@ -6,6 +6,7 @@
 | bookie | Bookie: the state machine; its rules |
 | ledgerstate, ledgerstates | what it knows of one ledger; those asked for lately |
 | admission | who may do what |
+| failures | what a failure of the log means to who asked |
 | reading, duplicates | three-valued reads; entries that come a second time |
 | controls, limbo | control records: keys, fences, explicit LACs, limbo; how ledgers come into limbo, and out of it |
 | group | who waits for the next sync |

@@ -1,10 +1,9 @@
-"""Who may do what to a ledger."""
+"""Who may do what to a ledger. Of ADDs that nothing speaks against, `_native.plainadd` knows it, too."""
 
 from __future__ import annotations
 
 from hmac import compare_digest
 
-from pyreplog._native.plainadd import PlainAdd
 from pyreplog.bookie.ledgerstate import LedgerState
 from pyreplog.bookie.protocol import RECOVERY, Request, Status
 
@@ -12,7 +11,7 @@ Refusal = tuple[Status, str]
 """And why."""
 
 
-def check_key(request: Request | PlainAdd, state: LedgerState | None) -> Refusal | None:
+def check_key(request: Request, state: LedgerState | None) -> Refusal | None:
     """Of a request whose key is not that of the ledger."""
     if state is None or (state.key is None and state.limbo):
         return None
@@ -23,7 +22,7 @@ def check_key(request: Request | PlainAdd, state: LedgerState | None) -> Refusal
     return None
 
 
-def check_writer(request: Request | PlainAdd, state: LedgerState | None) -> Refusal | None:
+def check_writer(request: Request, state: LedgerState | None) -> Refusal | None:
     """Of what only the ledger's writer may do, and, with Flag.RECOVERY, who recovers it."""
     if (refusal := check_key(request, state)) is not None or request.flags & RECOVERY:
         return refusal

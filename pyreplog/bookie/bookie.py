@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from pyreplog._native.peek import peek_entries
-from pyreplog._native.plainadd import PlainAdd
+from pyreplog._native.plainadd import PlainAdd, PlainAdds
 from pyreplog.bookie.admission import check_key, check_writer
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.controls import Controls
@@ -23,7 +23,7 @@ from pyreplog.bookie.counts import BookieCounts, Gauges
 from pyreplog.bookie.duplicates import are_stored
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.bookie.failures import is_final, status_of
-from pyreplog.bookie.group import LATER, CommitGroup, Waiting, nobody
+from pyreplog.bookie.group import CommitGroup, Waiting, nobody
 from pyreplog.bookie.ledgerstate import CONTROLS, FENCE, LedgerState
 from pyreplog.bookie.ledgerstates import LedgerStates
 from pyreplog.bookie.limbo import LIMBO_MAX, Limbo
@@ -43,24 +43,27 @@ Handler = Callable[[Request, Respond], Reply | None]
 _LOST = b"entries of the ledger may have been lost in a crash"
 
 
-class Bookie:
+class Bookie(PlainAdds):
     """Handles one request after the other. No threads, sockets, clocks or randomness inside.
 
     log: where entries are stored. limbo: ledgers to begin with in limbo (see `limbo`). The driver gives requests
     to `handle`, and calls `commit` when it has no more, and `expire` at `next_deadline_us` and now and then.
     """
 
+    counts: BookieCounts
+    _log: EntryLog
+    _space: Space
+    _polls: Polls
+    _group: CommitGroup
+
     def __init__(self, log: EntryLog, config: BookieConfig, limbo: Collection[int] = ()) -> None:
-        self.counts = BookieCounts()
-        self._log = log
-        self._space = Space(config, log.free_bytes)
-        self._polls = Polls(config.long_polls_max)
-        self._ledgers = LedgerStates(log, config.ledger_states_max, self._polls.awaits)
-        self._group = CommitGroup()
+        space, polls = Space(config, log.free_bytes), Polls(config.long_polls_max)
+        self._ledgers = LedgerStates(log, config.ledger_states_max, polls.awaits)
+        states, deleted = self._ledgers.states, self._ledgers.deleted
+        super().__init__(log, space, polls, BookieCounts(), CommitGroup(), states, deleted)
         self.limbo = Limbo(log, self._ledgers, self._group)
         self._lacs: dict[int, LedgerState] = {}  # explicit LACs to be appended
         self._now_us = 0
-        self._failure: str | None = None
         self._handlers: dict[int, Handler] = {
             Kind.ADD: self._add,
             Kind.READ: self._read,
@@ -132,13 +135,6 @@ class Bookie:
         self._log.append(records)
         self._space.add(memoryview(records).nbytes)
 
-    def _raise_lac(self, state: LedgerState, lac: int) -> None:
-        """`lac` is confirmed; say so to those who wait for it."""
-        if lac > state.lac:
-            state.lac = lac
-            if self._polls.count:
-                self._tell(self._polls.reached(state.ledger, lac))
-
     def _tell(self, polls: Iterable[Poll]) -> None:
         for poll in polls:
             state = self._ledgers.peek(poll.ledger)
@@ -171,34 +167,6 @@ class Bookie:
         self._group.touch(state, first)
         self._group.wait(respond, reply)
         return None
-
-    def _took(self, state: LedgerState, count: int, nbytes: int, highest: int, lac: int) -> None:
-        self.counts.add(count, nbytes)
-        state.last = max(state.last, highest)
-        self._raise_lac(state, lac)
-
-    def add_plainly(self, add: PlainAdd, respond: Respond | None = None) -> int | None:
-        """What `handle` does with an ADD that nothing speaks against, in fewer steps; the LAC of its OK, or LATER, when
-        `respond` will be called. None: ask `handle`. Nothing was done, or it fails once more and says why."""
-        waits = self._log.staged or not add.flags & UNSYNCED
-        state = self._ledgers.known(add.ledger)
-        if self._failure is not None or state is None or add.first <= state.last or (waits and respond is None):
-            return None
-        if self._space.read_only or self._ledgers.is_deleted(add.ledger) or check_writer(add, state) is not None:
-            return None
-        try:
-            self._log.append(add.records)
-        except (ReplogError, OSError):
-            return None
-        self._space.add(add.nbytes)
-        self._took(state, add.count, add.nbytes, add.highest, add.lac)
-        self.counts.requests[Kind.ADD] += 1
-        if waits and respond is not None:
-            self._group.touch(state, add.first)
-            self._group.wait(respond, Reply(OK, add.ledger, add.first, add.last, state.lac))
-            return LATER
-        self.counts.replies[OK] += 1
-        return state.lac
 
     # ---- fences and reads -----------------------------------------------------------------------------------
 
@@ -315,9 +283,10 @@ class Bookie:
         if group:
             self.end_commit(group, self.sync())
 
-    def begin_commit(self) -> list[Waiting]:
+    def begin_commit(self) -> list[Waiting | PlainAdd]:
         """The first of three steps, for drivers that let others in while the sync runs: take what waits."""
-        self._append_lacs()
+        if self._lacs:
+            self._append_lacs()
         group = self._group.begin()
         if group:
             self.counts.commit()
@@ -331,25 +300,35 @@ class Bookie:
             return error
         return None
 
-    def end_commit(self, group: list[Waiting], error: Exception | None) -> None:
+    def end_commit(self, group: list[Waiting | PlainAdd], error: Exception | None) -> None:
         """The third step: answer. What has to look at the log may wait once more, for what was appended meanwhile."""
         if error is not None and self._failure is None:
             self._fail(error)
         self._group.end()
-        for respond, reply, request in group:
+        for waiting in group:
             if self._failure is not None:
-                self._answer(respond, reply._replace(status=Status.UNKNOWN, body=self._failure.encode()))
-            elif request is None:
-                self._answer(respond, reply)
-            elif (late := self._reply_to(request, respond)) is not None:
-                self._answer(respond, late)
+                self._give_up(waiting, self._failure)
+            elif isinstance(waiting, PlainAdd):
+                self.counts.replies[OK] += 1
+                waiting.respond(waiting)
+            elif waiting.request is None:
+                self._answer(waiting.respond, waiting.reply)
+            elif (late := self._reply_to(waiting.request, waiting.respond)) is not None:
+                self._answer(waiting.respond, late)
+
+    def _give_up(self, waiting: Waiting | PlainAdd, why: str) -> None:
+        if isinstance(waiting, PlainAdd):
+            reply = Reply(OK, waiting.ledger, waiting.first, waiting.last, waiting.confirmed)
+        else:
+            reply = waiting.reply
+        self._answer(waiting.respond, reply._replace(status=Status.UNKNOWN, body=why.encode()))
 
     def _append_lacs(self) -> None:
         """Explicit LACs become control records, one for each ledger; the next sync makes them durable."""
         states, self._lacs = self._lacs, {}
-        records = [Controls(lac=state.explicit_lac).encode(ledger) for ledger, state in states.items()]
-        if not records or self._failure is not None:
+        if self._failure is not None:
             return
+        records = [Controls(lac=state.explicit_lac).encode(ledger) for ledger, state in states.items()]
         try:
             self._log.append(b"".join(records))
         except DiskError as error:
@@ -394,7 +373,7 @@ class Bookie:
     def stop(self, why: str) -> None:
         """Answer all that wait, and from now on everything, with UNKNOWN."""
         self._failure = self._failure or why
-        for respond, reply, _ in self._group.begin():
-            self._answer(respond, reply._replace(status=Status.UNKNOWN, body=self._failure.encode()))
+        for waiting in self._group.begin():
+            self._give_up(waiting, self._failure)
         for poll in self._polls.wake_all():
             self._answer(poll.respond, Reply(Status.UNKNOWN, poll.ledger, body=self._failure.encode()))

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pyreplog._native.plainadd import AddCounts
 from pyreplog.bookie.protocol import Kind, Status
 from pyreplog.metrics import Histogram
 
 
-class BookieCounts:
+class BookieCounts(AddCounts):
     """Moves per request and per commit, never per entry. One thread at a time writes; any may read.
 
     sync_seconds is the driver's to fill: the state machine has no clock.
     """
 
     def __init__(self) -> None:
-        self.requests: dict[int, int] = dict.fromkeys(Kind, 0)
-        self.replies: dict[int, int] = dict.fromkeys(Status, 0)
-        self.added_entries = self.added_bytes = self.read_bytes = self.fences = 0
+        self.requests = dict.fromkeys(Kind, 0)
+        self.replies = dict.fromkeys(Status, 0)
+        self.read_bytes = self.fences = 0
         self.commit_entries = Histogram(4**n for n in range(10))
         self.sync_seconds = Histogram((3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1, 3))
         self._committed = 0
-
-    def add(self, entries: int, size: int) -> None:
-        """An ADD was taken."""
-        self.added_entries += entries
-        self.added_bytes += size
 
     def commit(self) -> None:
         """A commit has begun."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,7 +25,7 @@ class EntryLog(Protocol):
         """Whether what is appended can be read, and survives the process, only after the next sync."""
         ...
 
-    def append(self, records: ReadableBuffer) -> int:
+    def append(self, records: ReadableBuffer, /) -> int:
         """Append encoded records, end to end, without waiting for anything; returns the position after the last.
 
         All of them are intact, or none is appended: InvalidRecordsError, RecordTooLargeError. Other errors:
@@ -32,7 +33,7 @@ class EntryLog(Protocol):
         """
         ...
 
-    def sync(self) -> None:
+    def sync(self) -> object:
         """Make durable all that was appended before the call. PoisonedError, now and ever after, when that fails."""
         ...
 
@@ -82,17 +83,13 @@ class DiskLog:
     ) -> None:
         self.log = LedgerLog(path, config.log_config(), create=create, clock=clock, files=files)
         self.staged = config.durability == "synced"
+        self.append: Callable[[ReadableBuffer], int] = self.log.stage
+        self.sync: Callable[[], object] = self.log.sync
 
     @property
     def cut_records(self) -> int:
         """Intact records that opening cut from the log after a crash."""
         return self.log.cut_records
-
-    def append(self, records: ReadableBuffer) -> int:
-        return self.log.stage(records)
-
-    def sync(self) -> None:
-        self.log.sync()
 
     def read(self, ledger: int, first: int, last: int, bytes_max: int) -> tuple[bytes, int]:
         return self.log.read(ledger, first, last, bytes_max)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from pyreplog._native.ledgerstate import NOTHING, State
 from pyreplog._native.peek import peek_entries
 from pyreplog.bookie.controls import Controls, load_controls
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.errors import CorruptionError
 
-CONTROLS = 1 << 62
-"""Above all entry ids: only control records that nobody waits for."""
-
-NOTHING = CONTROLS + 1
-"""Above all."""
+CONTROLS = NOTHING - 1
+"""Above all entry ids, as NOTHING is: only control records that nobody waits for."""
 
 FENCE = -1
 """Below all entry ids."""
 
 
-class LedgerState:
+class LedgerState(State):
     """key, fenced, explicit_lac, limbo: as in its control records; explicit_lac may be ahead of them.
 
     last: highest entry. lac: highest that is known, of entries and explicit. fresh, committing: lowest entry id among
@@ -25,7 +23,7 @@ class LedgerState:
     one below all.
     """
 
-    __slots__ = ("committing", "explicit_lac", "fenced", "fresh", "key", "lac", "last", "ledger", "limbo")
+    __slots__ = ()
 
     def __init__(self, ledger: int, controls: Controls, last: int, lac: int) -> None:
         self.ledger = ledger

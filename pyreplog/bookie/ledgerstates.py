@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
+from pyreplog._native.ledgerstate import NOTHING
 from pyreplog.bookie.entrylog import EntryLog
-from pyreplog.bookie.ledgerstate import NOTHING, LedgerState, load_state
+from pyreplog.bookie.ledgerstate import LedgerState, load_state
 
 _LOOKS = 8
 _DELETED_MAX = 65536
@@ -17,61 +18,57 @@ class LedgerStates:
 
     A state stays, limit or not, while something of it is not durable yet, or somebody waits for it. So what is loaded
     again is what was let go. is_awaited: whether somebody waits for a ledger.
-    limbo: those known to be in limbo, whether they are kept or not.
+    states: by ledger, those asked for last at the end. deleted: the newest of those that were, in order. limbo: those
+    known to be in limbo, whether they are kept or not.
     """
 
     def __init__(self, log: EntryLog, limit: int, is_awaited: Callable[[int], bool]) -> None:
         self._log, self._limit, self._is_awaited = log, limit, is_awaited
-        self._deleted: dict[int, None] = {}  # the newest, in order
+        self.deleted: dict[int, None] = {}
         self.limbo: set[int] = set()
-        self._states: OrderedDict[int, LedgerState] = OrderedDict()  # those asked for last at the end
+        self.states: OrderedDict[int, LedgerState] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._states)
+        return len(self.states)
 
     @property
     def crowded(self) -> bool:
         """Whether more are kept than should be."""
-        return len(self._states) > self._limit
+        return len(self.states) > self._limit
 
     def get(self, ledger: int) -> LedgerState | None:
         """None: nothing of this ledger is here. CorruptionError: who knows."""
-        state = self.known(ledger)
-        if state is None and (state := load_state(self._log, ledger)) is not None:
-            self.add(state)
-        return state
-
-    def known(self, ledger: int) -> LedgerState | None:
-        """As `get`, and None as well when it would have to be loaded."""
-        state = self._states.get(ledger)
+        state = self.states.get(ledger)
         if state is not None:
-            self._states.move_to_end(ledger)
+            self.states.move_to_end(ledger)
+        elif (state := load_state(self._log, ledger)) is not None:
+            self.add(state)
         return state
 
     def peek(self, ledger: int) -> LedgerState | None:
         """None: it was not asked for lately."""
-        return self._states.get(ledger)
+        return self.states.get(ledger)
 
     def add(self, state: LedgerState) -> None:
         """A ledger that was not here. Looks at a few of the oldest, so that the cost has a bound."""
         for _ in range(_LOOKS):
-            if len(self._states) < self._limit:
+            if len(self.states) < self._limit:
                 break
-            ledger, oldest = self._states.popitem(last=False)
+            ledger, oldest = self.states.popitem(last=False)
             if oldest.durable_below != NOTHING or self._is_awaited(ledger):
-                self._states[ledger] = oldest
-        self._states[state.ledger] = state
+                self.states[ledger] = oldest
+        self.states[state.ledger] = state
         if state.limbo:
             self.limbo.add(state.ledger)
 
     def forget(self, ledger: int) -> None:
         """The ledger was deleted."""
-        self._states.pop(ledger, None)
+        self.states.pop(ledger, None)
         self.limbo.discard(ledger)
-        self._deleted[ledger] = None
-        if len(self._deleted) > _DELETED_MAX:
-            del self._deleted[next(iter(self._deleted))]
+        self.deleted[ledger] = None
+        if len(self.deleted) > _DELETED_MAX:
+            del self.deleted[next(iter(self.deleted))]
 
     def is_deleted(self, ledger: int) -> bool:
         """Whether it was, as far as is remembered."""
-        return ledger in self._deleted
+        return ledger in self.deleted

@@ -15,6 +15,7 @@ from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.counts import BookieCounts, Gauges
 from pyreplog.bookie.entrylog import DiskLog
+from pyreplog.bookie.group import Waiting
 from pyreplog.bookie.identity import LOG
 from pyreplog.bookie.polls import Respond
 from pyreplog.bookie.protocol import Kind, Reply, Request
@@ -93,7 +94,10 @@ class LocalBookie(Handle):
         """See Bookie; `respond` is for who commits by himself. Errors: as `request`."""
         self._check_open()
         with self._lock:
-            return self._bookie.add_plainly(add, respond)
+            lac = self._bookie.add_plainly(add, respond)
+        if self._replies:  # to those who waited for the LAC
+            self._deliver()
+        return lac
 
     def with_bookie(self, call: Callable[Concatenate[Bookie, P], T], *args: P.args, **more: P.kwargs) -> T:
         """Run `call(bookie, ...)` alone: nothing else is handled meanwhile. It is short, and does not call this."""
@@ -104,11 +108,26 @@ class LocalBookie(Handle):
             self._deliver()
         return result
 
-    def sync(self) -> Exception | None:
-        """The second step of a commit, for a driver that commits by itself: see Bookie."""
+    def commit(self, end: Callable[[Bookie, list[Waiting | PlainAdd], Exception | None], T]) -> T | None:
+        """A commit, for a driver that commits by itself: `end(bookie, group, error)` is its third step (see Bookie). It
+        runs alone, as in `with_bookie`. None: nobody waits for one."""
+        self._check_open()
+        with self._lock:
+            group = self._bookie.begin_commit()
+        if not group:
+            return None
+        error = self._sync()
+        with self._lock:
+            ended = end(self._bookie, group, error)
+        if self._replies:
+            self._deliver()
+        return ended
+
+    def _sync(self) -> Exception | None:
+        """The second step of a commit."""
         began_us = self._clock.monotonic_us()
         error = self._bookie.sync()
-        self.counts.sync_seconds.observe((self._clock.monotonic_us() - began_us) / 1e6)
+        self._bookie.counts.sync_seconds.observe((self._clock.monotonic_us() - began_us) / 1e6)
         return error
 
     @property
@@ -168,7 +187,7 @@ class LocalBookie(Handle):
                     self._bookie.expire(self._clock.monotonic_us())
                 group = self._bookie.begin_commit()
             if group:
-                error = self.sync()
+                error = self._sync()
                 with self._lock:
                     self._bookie.end_commit(group, error)
             self._deliver()

@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyreplog._native.frame import CONTROL_OFFSET, FrameBatch, encode_header
-from pyreplog._native.plainadd import plain_add
+from pyreplog._native.plainadd import LATER, PlainAdd, plain_add
 from pyreplog.bookie.bookie import Bookie
-from pyreplog.bookie.group import LATER, Waiting
+from pyreplog.bookie.group import Waiting
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import (
     ADD,
@@ -39,6 +39,9 @@ SERVICE = "bookie"
 
 _LOOK_S = 1.0
 
+_Answers = dict[ServerConnection, tuple[list[int], list["ReadableBuffer"]]]
+"""Of each connection: the numbers of requests, and the parts of the frames that answer them."""
+
 
 class BookieService:
     """What a net.Server calls (`connection.Handler`). All calls come from the reactor's driver.
@@ -49,7 +52,7 @@ class BookieService:
     def __init__(self, reactor: Reactor, bookie: LocalBookie) -> None:
         self._reactor, self._bookie = reactor, bookie
         self._committing = False
-        self._answers: dict[ServerConnection, list[tuple[int, Reply]]] | None = None  # gathered during a commit
+        self._answers: _Answers | None = None  # not None at the end of a commit
         self._reads: dict[ServerConnection, deque[tuple[int, Request]]] = {}  # READs that wait
         self._timer: Timer = reactor.call_later(_LOOK_S, self._look)
 
@@ -65,15 +68,15 @@ class BookieService:
 
     def at_once(self, connection: ServerConnection, batch: FrameBatch) -> bytes | None:
         """See `inflight.Quick`: an ADD that nothing speaks against. It is never in flight for longer than one turn."""
-        add = plain_add(batch)
-        if add is None or connection.is_taken(add.number):
+        add = plain_add(batch, connection.requests)
+        if add is None:
             return None
         lac = self._bookie.add_plainly(add, partial(self._answer, connection, add.number))
         if lac is None:
             return None
         if lac != LATER:
             return add.ok(lac)
-        connection.take(add.number)
+        connection.requests[add.number] = 0  # in flight, and no limit is asked: it is answered in this turn
         self._begin_commit_soon()
         return b""
 
@@ -126,31 +129,35 @@ class BookieService:
     def _begin_commit_soon(self) -> None:
         if not self._committing:
             self._committing = True
-            self._reactor.call_soon(self._commit)
+            self._reactor.call_behind((self._commit,))
 
     def _commit(self) -> None:
         self._committing = False
-        group = self._bookie.with_bookie(Bookie.begin_commit)
-        if not group:
-            return
-        error = self._bookie.sync()
-        self._answers = {}
+        answers = self._bookie.commit(self._end_commit)
+        for connection, (numbers, frames) in (answers or {}).items():
+            connection.reply_frames(numbers, frames)
+
+    def _end_commit(self, bookie: Bookie, group: list[Waiting | PlainAdd], error: Exception | None) -> _Answers:
+        """Those of each connection are to leave together. They are all gathered: nobody else has the bookie."""
+        answers: _Answers = {}
+        self._answers = answers
         try:
-            self._bookie.with_bookie(self._end_commit, group, error)
+            bookie.end_commit(group, error)
         finally:
-            answers, self._answers = self._answers, None
-        for connection, replies in answers.items():
-            _send(connection, replies)
+            self._answers = None
+        if bookie.waits:  # reads of what was appended during the sync
+            self._begin_commit_soon()
+        return answers
 
-    def _end_commit(self, bookie: Bookie, group: list[Waiting], error: Exception | None) -> None:
-        bookie.end_commit(group, error)
-        self._commit_soon(bookie)  # for reads of what was appended during the sync
-
-    def _answer(self, connection: ServerConnection, number: int, reply: Reply) -> None:
-        if self._answers is not None and self._reactor.in_driver():
-            self._answers.setdefault(connection, []).append((number, reply))
+    def _answer(self, connection: ServerConnection, number: int, reply: Reply | PlainAdd) -> None:
+        """By who has the bookie, in any thread."""
+        frame = (reply.ok(reply.confirmed),) if isinstance(reply, PlainAdd) else _frame(connection, number, reply)
+        if self._answers is None:
+            connection.reply_frames((number,), frame)
         else:
-            _reply(connection, number, reply)
+            numbers, frames = self._answers.setdefault(connection, ([], []))
+            numbers.append(number)
+            frames += frame
 
     # ---- time -----------------------------------------------------------------------------------------------
 
@@ -190,27 +197,12 @@ def _decode(number: int, body: memoryview, max_body: int) -> Request:
     return request._replace(records=b"", limit=limit)
 
 
-def _parts(connection: ServerConnection, reply: Reply) -> tuple[ReadableBuffer, ReadableBuffer]:
-    size = memoryview(reply.body).nbytes
+def _frame(connection: ServerConnection, number: int, reply: Reply) -> tuple[ReadableBuffer, ...]:
+    """The parts of a reply's frame."""
+    size = memoryview(reply.body).nbytes if reply.body else 0
     if size > connection.peer.max_body_bytes - REPLY_BYTES:
         why = f"entry {reply.first} has {size} bytes encoded, and the client takes {connection.peer.max_body_bytes}"
         reply = reply._replace(status=Status.UNKNOWN, body=why.encode())
-    return encode_reply(reply), reply.body
-
-
-def _reply(connection: ServerConnection, number: int, reply: Reply) -> None:
-    connection.reply(number, *(_parts(connection, reply) if reply.body else (encode_reply(reply),)))
-
-
-def _send(connection: ServerConnection, replies: list[tuple[int, Reply]]) -> None:
-    """In one go."""
-    if len(replies) == 1:
-        _reply(connection, *replies[0])
-        return
-    buffers: list[ReadableBuffer] = []
-    for number, reply in replies:
-        head, body = _parts(connection, reply)
-        buffers += (encode_header(number, REPLY_BYTES + memoryview(body).nbytes), head, body)
-    connection.send(*buffers)
-    for number, _ in replies:
-        connection.forget(number)
+        size = len(reply.body)
+    head = encode_header(number, REPLY_BYTES + size) + encode_reply(reply)
+    return (head, reply.body) if size else (head,)

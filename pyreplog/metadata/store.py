@@ -124,6 +124,7 @@ class MetadataStore(Handle):
         if not 0 < ttl <= 86400:
             raise InvalidArgumentError(f"a lease is kept for 0 to 86400 seconds, not {ttl}")
         lease = self._lease(ttl, on_loss)
+        lease._part_of(self)
         with self._lease_lock:
             if self._takes_leases:
                 self._leases.add(lease)

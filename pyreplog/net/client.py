@@ -29,6 +29,7 @@ from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.requests import OnReply, Requests
 from pyreplog.net.sockets import Address, Stream, size_of, weakly
+from pyreplog.net.timers import Timer
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -74,10 +75,10 @@ class Channel(Endpoint):
         self._connection: Connection | None = None
         self._proven: Connection | None = None  # the last one that anything came from
         self._lock = allocate_lock()  # of the requests and of their order on the wire
-        self._requests = Requests()
+        self.requests = Requests(self._lock)
+        self._look: Timer | None = None  # at their deadlines
         self._unsent: dict[int, tuple[tuple[ReadableBuffer, ...], int]] = {}  # wait for the first attempt
         self._unsent_bytes = 0
-        self._next_id = 1
         self._now_us = reactor.clock.monotonic_us
         super().__init__(f"channel to {address[0]}:{address[1]}", reactor)
         reactor.call_soon(weakly(self._connect))
@@ -101,7 +102,7 @@ class Channel(Endpoint):
     @property
     def inflight(self) -> int:
         """Requests without an outcome."""
-        return len(self._requests.waiting)
+        return len(self.requests.waiting)
 
     # ---- requests -------------------------------------------------------------------------------------------
 
@@ -127,12 +128,14 @@ class Channel(Endpoint):
     def ask(self, buffers: tuple[ReadableBuffer, ...], size: int, on_reply: OnReply, deadline_us: int) -> int:
         """`request`, of a body of `size` bytes, more than 0, that is to be answered by `deadline_us` on the reactor's
         clock."""
+        requests = self.requests
+        correlation_id = requests.ask(buffers, size, on_reply, deadline_us)
+        if correlation_id >= 0:
+            return correlation_id
         with self._lock:
             if self._error is not None:
                 raise self._error
-            correlation_id = self._next_id
-            self._next_id += 1
-            connection, requests = self._connection, self._requests
+            correlation_id, connection = requests.number(), self._connection
             if connection is None:
                 refusal = self._put_off(correlation_id, buffers, size, on_reply, deadline_us)
             elif size > connection.peer.max_body_bytes:
@@ -156,7 +159,7 @@ class Channel(Endpoint):
             if self._unsent_bytes + size > self.limits.queued_bytes:
                 wait = f"{self._unsent_bytes} bytes wait for it, of {self.limits.queued_bytes} that may (queued_bytes)"
                 return NotConnectedError(f"no {self._what} yet: {wait}")
-            if self._requests.add(correlation_id, on_reply, deadline_us):
+            if self.requests.add(correlation_id, on_reply, deadline_us):
                 self._arm(deadline_us)
             self._unsent[correlation_id] = buffers, size
             self._unsent_bytes += size
@@ -170,7 +173,7 @@ class Channel(Endpoint):
 
     def _settle(self, correlation_id: int, outcome: memoryview | ReplogError) -> bool:
         """Tell whoever waits; False: nobody does. By the driver. Forgotten when it was told: Ctrl-C loses none."""
-        waiting = self._requests.waiting
+        waiting = self.requests.waiting
         entry = waiting.get(correlation_id)
         if entry is None:
             return False
@@ -184,13 +187,16 @@ class Channel(Endpoint):
     # ---- deadlines ------------------------------------------------------------------------------------------
 
     def _arm(self, deadline_us: int) -> None:
+        """Under the lock. In place of the look to come: each sets the next one, and two would do so for ever."""
+        if self._look is not None:
+            self._look.cancel()
         delay_s = (deadline_us - self._reactor.clock.monotonic_us()) / 1e6
-        self._reactor.call_later(max(0.0, delay_s), weakly(self._check_deadlines))
+        self._look = self._reactor.call_later(max(0.0, delay_s), weakly(self._check_deadlines))
 
     def _check_deadlines(self) -> None:
         now_us = self._reactor.clock.monotonic_us()
         with self._lock:
-            overdue = self._requests.overdue(now_us)
+            overdue = self.requests.overdue(now_us)
         for correlation_id in overdue:
             with self._lock:
                 unsent = self._unsent.pop(correlation_id, None)
@@ -200,7 +206,7 @@ class Channel(Endpoint):
             else:
                 self._settle(correlation_id, NotConnectedError(f"no {self._what} in time"))
         with self._lock:
-            next_us = self._requests.next_check_us(now_us)
+            next_us = self.requests.next_check_us(now_us)
             if next_us is not None and self._error is None:
                 self._arm(next_us)
 
@@ -217,6 +223,7 @@ class Channel(Endpoint):
                     connection.send_frame(correlation_id, buffers, size)
                 else:
                     too_large.append((correlation_id, size))
+            connection.carry(self.requests)
         for correlation_id, size in too_large:
             self._settle(correlation_id, _too_large(connection, size))
 
@@ -224,7 +231,8 @@ class Channel(Endpoint):
         if self._proven is not connection:
             self._proven = connection
             self._backoff.reset()
-        others, calls, soon = settle(batch, self._requests.waiting)
+            connection.settle_plainly(self.requests.waiting)
+        others, calls, soon = settle(batch, self.requests.waiting)
         for call in (*calls, *soon) if others else calls:  # news before other answers that came behind
             try:
                 call()
@@ -242,7 +250,8 @@ class Channel(Endpoint):
     def closed(self, connection: Connection, error: ReplogError) -> None:
         with self._lock:
             self._connection = None
-            lost = [correlation_id for correlation_id in self._requests.waiting if correlation_id not in self._unsent]
+            self.requests.end()
+            lost = [correlation_id for correlation_id in self.requests.waiting if correlation_id not in self._unsent]
         if self._error is None:
             self._reactor.call_later(self._backoff.next_s(), weakly(self._connect))
         for correlation_id in lost:
@@ -275,11 +284,16 @@ class Channel(Endpoint):
     # ---- the end --------------------------------------------------------------------------------------------
 
     def _gone(self) -> bool:
-        return self._connection is None and not self._dialer.dialing and not self._requests.waiting
+        return self._connection is None and not self._dialer.dialing and not self.requests.waiting
+
+    def _let_go(self) -> None:
+        self.requests.end()
+        super()._let_go()
 
     def _forked(self) -> None:
         super()._forked()
-        self._lock = allocate_lock()  # a thread that is not here may have held it
+        self.requests.end()
+        self._lock = self.requests.lock = allocate_lock()  # a thread that is not here may have held it
 
     def _shut(self) -> None:
         self._dialer.abandon()

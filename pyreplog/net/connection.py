@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 import socket
-from _thread import allocate_lock
-from typing import TYPE_CHECKING, Protocol
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyreplog import handles
+from pyreplog._native.answers import Replies
+from pyreplog._native.asking import Asking
 from pyreplog._native.frame import HEADER_SIZE, FrameBatch, FrameParser, encode_header, heartbeat
+from pyreplog._native.outbox import FrameOutbox
 from pyreplog.errors import ClosedError, DisconnectedError, PeerError, PeerTimeoutError, ReplogError, SlowPeerError
 from pyreplog.net.handshake import Peer
 from pyreplog.net.limits import Limits
-from pyreplog.net.outbox import FrameOutbox
 from pyreplog.net.pulse import Beat, Pulse
 from pyreplog.net.reactor import BROKEN, READ, WRITE, Reactor
-from pyreplog.net.sockets import Stream, frame_sender, receiver, sender, size_of, unread_bytes, weakly
+from pyreplog.net.sockets import Stream, receiver, size_of, unread_bytes, weakly
 from pyreplog.net.timers import Timer
 
 if TYPE_CHECKING:
@@ -62,35 +65,47 @@ class Connection:
     def __init__(self, reactor: Reactor, stream: Stream, handler: Handler, limits: Limits, peer: Peer) -> None:
         self.peer = peer
         self.limits = limits
-        self.received_bytes = 0
-        self.error: ReplogError | None = None  # why it is closed, or about to be
         self._reactor, self._stream, self._handler = reactor, stream, handler
         self._parser = FrameParser(max_body=limits.max_body_bytes, buffer_size=BUFFER_BYTES)
         self._take_in = receiver(stream, self._parser)
         self._pending = getattr(stream, "pending", None)  # TLS: what was received and not yet read
-        self._outbox = FrameOutbox(sender(stream), frame_sender(stream))
-        self._lock = allocate_lock()  # of the outbox, the reasons and the events
-        self._corked = False
+        self._outbox = FrameOutbox(stream, weakly(self._queue_grew))
+        self._lock = self._outbox.lock  # of the reasons and the events, too
         self._reasons = 0
         self._events = READ
         self._closed = self._parting = False
         self._timer: Timer | None = None
+        self._waiting: dict[int, Any] = {}
         heartbeat_s = min(limits.heartbeat_s, max(peer.silence_s / 3, _SHORTEST_HEARTBEAT_S))
         self._pulse = Pulse(
-            reactor.clock.monotonic_us(),
-            heartbeat_s=heartbeat_s,
-            silence_s=limits.silence_s,
-            stall_s=limits.stall_s,
+            reactor.clock.monotonic_us(), heartbeat_s=heartbeat_s, silence_s=limits.silence_s, stall_s=limits.stall_s
         )
         handles.opened(self)
 
     def open(self) -> None:
         """Begin: tell the handler, and read. Called by the driver."""
-        self._reactor.register(self._stream.fileno(), weakly(self._ready), READ)
+        self._reactor.register(self._stream.fileno(), self._on_events(), READ)
         self._timer = self._reactor.call_later(self._pulse.interval_s, weakly(self._check_pulse))
         self._handler.opened(self)
         if self._pending is not None:
             self._reactor.call_soon(weakly(self._read_pending))
+
+    def _on_events(self) -> Callable[[int], object]:
+        """What the reactor calls; it keeps nothing of ours alive."""
+        return weakly(self._ready)
+
+    @property
+    def error(self) -> ReplogError | None:
+        """Why it is closed, or about to be."""
+        return self._outbox.error
+
+    @error.setter
+    def error(self, error: ReplogError | None) -> None:
+        self._outbox.error = error
+
+    @property
+    def received_bytes(self) -> int:
+        return self._parser.received_bytes
 
     @property
     def queued_bytes(self) -> int:
@@ -101,6 +116,16 @@ class Connection:
     def unread_bytes(self) -> int:
         """Bytes that have arrived and were not read: the handler is about to be called again. By the driver."""
         return unread_bytes(self._stream)
+
+    def carry(self, requests: Asking) -> None:
+        """From now on requests may leave here at once."""
+        requests.begin(self._outbox, self.peer.max_body_bytes)
+
+    def settle_plainly(self, waiting: dict[int, Any]) -> None:
+        """From now on plain OKs to those of `waiting` are settled before they come here (`Replies`). By the driver."""
+        if self._outbox.plain:
+            self._waiting = waiting
+            self._reactor.replace(self._stream.fileno(), Replies(weakref.ref(self), self._reactor.call_behind))
 
     # ---- out ------------------------------------------------------------------------------------------------
 
@@ -121,7 +146,7 @@ class Connection:
     def _put_frame(self, offset: int, body: tuple[ReadableBuffer, ...], size: int) -> bool:
         """Under the lock."""
         outbox = self._outbox
-        if self._corked or self.error is not None or outbox.queued_bytes:
+        if outbox.corked or outbox.error is not None or outbox.queued_bytes:
             return self._put((encode_header(offset, size), *body), size + HEADER_SIZE)
         try:
             outbox.send_frame(offset, body, size)
@@ -133,10 +158,10 @@ class Connection:
 
     def _put(self, buffers: tuple[ReadableBuffer, ...], size: int) -> bool:
         """Under the lock."""
-        if self.error is not None:
-            return False
         outbox = self._outbox
-        if self._corked:
+        if outbox.error is not None:
+            return False
+        if outbox.corked:
             outbox.put(buffers, size)
             return True
         try:
@@ -209,38 +234,42 @@ class Connection:
         if held and self._pending is not None and self.error is None:
             self._reactor.call_soon(weakly(self._read_pending))
 
-    def _ready(self, events: int) -> None:
-        if self.error is not None:
+    def _ready(self, events: int, taken: tuple[int, FrameBatch] | None = None) -> None:
+        """taken: what was received already."""
+        if self._outbox.error is not None:
             return
         try:
             if events & WRITE:
                 self._flush()
-            if events & READ and not self._reasons:
-                self._receive()
+            if taken is not None:
+                self._received(*taken)
+            elif events & READ and not self._reasons:
+                self._received(*self._take_in())
             elif events & BROKEN:
                 self._stream.recv(1)  # raises what broke it
                 self._lost(ConnectionResetError("the peer has gone"))
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._lost(error)
-        except ReplogError as error:
-            self.close(error)
-        except Exception as error:
-            logger.exception("a connection is closed because its handler raised")
-            self.close(PeerError(f"the handler raised {type(error).__name__}"))
-        except BaseException:  # Ctrl-C: bytes may have been taken from the stream and not parsed
-            self.close(DisconnectedError("receiving was interrupted"))
-            raise
+        except BaseException as error:
+            self._failed(error)
 
-    def _receive(self) -> None:
+    def _failed(self, error: BaseException) -> None:
+        if isinstance(error, BlockingIOError):
+            return
+        if isinstance(error, OSError):
+            self._lost(error)
+        elif isinstance(error, ReplogError):
+            self.close(error)
+        elif isinstance(error, Exception):
+            logger.error("a connection is closed because its handler raised", exc_info=error)
+            self.close(PeerError(f"the handler raised {type(error).__name__}"))
+        else:  # Ctrl-C: bytes may have been taken from the stream and not parsed
+            self.close(DisconnectedError("receiving was interrupted"))
+            raise error
+
+    def _received(self, count: int, batch: FrameBatch) -> None:
         """One read: others have their turn before the next."""
-        count, batch = self._take_in()
         if not count:
-            buffered = self._parser.buffered
-            cut = f", {buffered} bytes into a frame" if buffered else ""
+            cut = f", {self._parser.buffered} bytes into a frame" if self._parser.buffered else ""
             raise DisconnectedError(f"{self._who()} closed the connection{cut}")
-        self.received_bytes += count
         frames = len(batch)
         if frames == 1:
             self._dispatch(batch)
@@ -256,7 +285,7 @@ class Connection:
 
     def _dispatch_corked(self, batch: FrameBatch) -> None:
         """What is sent meanwhile leaves together."""
-        self._corked = True
+        self._outbox.corked = True
         try:
             self._dispatch(batch)
         finally:
@@ -264,7 +293,7 @@ class Connection:
 
     def _uncork(self) -> None:
         with self._lock:
-            self._corked = False
+            self._outbox.corked = False
             if not self._outbox.queued_bytes:
                 return
             self._outbox.flush()  # last words, too
@@ -283,12 +312,9 @@ class Connection:
         if self.error is not None:
             return
         beat = self._pulse.check(
-            self._reactor.clock.monotonic_us(),
-            received=self.received_bytes,
-            sent=self._outbox.sent_bytes,
-            listening=not self._reasons,
-            full=self._outbox.queued_bytes > self.limits.queued_bytes,
-        )
+            self._reactor.clock.monotonic_us(), received=self.received_bytes, sent=self._outbox.sent_bytes,
+            listening=not self._reasons, full=self._outbox.queued_bytes > self.limits.queued_bytes,
+        )  # fmt: skip
         if beat is Beat.SILENT:
             self.close(PeerTimeoutError(f"{self._who()} was silent for {self.limits.silence_s:g} s"))
         elif beat is Beat.STALLED:

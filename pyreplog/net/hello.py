@@ -30,7 +30,6 @@ BODY_MAX = 2048
 """Bytes of the largest hello body that is accepted."""
 
 NONCE_BYTES = 32
-MAC_BYTES = 32
 INCARNATION_BYTES = 16
 ANY_INCARNATION = bytes(INCARNATION_BYTES)
 _NAME_MAX = 255

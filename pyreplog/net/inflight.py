@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from _thread import allocate_lock
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from pyreplog._native.arrivals import Arrivals
 from pyreplog._native.frame import FrameBatch
 from pyreplog.errors import FrameError
 from pyreplog.net.connection import INFLIGHT_FULL, Connection, Handler
@@ -51,14 +53,14 @@ class Quick(Protocol):
     """What a Handler may have besides: an answer without the steps in between."""
 
     def at_once(self, connection: ServerConnection, batch: FrameBatch) -> bytes | None:
-        """The frame that answers a batch of one request; an empty one, it was noted by `take` and will be answered
+        """The frame that answers a batch of one request; an empty one, it is among `requests` and will be answered
         before more is read. None: nothing was done, `frames` is to be called."""
 
 
 class ServerConnection(Connection):
     """A connection whose frames are requests: each is answered by `reply` or let go by `forget`.
 
-    Heartbeats and control bodies do not count.
+    Heartbeats and control bodies do not count. requests: by correlation id, the bytes of those that have no reply yet.
     """
 
     def __init__(
@@ -76,13 +78,18 @@ class ServerConnection(Connection):
         self._at_once = getattr(handler, "at_once", None)
         self.inflight_bytes = 0
         self._budget = budget
-        self._requests: dict[int, int] = {}  # correlation id -> bytes
+        self.requests: dict[int, int] = {}
         self._leaving: deque[tuple[int, int]] = deque()  # (sent_bytes at which a reply has left, bytes of its request)
+
+    def _on_events(self) -> Callable[[int], object]:
+        if self._at_once is None or not self._outbox.plain:
+            return super()._on_events()
+        return Arrivals(weakref.ref(self))
 
     @property
     def inflight(self) -> int:
         """Requests that have not been answered."""
-        return len(self._requests)
+        return len(self.requests)
 
     def reply(self, correlation_id: int, *buffers: ReadableBuffer) -> bool:
         """Answer a request, with a body made of `buffers`; once. Any thread.
@@ -98,13 +105,17 @@ class ServerConnection(Connection):
             self._give_back(charge)
         return sent
 
-    def is_taken(self, correlation_id: int) -> bool:
-        """Whether a request of this number has no reply yet."""
-        return correlation_id in self._requests
-
-    def take(self, correlation_id: int) -> None:
-        """A request that is answered in this turn of the reactor: it is in flight, and no limit is asked."""
-        self._requests[correlation_id] = 0
+    def reply_frames(self, correlation_ids: Sequence[int], frames: Sequence[ReadableBuffer]) -> bool:
+        """`reply` to several requests, with the frames of their replies, in one go."""
+        size = size_of(frames)
+        with self._lock:
+            sent = self._put(tuple(frames), size)
+            charge = 0
+            for correlation_id in correlation_ids:
+                charge += self._settle(correlation_id)
+        if charge:
+            self._give_back(charge)
+        return sent
 
     def forget(self, correlation_id: int) -> None:
         """No (further) reply will come to this request. Any thread."""
@@ -114,7 +125,7 @@ class ServerConnection(Connection):
 
     def _settle(self, correlation_id: int) -> int:
         """Under the lock. Bytes to give back now: those of a reply that has to wait are given back when it has left."""
-        charge = self._requests.pop(correlation_id, 0)
+        charge = self.requests.pop(correlation_id, 0)
         outbox = self._outbox
         if outbox.queued_bytes:
             self._leaving.append((outbox.sent_bytes + outbox.queued_bytes, charge))
@@ -123,15 +134,16 @@ class ServerConnection(Connection):
         return charge
 
     def _dispatch(self, batch: FrameBatch) -> None:
-        """What is answered at once, and leaves at once, was never in flight."""
-        if self._at_once is not None and not self._corked and not self._outbox.queued_bytes:
+        """What is answered at once, and leaves at once, was never in flight. Of a plain socket Arrivals has asked."""
+        outbox = self._outbox
+        if self._at_once is not None and not outbox.plain and not outbox.corked and not outbox.queued_bytes:
             answer = self._at_once(self, batch)
             if answer is not None:
                 if answer:
                     with self._lock:
                         self._put((answer,), len(answer))
                 return
-        taken, bad = batch.note(self._requests, REQUEST_BYTES)
+        taken, bad = batch.note(self.requests, REQUEST_BYTES)
         if taken:
             self._charge(taken)
         if bad is not None:
@@ -169,7 +181,7 @@ class ServerConnection(Connection):
         if not self._closed:
             with self._lock:
                 charge, self.inflight_bytes = self.inflight_bytes, 0
-                self._requests.clear()
+                self.requests.clear()
                 self._leaving.clear()
             self._budget.add(-charge)
         super()._finish()
@@ -178,4 +190,4 @@ class ServerConnection(Connection):
     @property
     def idle(self) -> bool:
         """Whether all requests are answered and all replies have left."""
-        return not self._requests and not self.queued_bytes
+        return not self.requests and not self.queued_bytes

@@ -7,17 +7,16 @@ time: they need no locks among themselves, and must not block.
 
 from __future__ import annotations
 
-import logging
 import select
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
-from pyreplog._native.pump import spin
+from pyreplog._native.polling import Epoll
+from pyreplog._native.rounds import Rounds
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import ForkedError, InvalidArgumentError, OutcomeUnknownError, ReplogError
@@ -25,16 +24,9 @@ from pyreplog.handles import Handle
 from pyreplog.net.baton import DRIVER, REST_S, Baton
 from pyreplog.net.bell import Bell
 from pyreplog.net.timers import Timer, Timers
-from pyreplog.uninterrupted import uninterrupted
-
-logger = logging.getLogger(__name__)
 
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 BROKEN = select.EPOLLERR | select.EPOLLHUP
-
-_EVENTS_MAX = 256
-_ROUNDS = 16
-"""While one descriptor keeps the reactor busy, timers are looked at in every so many rounds only."""
 
 _FOREVER_S = 3600.0
 
@@ -43,7 +35,7 @@ Callback = Callable[[int], object]
 Call = Callable[[], object]
 
 
-class Reactor(Handle):
+class Reactor(Handle, Rounds):
     """Calls back when descriptors are ready, when time has passed, and soon.
 
     Any thread may use any method. It runs once somebody drives it: a thread of its own (`start`), the caller's
@@ -53,21 +45,23 @@ class Reactor(Handle):
     wake-up of a core, costs the core.
     """
 
+    clock: Clock
+    _timers: Timers
+    _bell: Bell | None
+
     def __init__(self, *, clock: Clock | None = None, busy_poll_us: int = 0) -> None:
         if not 0 <= busy_poll_us <= 1_000_000:
             raise InvalidArgumentError(f"busy_poll_us: expected 0 to 1000000, found {busy_poll_us}")
-        self.clock: Clock = SystemClock() if clock is None else clock
-        self._busy_s = busy_poll_us / 1e6
-        self._callbacks: dict[int, Callback] = {}
-        self._soon: deque[Call] = deque()
+        self.clock = SystemClock() if clock is None else clock
+        self._busy_poll_us = busy_poll_us
+        self.call_behind: Callable[[Iterable[Call]], None] = self._soon.extend
+        """`call_soon` of some, by a callback: they are called behind the others of this turn, whatever comes."""
         self._timers = Timers(self.clock)
         self._baton = Baton()
-        self._asleep = False  # the driver is about to block, or does: what it should see needs a wake-up
         self._running = False
-        self._round = 0
         self._thread: threading.Thread | None = None
-        self._epoll = select.epoll()
-        self._bell: Bell | None = Bell()  # None: closed
+        self._epoll = Epoll()
+        self._bell = Bell()
         self._bell_fd = self._bell.fd
         self._epoll.register(self._bell_fd, READ)
         super().__init__("reactor")
@@ -88,6 +82,11 @@ class Reactor(Handle):
             if self._error is None:
                 raise
 
+    def replace(self, fd: int, callback: Callback) -> None:
+        """Another callback for a registered `fd`. By a callback."""
+        if fd in self._callbacks:
+            self._callbacks[fd] = callback
+
     def unregister(self, fd: int) -> None:
         """No more calls; before `fd` is closed. An fd that is not registered is fine."""
         if self._callbacks.pop(fd, None) is not None and self._error is None:
@@ -103,10 +102,6 @@ class Reactor(Handle):
         self._soon.append(call)
         if self._asleep:
             self._wake()
-
-    def call_behind(self, calls: Iterable[Call]) -> None:
-        """`call_soon` of some, by a callback: they are called behind the others of this turn, whatever comes."""
-        self._soon.extend(calls)
 
     def call_later(self, delay_s: float, call: Call) -> Timer:
         """Have `call()` called by the driver in `delay_s` seconds, or up to 2 ms later."""
@@ -207,67 +202,6 @@ class Reactor(Handle):
             with suppress(ReplogError):  # it was closed: nobody drives
                 self.call_soon(_look_again)
 
-    # ---- one round ------------------------------------------------------------------------------------------
-
-    def _step(self, timeout_s: float) -> None:
-        """Wait for events at most so long, and call back."""
-        timeout_s = self._before(timeout_s)
-        try:
-            events = self._epoll.poll(timeout_s, _EVENTS_MAX)
-        finally:
-            self._asleep = False
-        self._after(events)
-
-    def _before(self, timeout_s: float) -> float:
-        """Seconds to sleep. From here on, whoever has something for the driver wakes it."""
-        self._asleep = True
-        if self._soon:
-            return 0.0
-        next_us = self._timers.next_us
-        if next_us is not None:
-            timeout_s = max(0.0, min(timeout_s, (next_us - self.clock.monotonic_us()) / 1e6))
-        if self._busy_s:
-            return self._spin(timeout_s)
-        return timeout_s
-
-    def _spin(self, timeout_s: float) -> float:
-        """Look for events without sleeping; they stay for the poll to come."""
-        if spin(self._epoll.fileno(), int(min(timeout_s, self._busy_s) * 1e6)):
-            return 0.0
-        return max(0.0, timeout_s - self._busy_s)
-
-    def _after(self, events: list[tuple[int, int]]) -> None:
-        """Call back. Ctrl-C in a thread that drives while it waits for something of its own comes behind that: half a
-        frame sent, or received, would cost the connection."""
-        with uninterrupted:
-            callbacks = self._callbacks
-            for fd, mask in events:
-                callback = callbacks.get(fd)
-                if callback is not None:
-                    try:
-                        callback(mask)
-                    except Exception:
-                        logger.exception("a callback raised; its descriptor is not looked at any more")
-                        self.unregister(fd)
-                elif fd == self._bell_fd and self._bell is not None:
-                    self._bell.hush()
-            self._round += 1
-            if len(events) != 1 or self._round % _ROUNDS == 0 or events[0][0] == self._bell_fd:
-                for timer in self._timers.due():
-                    self._soon.append(timer.call)
-            if self._soon:
-                self._call_those_handed_over()
-
-    def _call_those_handed_over(self) -> None:
-        """A call leaves the queue after it was made: Ctrl-C loses none."""
-        soon = self._soon
-        for _ in range(len(soon)):
-            try:
-                soon[0]()
-            except Exception:
-                logger.exception("a call handed over to the reactor raised")
-            soon.popleft()
-
     def _wake(self) -> None:
         bell = self._bell
         if bell is not None:
@@ -316,7 +250,7 @@ def _look_again() -> None:
     """The driver looks whether the outcome it waits for is there, after whatever it was woken for."""
 
 
-def _run(ref: weakref.ref[Reactor], baton: Baton, epoll: select.epoll, ready: threading.Event | None) -> None:
+def _run(ref: weakref.ref[Reactor], baton: Baton, epoll: Epoll, ready: threading.Event | None) -> None:
     """Drive until stopped, whenever nobody else does."""
     baton.owner = me = threading.get_ident()
     if ready is not None:
@@ -336,12 +270,12 @@ def _run(ref: weakref.ref[Reactor], baton: Baton, epoll: select.epoll, ready: th
         wanted = baton.rest()
 
 
-def _lead(ref: weakref.ref[Reactor], baton: Baton, epoll: select.epoll) -> None:
+def _lead(ref: weakref.ref[Reactor], baton: Baton, epoll: Epoll) -> None:
     """Drive until somebody wants to borrow. While it sleeps it holds no reference: a forgotten reactor is met."""
     while (reactor := ref()) is not None and reactor._running and not baton.waiting:
-        timeout_s = reactor._before(_FOREVER_S)
+        timeout_s, busy_poll_us = reactor._before(_FOREVER_S), reactor._busy_poll_us
         del reactor
-        events = epoll.poll(timeout_s, _EVENTS_MAX)
+        events = epoll.poll(timeout_s, busy_poll_us)
         if (reactor := ref()) is None:
             return
         reactor._asleep = False

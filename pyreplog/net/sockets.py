@@ -7,19 +7,16 @@ import socket
 import sys
 import termios
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyreplog._native import pump
-from pyreplog._native.frame import FrameBatch, FrameParser, encode_header
+from pyreplog._native.frame import FrameBatch, FrameParser
 from pyreplog.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
-
-    Sendmsg = Callable[[Sequence[ReadableBuffer]], int]
-    SendFrame = Callable[[int, tuple[ReadableBuffer, ...], int], int]
 
 Address = tuple[str, int]
 
@@ -38,21 +35,6 @@ class Stream(Protocol):
     def shutdown(self, how: int, /) -> None: ...
 
     def close(self) -> None: ...
-
-
-def sender(stream: Stream) -> Sendmsg:
-    """What hands buffers to a stream, and says how many bytes it took. Errors: BlockingIOError, OSError."""
-    return partial(pump.send, stream) if isinstance(stream, socket.socket) else stream.sendmsg
-
-
-def frame_sender(stream: Stream) -> SendFrame:
-    """What hands one frame (offset, body, bytes of the body) to a stream, and says how many bytes it took; as `sender`.
-
-    Of a plain socket the header is no object, and the parts are no list.
-    """
-    if isinstance(stream, socket.socket):
-        return partial(pump.send_frame, stream)
-    return lambda offset, body, size: stream.sendmsg((encode_header(offset, size), *body))
 
 
 def receiver(stream: Stream, parser: FrameParser) -> Callable[[], tuple[int, FrameBatch]]:
