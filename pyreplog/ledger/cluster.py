@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 import ssl
-import sys
 import threading
 from collections.abc import Mapping, Set
 from pathlib import Path
@@ -34,7 +33,7 @@ from pyreplog.errors import (
     VersionConflictError,
     WrongTypeError,
 )
-from pyreplog.handles import Handle, warn_of_leak
+from pyreplog.handles import Handle
 from pyreplog.ledger.closing import close_all
 from pyreplog.ledger.copies import CopyCount
 from pyreplog.ledger.driver import Driver, StartingMachine, check_may_wait
@@ -72,6 +71,7 @@ class Cluster(Handle):
         self._around, self._clock = around, clock
         self._ledgers = OpenLedgers()
         super().__init__(what)
+        around.belong_to(self)
 
     @classmethod
     def embedded(
@@ -109,7 +109,7 @@ class Cluster(Handle):
 
         secret: what the bookies were started with. tls: a client's context. limits: of each connection.
         request_timeout_s: after that long without an answer a bookie counts as failed. busy_poll_us: as of Reactor.
-        Errors: those of `open_store` and of the store.
+        Errors: those of `open_store` and of the store; InvalidArgumentError, a timeout of none or above a day.
         """
         metadata = open_store(url)
         try:
@@ -165,7 +165,7 @@ class Cluster(Handle):
             entry_bytes_max=self._around.entry_bytes_max,
         )  # fmt: skip
         opened = Ledger(writer, self._around, self._clock, window_bytes=window_bytes)
-        self._ledgers.add(opened)
+        self._ledgers.add(opened, self)
         return opened
 
     def open_ledger(
@@ -374,13 +374,14 @@ class Cluster(Handle):
         finally:
             self._around.close()
 
-    def __del__(self) -> None:
-        """May run anywhere: a thread of its own does what waits for others, unless all threads are at their end."""
-        if getattr(self, "_error", self) is None and os.getpid() == self._pid:
-            self._error = ClosedError(f"the {self._what} was forgotten")
-            warn_of_leak(self._what, self, self._opened_at)
-            if not sys.is_finalizing():
-                threading.Thread(target=self._around.close, name="pyreplog-close", daemon=True).start()
+    def _close_forgotten(self) -> None:
+        """A thread of its own does what waits for others."""
+        threading.Thread(target=self._end_forgotten, name="pyreplog-close", daemon=True).start()
+
+    def _end_forgotten(self) -> None:
+        """Its ledgers stay open: who opens them next finds their end."""
+        self._error = ClosedError(f"the {self._what} was forgotten")
+        self._around.close()
 
 
 def _key(password: bytes) -> bytes:

@@ -12,10 +12,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
+from pyreplog._native.acktracker import Part
 from pyreplog._native.answers import Answer
-from pyreplog._native.quorum import Part
 from pyreplog.ack import Ack, Outcome, settle_all
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import (
@@ -45,12 +45,6 @@ class Machine(Protocol):
     def replied(self, send: Send, reply: Reply) -> Iterable[Effect]: ...
     def failed(self, send: Send, error: Exception) -> Iterable[Effect]: ...
     def woken(self, about: Any) -> Iterable[Effect]: ...
-
-
-class AddingMachine(Machine, Protocol):
-    """One that sends ADDs, whose Sends are about Parts."""
-
-    def acked(self) -> Iterable[Effect]: ...
 
 
 class StartingMachine(Machine, Protocol):
@@ -199,7 +193,7 @@ class Driver(Turns):
     def _run(self) -> None:
         """Rounds, until nothing is left. What comes while another thread is at it, that thread sees afterwards."""
         while self._inbox or self._effects:
-            if not self._turn.acquire(blocking=False):
+            if not self._turn.acquire(False):
                 return
             try:
                 self._round()
@@ -207,15 +201,11 @@ class Driver(Turns):
                 self._turn.release()
 
     def _round(self) -> None:
-        with self._lock:
-            for _ in range(len(self._inbox)):
-                try:
-                    self._effects.extend(self._inbox.popleft()())
-                except Exception as error:
-                    logger.exception("ledger %d: a step of %s failed", self._ledger, type(self._machine).__name__)
-                    self._effects.append(Finished(error=error))
+        if self._inbox:
+            self._take_steps()
         outcomes: list[Outcome] = []
         adds: list[Add] = []
+        wakes: list[Wake] = []
         finished: Finished | None = None
         while self._effects:
             effect = self._effects.popleft()
@@ -231,10 +221,14 @@ class Driver(Turns):
                 outcomes += effect.outcomes
             elif isinstance(effect, Finished):
                 finished = effect
+            elif isinstance(effect, Wake):
+                wakes.append(effect)
             else:
                 self._carry_out(effect)
         if adds:
             self._around.add(adds)
+        if wakes and finished is None:
+            self._wake_all(wakes)
         try:
             if outcomes:
                 settle_all(outcomes)
@@ -243,6 +237,15 @@ class Driver(Turns):
                 self._after()
             if finished is not None:
                 self._finish(finished)
+
+    def _take_steps(self) -> None:
+        with self._lock:
+            for _ in range(len(self._inbox)):
+                try:
+                    self._effects.extend(self._inbox.popleft()())
+                except Exception as error:
+                    logger.exception("ledger %d: a step of %s failed", self._ledger, type(self._machine).__name__)
+                    self._effects.append(Finished(error=error))
 
     def _finish(self, last: Finished) -> None:
         while self._timers:
@@ -256,9 +259,7 @@ class Driver(Turns):
     # ---- effects --------------------------------------------------------------------------------------------
 
     def _carry_out(self, effect: Effect) -> None:
-        if isinstance(effect, Wake):
-            self._wake(effect)
-        elif isinstance(effect, BadCopy):
+        if isinstance(effect, BadCopy):
             self._around.report(self._ledger, effect)
         elif isinstance(effect, Store):
             self._around.work(lambda: self._store(effect))
@@ -282,7 +283,7 @@ class Driver(Turns):
         self._around.send(send.bookie, send.request, take)
 
     def acked(self) -> None:
-        """OKs to ADDs have been noted where the machine looks for them (see `answers`)."""
+        """OKs to ADDs have been noted where the machine looks for them (see `answers`): it has an event `acked`."""
         machine: Any = self._machine
         with uninterrupted:
             self._inbox.append(machine.acked)
@@ -295,6 +296,15 @@ class Driver(Turns):
             self.post(lambda: machine.failed(send, answer))
         else:
             self.post(lambda: machine.replied(send, answer))
+
+    def _wake_all(self, wakes: list[Wake]) -> None:
+        """What has been answered meanwhile, by bookies of this process, comes first: mostly nothing is waited for then,
+        and no timer has to be set."""
+        if self._inbox:
+            self._effects.extend(wakes)
+            return
+        for wake in wakes:
+            self._wake(wake)
 
     def _wake(self, wake: Wake) -> None:
         token = (
@@ -314,7 +324,7 @@ class Driver(Turns):
                 self._timers.pop(token, None)
 
     def _store(self, effect: Store) -> None:
-        machine: Any = self._machine
+        machine = cast(StoringMachine, self._machine)
         try:
             version = self._around.metadata.put(metadata_key(self._ledger), effect.metadata.encode(), effect.version)
         except VersionConflictError:
@@ -328,11 +338,11 @@ class Driver(Turns):
             self.post(lambda: machine.stored(version))
 
     def _load(self) -> None:
-        machine: Any = self._machine
+        machine = cast(StoringMachine, self._machine)
         self._tell_what_is_there(machine.loaded)
 
     def _tell_what_is_there(self, event: Callable[[LedgerMetadata, int], Iterable[Effect]]) -> None:
-        machine: Any = self._machine
+        machine = cast(StoringMachine, self._machine)
         try:
             found = find_ledger(self._around.metadata, self._ledger)
         except InvalidMetadataError as error:
@@ -345,7 +355,7 @@ class Driver(Turns):
             self.post(machine.deleted if found is None else lambda: event(*found))
 
     def _tell_unknown(self, error: Exception) -> None:
-        machine: Any = self._machine
+        machine = cast(StoringMachine, self._machine)
         if not isinstance(error, ReplogError):
             logger.error("ledger %d: the metadata store failed", self._ledger, exc_info=error)
         elif not self._waits:

@@ -33,8 +33,7 @@ class Load:
     """Read the ledger's metadata again. Report `loaded(metadata, version)`, `deleted()`, or `store_unknown()`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settle:
+class Settle(NamedTuple):
     """These acks have their outcome. To be done last, with no lock held: it runs callbacks."""
 
     outcomes: Sequence[Outcome]

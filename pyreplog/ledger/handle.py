@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from asyncio import _get_running_loop
 from collections.abc import Callable, Iterable
@@ -16,6 +15,7 @@ from pyreplog.errors import ClosedError, OutcomeUnknownError, ReplogError, Windo
 from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.ledger.driver import Driver, Surroundings, check_may_wait, in_callback
 from pyreplog.ledger.effects import Effect, Settle
+from pyreplog.ledger.justwritten import JustWritten
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.readahead import STRETCH_BYTES_MAX
 from pyreplog.ledger.someread import SomeRead, check_range
@@ -50,6 +50,7 @@ class Ledger(Handle):
         self._writer, self._around, self._clock, self._window_bytes = writer, around, clock, window_bytes
         self._driver = Driver(self.id, writer, around, after=self._progressed)
         self._staging = Staging()
+        self._just_written = JustWritten(self.id)
         self._room_lock = threading.Lock()
         self._waiting_for_room: list[Ack[None]] = []
         self._telling = False  # a timer is set to tell the LAC
@@ -87,6 +88,11 @@ class Ledger(Handle):
         return self._writer.pending_entries
 
     @property
+    def pending(self) -> tuple[int, int]:
+        """(pending_bytes, pending_entries)."""
+        return self._writer.pending_bytes, self._writer.pending_entries
+
+    @property
     def error(self) -> ReplogError | None:
         """Why nothing can be appended any more; None: it can."""
         return self._writer.error
@@ -108,7 +114,8 @@ class Ledger(Handle):
         """
         self._check_open()
         check_may_wait()
-        self._make_room()
+        if not self._has_room():
+            self._make_room()
         try:
             ids = self._driver.call(partial(self._append_alone, value, key, event_time))
         except Exception:
@@ -168,11 +175,11 @@ class Ledger(Handle):
 
     def push_batch(self, values: Iterable[ReadableBuffer], *, messages: Iterable[int] | None = None) -> Ack[range]:
         """As submit_batch, for one who keeps a window of its own: waits for no room, and is never refused for want of
-        it."""
+        it. Who reads it as soon as it is confirmed has it from here: see `told`."""
         self._check_open()
         if self._staging:
             self._driver.call(self._append_staged)
-        return self._driver.call(lambda: self._append(values, None, None, messages))
+        return self._driver.call(lambda: self._push(values, messages))
 
     def _append(
         self,
@@ -183,6 +190,14 @@ class Ledger(Handle):
     ) -> tuple[Ack[range], list[Effect]]:
         return self._writer.append(values, keys, event_times, time_us=self._clock.now_us(), messages=messages)
 
+    def _push(
+        self, values: Iterable[ReadableBuffer], messages: Iterable[int] | None
+    ) -> tuple[Ack[range], list[Effect]]:
+        made = self._append(values, None, None, messages)
+        if self._writer.last_batch is not None:
+            self._just_written.keep(self._writer.last_batch)
+        return made
+
     def _append_alone(
         self, value: ReadableBuffer, key: ReadableBuffer | None, event_time: int | None
     ) -> tuple[Ack[range] | None, list[Effect]]:
@@ -190,9 +205,8 @@ class Ledger(Handle):
         if not self._staging.begin():
             return None, []
         try:
-            ids, effects = self._append(
-                (value,), None if key is None else (key,), None if event_time is None else (event_time,)
-            )
+            keys, event_times = None if key is None else (key,), None if event_time is None else (event_time,)
+            ids, effects = self._writer.append((value,), keys, event_times, time_us=self._clock.now_us())
         except BaseException:
             self._staging.landed()
             raise
@@ -232,8 +246,18 @@ class Ledger(Handle):
     def read_some(self, first: int, last: int, *, bytes_max: int = STRETCH_BYTES_MAX) -> Ack[RecordBatch]:
         """Confirmed entries, as `LedgerReader.read_some`. Errors: OutOfRangeError, beyond `last_add_confirmed`."""
         self._check_open()
-        check_range(self.id, first, last, self.last_add_confirmed)
+        check_range(self.id, first, last, self.last_add_confirmed)  # first: what is just written may not be confirmed
+        here = self._just_written.read(first, last, bytes_max)
+        if here is not None:
+            found = Ack(here)
+            found.complete()
+            return found
         return SomeRead(self.metadata, self._writer.key, self._around, first, last, bytes_max=bytes_max).start()
+
+    def told(self) -> None:
+        """Those who read what `push_batch` appends were told, by this thread, how far it is confirmed: once they had
+        their turn it is not kept for them any more."""
+        self._just_written.told()
 
     # ---- back-pressure --------------------------------------------------------------------------------------
 
@@ -250,10 +274,7 @@ class Ledger(Handle):
         return ack
 
     def _has_room(self, windows: float = 1.0) -> bool:
-        writer = self._writer
-        return writer.error is not None or (
-            writer.pending_bytes < windows * self._window_bytes and writer.pending_entries < windows * WINDOW_ENTRIES
-        )
+        return self._writer.has_room(windows * self._window_bytes, windows * WINDOW_ENTRIES)
 
     def _make_room(self) -> None:
         """Wait until there is some, if this caller can."""
@@ -339,7 +360,7 @@ class Ledger(Handle):
 
     def __del__(self) -> None:
         """May run anywhere: nothing is waited for, nobody else's ledger is closed."""
-        if getattr(self, "_error", self) is None and os.getpid() == self._pid:
+        if self._is_forgotten():
             self._error = ClosedError(f"the {self._what} was forgotten")
             warn_of_leak(self._what, self, self._opened_at)
             self._abandon()

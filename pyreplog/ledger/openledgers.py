@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 
+from pyreplog.handles import Handle
 from pyreplog.ledger.handle import Ledger
 
 
@@ -17,7 +18,9 @@ class OpenLedgers:
         self._lock = threading.Lock()
         self._ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
 
-    def add(self, ledger: Ledger) -> None:
+    def add(self, ledger: Ledger, cluster: Handle) -> None:
+        """One that `cluster` made."""
+        ledger._part_of(cluster)
         with self._lock:
             self._ledgers.add(ledger)
 

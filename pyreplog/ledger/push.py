@@ -8,10 +8,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyreplog._native.quorum import AckTracker, Part
+from pyreplog._native.acktracker import AckTracker, Part
 from pyreplog._native.stripe import gather
 from pyreplog.bookie.protocol import ADD, Flag, Reply, Request
 from pyreplog.errors import OutOfRangeError
@@ -25,12 +24,14 @@ if TYPE_CHECKING:
 ENTRY_BYTES_MAX = (4 << 20) - 4096
 """An encoded entry, with the head of a request, fits into the frames that bookies and clients take by default."""
 
+_new = tuple.__new__
+"""Makes a named tuple without a call of Python code, for what every append makes."""
+
 BATCH_BYTES = 1 << 20
 """Entries are sent in requests of at most so many bytes, or of one entry."""
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(NamedTuple):
     """Consecutive encoded entries. offsets: of each record in `records`, and where the last one ends."""
 
     first: int
@@ -46,8 +47,7 @@ def batches_of(first: int, records: ReadableBuffer, offsets: Sequence[int], abou
     nbytes = offsets[-1] - offsets[0]
     if nbytes > BATCH_BYTES:
         return _cut(first, records, offsets, about)
-    whole: Any = offsets
-    return (Batch(first, first + len(offsets) - 2, records, whole, nbytes, about),)
+    return (_new(Batch, (first, first + len(offsets) - 2, records, offsets, nbytes, about)),)
 
 
 def _cut(first: int, records: ReadableBuffer, offsets: Sequence[int], about: Any) -> Iterator[Batch]:
@@ -92,8 +92,11 @@ class Push:
         records = batch.records
         if memoryview(records).nbytes != batch.nbytes:  # others lie beside them
             records = gather(records, batch.offsets, first, 0, tracker.ensemble_size, tracker.write_quorum)
-        request = Request(ADD, self.ledger, first, last, self.key, self._flags, records=records)
-        return [Send(at, request, Part(tracker, index, first, last)) for index, at in enumerate(self.ensemble)]
+        request = _new(Request, (ADD, self.ledger, first, last, self.key, self._flags, 0, 1, 1, records))
+        sends = []
+        for index, at in enumerate(self.ensemble):
+            sends.append(_new(Send, (at, request, Part(tracker, index, first, last))))
+        return sends
 
     def _send(self, batch: Batch, index: int) -> Send | None:
         tracker = self.tracker

@@ -11,11 +11,13 @@ from functools import partial
 from typing import TypeVar
 
 from pyreplog._native.answers import Group
+from pyreplog._native.asking import send_alone
 from pyreplog.ack import Ack
 from pyreplog.bookie.protocol import ADD, Kind, Reply, Request, decode_reply, encode_request
 from pyreplog.bookie.registration import AVAILABLE, Availability
 from pyreplog.bookie.service import SERVICE
 from pyreplog.errors import (
+    InvalidArgumentError,
     InvalidMessageError,
     InvalidMetadataError,
     NotConnectedError,
@@ -42,6 +44,8 @@ QUEUED_BYTES = 64 << 20
 """May wait for a bookie that has not said hello yet, or is slow: four windows of ledgers. With less than two, a ledger
 fills it before `request_timeout_s` is over, and the bookie counts as failed at once."""
 
+REQUEST_TIMEOUT_MAX_S = 86_400.0
+
 ENTRY_MARGIN_BYTES = 4096
 """What a frame holds beside a record is less."""
 
@@ -63,11 +67,15 @@ class RemoteSurroundings(Shared):
         request_timeout_s: float,
         busy_poll_us: int,
     ) -> None:
+        if not 0 < request_timeout_s <= REQUEST_TIMEOUT_MAX_S:
+            expected = f"more than 0 and at most {REQUEST_TIMEOUT_MAX_S:g} seconds"
+            raise InvalidArgumentError(f"request_timeout_s: expected {expected}, found {request_timeout_s}")
         limits = limits or Limits(queued_bytes=QUEUED_BYTES)
         most = limits.max_body_bytes - ENTRY_MARGIN_BYTES & ~7
         super().__init__(metadata, entry_bytes_max=min(ENTRY_BYTES_MAX, most), busy_poll_us=busy_poll_us)
         self._cluster, self._secret, self._tls, self._limits = cluster, secret, tls, limits
         self._request_timeout_s = request_timeout_s
+        self._request_timeout_us = int(request_timeout_s * 1e6)
         self._now_us = self.reactor.clock.monotonic_us
         self._lock = threading.Lock()
         self._registered: dict[str, Availability] = {}  # by bookie id; those that run now
@@ -126,24 +134,12 @@ class RemoteSurroundings(Shared):
             on_reply(error)
 
     def add(self, adds: Sequence[Add]) -> None:
-        """What all are asked is encoded once."""
-        asked, head, size = None, b"", 0
-        deadline_us = self._now_us() + int(self._request_timeout_s * 1e6)
-        for bookie, request, answer in adds:
-            lane = self._adds.get((bookie, request.ledger)) or self._adds_to(bookie, request.ledger)
-            group = lane.alone(UNANSWERED_MAX, request, answer)
-            if group is None:
-                lane.send(request, answer)
-                continue
-            if request is not asked:
-                asked, head = request, encode_request(request)
-                records = request.records
-                size = len(head) + (len(records) if type(records) is bytes else memoryview(records).nbytes)
-            try:
-                channel = self._ready.get(bookie) or self._channel(bookie)
-                channel.ask((head, records), size, group, deadline_us)
-            except ReplogError as error:
-                group(error)
+        """Those that nothing stands before leave at once."""
+        deadline_us = self._now_us() + self._request_timeout_us
+        at = 0
+        while (at := send_alone(adds, at, self._adds, self._ready, UNANSWERED_MAX, deadline_us)) < len(adds):
+            self.send(*adds[at])
+            at += 1
 
     def _adds_to(self, bookie: str, ledger: int) -> Adds:
         if len(self._adds) >= _ADDS_MAX:

@@ -42,7 +42,6 @@ class SomeRead:
 
     def start(self) -> Ack[RecordBatch]:
         """Begin; the Ack gives the entries, or fails with what `LedgerReading` and `load_ledger` raise."""
-        self._around.expect(self._done)
         self._read().add_done_callback(self._came)
         return self._done
 
@@ -55,6 +54,7 @@ class SomeRead:
     def _came(self, read: Ack[RecordBatch]) -> None:
         error = read.exception()
         if isinstance(error, UnreadableError | NoSuchEntryError):
+            self._around.expect(self._done)  # before, that of the reading's driver fails it
             self._around.work(lambda: self._again(error))
         else:
             self._settle(read)

@@ -15,6 +15,7 @@ from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.metrics import bookie_metrics
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import ClosedError, NotConnectedError, ReplogError
+from pyreplog.handles import Handle
 from pyreplog.ledger.driver import Add, Timer, check_may_wait
 from pyreplog.ledger.effects import BadCopy
 from pyreplog.ledger.metrics import ClientCounts
@@ -53,6 +54,11 @@ class Shared:
         self._expected: set[Ack[Any]] = set()
         self.counts = ClientCounts()
         self._closed = False
+
+    def belong_to(self, cluster: Handle) -> None:
+        """Whose `close` closes this."""
+        for part in (self.metadata, self.reactor):
+            part._part_of(cluster)
 
     def expect(self, done: Ack[Any]) -> None:
         self._expected.add(done)
@@ -175,6 +181,11 @@ class EmbeddedSurroundings(Shared):
     def bookie_metrics(self) -> Iterator[Metric]:
         for name, bookie in self.bookies.items():
             yield from bookie_metrics(name, bookie, self._collectors[name], None)
+
+    def belong_to(self, cluster: Handle) -> None:
+        super().belong_to(cluster)
+        for bookie in self.bookies.values():
+            bookie._part_of(cluster)
 
     def _collect_later(self) -> None:
         self.work(self._collect)

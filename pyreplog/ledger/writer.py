@@ -12,8 +12,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Set
 from typing import TYPE_CHECKING
 
+from pyreplog._native.acktracker import Part
 from pyreplog._native.entries import encode_entries
-from pyreplog._native.quorum import Part
 from pyreplog.ack import Ack, Outcome
 from pyreplog.bookie.protocol import Kind, Reply, Request, Status
 from pyreplog.errors import (
@@ -26,7 +26,7 @@ from pyreplog.errors import (
 )
 from pyreplog.ledger.effects import Effect, Finished, Load, Send, Settle, Store, Wake
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
-from pyreplog.ledger.push import ENTRY_BYTES_MAX, Push, batches_of
+from pyreplog.ledger.push import ENTRY_BYTES_MAX, Batch, Push, batches_of
 from pyreplog.ledger.refusals import NOT_OURS, complaint, refusal
 
 if TYPE_CHECKING:
@@ -66,9 +66,7 @@ class LedgerWriter:
         self._choose, self._delay = choose, delay_ensemble_change
         self._push = Push(metadata, 0, key)
         self._acks: deque[tuple[int, Ack[range]]] = deque()  # (last entry, ack), ascending
-        self._totals: deque[tuple[int, int, int]] = (
-            deque()
-        )  # (last entry, bytes, messages) after each batch not confirmed
+        self._totals = deque[tuple[int, int, int]]()  # (last entry, bytes, messages) of batches not confirmed
         self._length = self._messages = 0  # of all pushed
         self._confirmed_length = self._confirmed_messages = 0
         self._failed: dict[int, str] = {}  # ensemble index -> who failed there, and why; its place not taken yet
@@ -100,7 +98,15 @@ class LedgerWriter:
 
     @property
     def pending_entries(self) -> int:
-        return self._push.tracker.lap + 1 - self._push.tracker.below_write_quorum()
+        return self._push.tracker.outstanding
+
+    def has_room(self, nbytes: float, entries: float) -> bool:
+        """Whether fewer bytes and entries than these lack copies, or nothing can be appended any more."""
+        return self.error is not None or (self.pending_bytes < nbytes and self.pending_entries < entries)
+
+    @property
+    def last_batch(self) -> Batch | None:
+        return self._push.batches[-1] if self._push.batches else None
 
     @property
     def is_idle(self) -> bool:
@@ -122,8 +128,7 @@ class LedgerWriter:
 
         messages: as `encode_entries`.
 
-        Errors: those of `encode_entries`, nothing was appended; LedgerClosedError, LedgerFencedError, and what else
-        ended the writer.
+        Errors: those of `encode_entries`, nothing was appended; LedgerClosedError, and what else ended the writer.
         """
         if self.error is not None:
             raise self.error
@@ -247,10 +252,8 @@ class LedgerWriter:
         if not self._delay or self._urgent or self._closing:
             return False
         size, spare = self.metadata.ensemble_size, self.metadata.write_quorum - self.metadata.ack_quorum
-        windows = (
-            sum((start + k) % size in self._failed for k in range(self.metadata.write_quorum)) for start in range(size)
-        )
-        return max(windows) <= spare
+        windows = [range(start, start + self.metadata.write_quorum) for start in range(size)]
+        return max(sum(at % size in self._failed for at in window) for window in windows) <= spare
 
     def _changed(self) -> list[Effect]:
         """The change is in the metadata: from now on it holds."""
@@ -332,9 +335,7 @@ class LedgerWriter:
 
     def close(self) -> list[Effect]:
         """Close the ledger once all entries have their copies. `Finished` says that it is, or why not; of one that has
-        failed when what it stores by itself is stored.
-
-        `give_up` does it at once, with what is confirmed.
+        failed when what it stores by itself is stored. `give_up` does it at once, with what is confirmed.
         """
         if self.error is not None:
             return [] if self._storing is not None else [Finished(error=self.error)]
@@ -354,9 +355,8 @@ class LedgerWriter:
         return [Settle(pending)] if pending else []
 
     def _store_closed(self) -> list[Effect]:
-        return self._store(
-            self.metadata.closed(self.last_add_confirmed, self._confirmed_length, self._confirmed_messages)
-        )
+        closed = self.metadata.closed(self.last_add_confirmed, self._confirmed_length, self._confirmed_messages)
+        return self._store(closed)
 
     def _close_again(self, wanted: LedgerMetadata, found: LedgerMetadata, before: LedgerMetadata) -> list[Effect]:
         """Closing met another state. A recoverer has not told anybody an end yet while it says IN_RECOVERY."""
