@@ -67,6 +67,14 @@ class Cluster(ledgers.Cluster):
         found = super().metrics()
         return found if self._topics is None else [*found, *self._topics.metrics()]
 
+    def _end_forgotten(self) -> None:
+        """As of ledgers; what topics have is stored before."""
+        try:
+            if self._topics is not None:
+                self._topics.close()
+        finally:
+            super()._end_forgotten()
+
     def close(self) -> None:
         """As of ledgers; the topics before them, as their own `close` does."""
         check_may_wait()

@@ -67,7 +67,7 @@ class Consumer(Handle, Handout):
             self._inbox.append(delivery)
         self._hand_out()
 
-    def discard(self) -> None:
+    def discard(self, *, sought: bool = False) -> None:
         """What waits here is not its own any more: it will come again, or not at all."""
         with self._lock:
             dropped, self._inbox = list(self._inbox), deque()

@@ -17,19 +17,20 @@ from pyreplog.ledger.driver import Surroundings, Timer
 from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.dispatch.dispatcher import Dispatcher
 from pyreplog.topic.dispatch.effects import Became, DeadLetter, Deliver, Dirty, Effect, Locate, Read, Wake
+from pyreplog.topic.events import Events
 from pyreplog.topic.locator import Found, Locator, offsets_in
 from pyreplog.topic.managed.managedledger import ManagedLedger
 from pyreplog.topic.place import Total
 from pyreplog.topic.source import Receiver
-from pyreplog.topic.turns import Events
 
 logger = logging.getLogger(__name__)
 
 
 class Discard(NamedTuple):
-    """These consumers drop what they have not handed out: it comes again, or not at all."""
+    """These consumers drop what they have not handed out: it comes again, or not at all. sought: for a seek."""
 
     consumers: tuple[int, ...]
+    sought: bool = False
 
 
 Step = Callable[[int], Iterable[Effect | Discard]]
@@ -147,7 +148,7 @@ class DispatchDriver:
             self._era += 1
             for there in consumers.values():
                 there.forget_acks()
-            return [Discard(tuple(consumers)), *self._dispatcher.seek(total, now_us)]
+            return [Discard(tuple(consumers), sought=True), *self._dispatcher.seek(total, now_us)]
 
         self.do(seek)
 

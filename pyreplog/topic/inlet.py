@@ -27,9 +27,9 @@ class Inlet:
         if (there := self.consumer()) is not None:
             there.deliver(delivery)
 
-    def discard(self) -> None:
+    def discard(self, *, sought: bool = False) -> None:
         if (there := self.consumer()) is not None:
-            there.discard()
+            there.discard(sought=sought)
 
     def forget_acks(self) -> None:
         if (there := self.consumer()) is not None:

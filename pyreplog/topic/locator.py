@@ -13,8 +13,8 @@ from pyreplog.ack import Ack, settle_all
 from pyreplog.errors import ClosedError, ReplogError, TopicFencedError
 from pyreplog.topic.dispatch.effects import Locate
 from pyreplog.topic.dispatch.offsets import Offsets
+from pyreplog.topic.events import Events
 from pyreplog.topic.managed.managedledger import ManagedLedger
-from pyreplog.topic.turns import Events
 
 logger = logging.getLogger(__name__)
 

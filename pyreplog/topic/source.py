@@ -68,7 +68,10 @@ class Receiver(Protocol):
     name: str
 
     def deliver(self, delivery: Delivery) -> None: ...
-    def discard(self) -> None: ...
+
+    def discard(self, *, sought: bool = False) -> None:
+        """What waits is not its own any more. sought: it was told to `forget_acks` for the same seek."""
+        ...
 
     def forget_acks(self) -> None:
         """Those that it has gathered came before a seek, which is being done: in the middle of that step."""

@@ -85,7 +85,9 @@ class Subscription:
     def deliver(self, effect: Deliver) -> None:
         """For the driver, as the following."""
         self.counts.deliver(effect.batch, effect.redelivered, self._clock.now_us())
-        self._tell(effect.consumer, lambda there: there.deliver(Delivery(effect.batch, effect.redelivered)))
+        there = self._consumers.get(effect.consumer)
+        if there is not None:
+            there.deliver(Delivery(effect.batch, effect.redelivered))
 
     def became(self, effect: Became) -> None:
         if not effect.active:
@@ -94,7 +96,7 @@ class Subscription:
 
     def discard(self, effect: Discard) -> None:
         for consumer in effect.consumers:
-            self._tell(consumer, lambda there: there.discard())
+            self._tell(consumer, lambda there: there.discard(sought=effect.sought))
 
     def dirty(self) -> None:
         mark = self.cursor.acks.mark_offset
@@ -200,8 +202,11 @@ class Subscription:
 
         self._do(acknowledge)
 
-    def acknowledge_cumulative(self, consumer: int, end: int) -> Ack[None]:
-        return self._at_place(end, lambda place, now: self._dispatcher.cumulative(consumer, place, end, now))
+    def acknowledge_cumulative(self, consumer: int, end: int, *, if_: Callable[[], bool] = lambda: True) -> Ack[None]:
+        """if_: asked in the step; False: nothing is done."""
+        return self._at_place(
+            end, lambda place, now: self._dispatcher.cumulative(consumer, place, end, now) if if_() else []
+        )
 
     def skip_to(self, end: int) -> Ack[None]:
         """Acknowledge everything below `end` for whoever is connected: it expired, or nobody wants it."""

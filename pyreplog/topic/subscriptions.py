@@ -92,7 +92,7 @@ class Subscriptions:
         check_name(name)
         check_start(start)
         if is_system(name):
-            raise InvalidArgumentError(f"{name!r}: names that begin so belong to this package")
+            raise InvalidArgumentError(f"subscription {name!r}: names that begin like this are reserved for pyreplog")
         with self._changing:
             there = self.find(name)
             if there is not None and not there.is_over:

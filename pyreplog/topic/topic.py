@@ -70,6 +70,7 @@ class Topic(Handle):
         self.gone: Ack[None] = Ack()
         """Done when it is closed, and may be opened again."""
         super().__init__(f"topic {self.name}")
+        self._part_of(topics)
 
     def recover(self) -> None:
         """Open what there is of it: producers that are known, durable subscriptions. For who made it."""
@@ -320,7 +321,7 @@ class Topic(Handle):
     def _grew(self) -> None:
         self.used = True
         end = self.managed.end.offset
-        for there in self.all_subscriptions():
+        for there in self._subscriptions.all():
             there.grew(end)
 
     def trimmed(self, start: Total) -> None:

@@ -70,6 +70,8 @@ class Topics(Handle):
         self._looking = False
         self._looks = 0
         super().__init__("topics")
+        for part in (self, self.cursors, self.ownership):
+            part._part_of(cluster)
 
     def serve_at(self, address: str, *, lease_s: float = LEASE_S) -> None:
         """This process answers for its topics there, from now on. lease_s: as of Ownership.
@@ -81,6 +83,7 @@ class Topics(Handle):
             if self._open:
                 raise InvalidArgumentError(f"topics were opened before {address} was known: {sorted(self._open)[:3]}")
             former, self.ownership = self.ownership, Ownership(self.metadata, address=address, lease_s=lease_s)
+            self.ownership._part_of(self)
             self.address = address
         former.close()
 

@@ -98,7 +98,9 @@ class Delivery:
         if len(self.consumers):
             self._come_due(now_us)
             arrived = self.reading.ahead.ready()
-            self.fresh.extend(batch for found in arrived if len(batch := self._sift(found, effects, now_us)))
+            for found in arrived:
+                if len(batch := self._sift(found, effects, now_us)):
+                    self.fresh.append(batch)
             self._place(effects, now_us)
             if arrived and self.fresh:
                 self.reading.size.fell_behind()
@@ -166,8 +168,9 @@ class Delivery:
 
     def _come_due(self, now_us: int) -> None:
         for waiting in (self.replay.waiting, self.delayed):
-            for bucket in waiting.pop(now_us):
-                self.replay.add_ranges(bucket.intersect(self.floor))
+            if waiting.messages:
+                for bucket in waiting.pop(now_us):
+                    self.replay.add_ranges(bucket.intersect(self.floor))
         timeout_us = 1000 * (self.settings.ack_timeout_ms or 0)
         if timeout_us and now_us >= self._look_us:
             self.give_back(self.pending.release_since(now_us - timeout_us))
@@ -247,13 +250,13 @@ class Delivery:
 
     def _place(self, effects: list[Effect], now_us: int) -> None:
         """What was read again goes first."""
-        if self._capacity() > 0:
+        if self._has_acked and self._capacity() > 0:
             self.drop_acked()
         while (self.again is not None or self.fresh) and self._capacity() > 0:
             is_fresh = self.again is None
             batch = self.fresh.popleft() if self.again is None else self.again
             placement = self.selector.place(batch, self.room, is_fresh=is_fresh)
-            effects.extend(self._give(share, now_us) for share in placement.shares)
+            effects.extend([self._give(share, now_us) for share in placement.shares])
             self.is_blocked = self.is_blocked or self.room <= 0
             if not is_fresh:
                 self.again = placement.rest
@@ -287,6 +290,8 @@ class Delivery:
     # ---- reading --------------------------------------------------------------------------------------------
 
     def _read(self, effects: list[Effect], now_us: int) -> None:
+        if not self._has_more():
+            return
         capacity = self._capacity()
         if capacity <= 0 or not self.reading.may_begin(now_us):
             return
@@ -299,6 +304,12 @@ class Delivery:
             if read is None:
                 return
             effects.append(read)
+            if read.end >= self.end:
+                return
+
+    def _has_more(self) -> bool:
+        """Whether there may be anything left to read: behind a delivery mostly not, and that is quickly told."""
+        return self.reading.ahead.position < self.end or self.replay.is_ready or self.selector.waiting() > 0
 
     def _read_again(self, capacity: int, effects: list[Effect]) -> None:
         aside = self.selector.take(capacity)
@@ -319,12 +330,12 @@ class Delivery:
 
     def next_us(self, now_us: int) -> int | None:
         """When something is to be done without anything happening first."""
-        times = [self.replay.waiting.first_us, self.delayed.first_us]
+        times = [waiting.first_us for waiting in (self.replay.waiting, self.delayed) if waiting.messages]
         if self.reading.retry_us > now_us:
             times.append(self.reading.retry_us)
         if self.settings.ack_timeout_ms is not None and self.pending.total:
             times.append(self._look_us)
-        return min((time for time in times if time is not None), default=None)
+        return min((time for time in times if time is not None), default=None) if times else None
 
     def woken(self, now_us: int) -> None:
         if self._armed_us is not None and now_us >= self._armed_us:

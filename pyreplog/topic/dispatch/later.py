@@ -39,6 +39,8 @@ class Later:
             self._add_all(offsets[times == time], time)
 
     def _add_all(self, offsets: Offsets, time_us: int) -> None:
+        if not len(offsets):
+            return
         bucket = self._buckets.get(time_us)
         if bucket is None:
             bucket = self._buckets[time_us] = RangeSet()

@@ -39,11 +39,11 @@ class OneActive(Selector):
         return not (self._is_exclusive and len(self._consumers))
 
     def capacity(self) -> int:
-        active = self.active
+        active = self._active
         return 0 if active is None else self._consumers.capacity(active)
 
     def place(self, batch: MessageBatch, room: int, *, is_fresh: bool) -> Placement:
-        active = self.active
+        active = self._active
         fits = 0 if active is None else min(self._consumers.capacity(active), room, len(batch))
         if active is None or fits <= 0:
             return Placement([], batch)

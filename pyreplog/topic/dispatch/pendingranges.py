@@ -20,7 +20,10 @@ class PendingRanges:
 
     @property
     def total(self) -> int:
-        return sum(held.total for held in self._held.values())
+        total = 0
+        for held in self._held.values():
+            total += held.total
+        return total
 
     def count(self, holder: int) -> int:
         held = self._held.get(holder)
@@ -41,7 +44,10 @@ class PendingRanges:
         return found
 
     def is_free(self, start: int, end: int) -> bool:
-        return all(held.missing(start, end) == end - start for held in self._held.values())
+        free = True
+        for held in self._held.values():
+            free = free and held.missing(start, end) == end - start
+        return free
 
     def release(self, offsets: Offsets, holder: int | None = None) -> Released:
         released = []

@@ -39,9 +39,21 @@ class ReadAhead:
         return [reading.id for reading in self._line if reading.batch is None]
 
     @property
+    def unanswered(self) -> int:
+        """How many these are."""
+        count = 0
+        for reading in self._line:
+            count += reading.batch is None
+        return count
+
+    @property
     def expected(self) -> int:
         """How many messages those may bring."""
-        return sum(reading.end - reading.offset for reading in self._line if reading.batch is None)
+        count = 0
+        for reading in self._line:
+            if reading.batch is None:
+                count += reading.end - reading.offset
+        return count
 
     def next(self) -> tuple[int, int | None]:
         """Where to read next, and up to where when something behind it is read already."""
@@ -57,7 +69,10 @@ class ReadAhead:
 
     def find(self, read_id: int) -> int | None:
         """The offset that a read began at."""
-        return next((reading.offset for reading in self._line if reading.id == read_id), None)
+        for reading in self._line:
+            if reading.id == read_id:
+                return reading.offset
+        return None
 
     def answered(self, read_id: int, batch: MessageBatch) -> None:
         for reading in self._line:

@@ -47,7 +47,7 @@ class Reading:
     @property
     def under_way(self) -> int:
         """Reads without an answer, but for forgotten ones."""
-        return len(self.ahead.under_way) + (self.again is not None)
+        return self.ahead.unanswered + (self.again is not None)
 
     @property
     def forgotten(self) -> int:

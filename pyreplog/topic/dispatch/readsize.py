@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from pyreplog._native.messages import MessageBatch
 
 BYTES_FIRST = 1 << 20
@@ -22,9 +24,9 @@ class ReadSize:
 
     def learn(self, batch: MessageBatch) -> None:
         """An answer came."""
-        messages = int(batch.entry_count.sum())
+        messages, sizes = int(np.add.reduce(batch.entry_count)), batch.entry_size
         if messages:
-            found = int(batch.entry_size.sum() + RECORD_BYTES * len(batch.entry_size)) / messages
+            found = int(np.add.reduce(sizes) + RECORD_BYTES * len(sizes)) / messages
             self._average += (found - self._average) / _WEIGHT if self._average else found
 
     def kept_up(self) -> None:

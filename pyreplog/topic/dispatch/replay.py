@@ -32,6 +32,11 @@ class Replay:
     def ranges(self) -> int:
         return len(self._ready) + self.waiting.ranges
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether any are due."""
+        return bool(self._ready)
+
     def add(self, offsets: Offsets) -> None:
         self._ready.add_offsets(offsets)
 

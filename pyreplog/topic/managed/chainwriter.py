@@ -1,15 +1,15 @@
 """Writes a topic: from ledger to ledger, in order, whatever becomes of them.
 
-All that happens is an event (see `turns`); what blocks is done by the cluster's workers, one job at a time. A ledger
-is replaced when it is full, old, or has failed: its end is found first (its writer closed it, or it is recovered), then
-one compare-and-set of the chain tells its counts and names the next one.
+All that happens is an event (see `topic.events`); what blocks is done by the cluster's workers, one job at a time. A
+ledger is replaced when it is full, old, or has failed: its end is found first (its writer closed it, or it is
+recovered), then one compare-and-set of the chain tells its counts and names the next one.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyreplog.ack import Ack, settle_all
@@ -28,16 +28,16 @@ from pyreplog.errors import (
 from pyreplog.ledger.driver import Surroundings
 from pyreplog.ledger.handle import WINDOW_BYTES, WINDOW_ENTRIES, Ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.topic.events import Events
 from pyreplog.topic.managed.chain import Chain, Counts
 from pyreplog.topic.managed.chainstore import ChainStore
 from pyreplog.topic.managed.jobs import Jobs
 from pyreplog.topic.managed.ledgerend import LedgerEnd
 from pyreplog.topic.managed.ledgermaker import LedgerMaker, counts_between, counts_of
-from pyreplog.topic.managed.pipeline import Pipeline, Submission, outcomes
+from pyreplog.topic.managed.pipeline import Pipeline, Submission, held_by, outcomes
 from pyreplog.topic.managed.spare import Spare, let_go
 from pyreplog.topic.place import Total
 from pyreplog.topic.publishing.window import Window
-from pyreplog.topic.turns import Events
 
 logger = logging.getLogger(__name__)
 
@@ -105,13 +105,14 @@ class ChainWriter:
 
     def _held(self) -> tuple[int, int]:
         ledger = self._ledger
-        return (0, 0) if ledger is None else (ledger.pending_bytes, ledger.pending_entries)
+        return (0, 0) if ledger is None else ledger.pending
 
     # ---- requests, from any thread --------------------------------------------------------------------------
 
-    def submit(self, submission: Submission) -> None:
-        self.window.enter(*submission.held)
-        self._incoming.append(submission)
+    def submit(self, submissions: Sequence[Submission]) -> None:
+        with self.window.lock:
+            self.window.enter(*held_by(submissions))
+        self._incoming.extend(submissions)
         self._events.post(self._take)
 
     def roll(self) -> Ack[None]:
@@ -147,12 +148,12 @@ class ChainWriter:
 
     def _take(self) -> None:
         """All that have come: they go together."""
-        while self._incoming:
-            if self.error is not None:
-                self._settle([self._incoming.popleft()], self.error)
-            else:
-                self._pipeline.add(self._incoming.popleft())
-        if self._pipeline.is_due and self.error is None:  # else it is seen to when something lands
+        came = [self._incoming.popleft() for _ in range(len(self._incoming))]
+        if self.error is not None:
+            self._settle(came, self.error)
+            return
+        self._pipeline.add(came)
+        if self._pipeline.is_due:  # else it is seen to when something lands
             self._flow()
 
     def _flow(self) -> None:
@@ -209,8 +210,8 @@ class ChainWriter:
         self._flow()
 
     def _settle(self, submissions: list[Submission], error: BaseException | None = None) -> None:
-        for one in submissions:
-            self.window.leave(*one.held)
+        with self.window.lock:
+            self.window.leave(*held_by(submissions))
         settle_all(outcomes(submissions, error))
         self.window.give_room()
 
@@ -267,11 +268,11 @@ class ChainWriter:
         """What is to be done by a worker, if anything is."""
         if self.error is not None or self.jobs.is_busy or self._is_ending:
             return
-        ledger, idle = self._ledger, not (self._pipeline.is_queued or self._pipeline.is_flying)
+        ledger, pipeline = self._ledger, self._pipeline
         if ledger is not None:
-            if self._is_closing and idle:
+            if self._is_closing and not (pipeline.is_queued or pipeline.is_flying):
                 self._end_ledger(ledger)
-            elif self._pipeline.is_queued and self._is_full() and not self.jobs.is_resting:
+            elif pipeline.is_queued and self._is_full() and not self.jobs.is_resting:
                 if self._spare is None:
                     self._work(self._maker.make, self._made)
                 else:
@@ -280,9 +281,9 @@ class ChainWriter:
                 self._work(self._store.check, self._checked)
         elif self.jobs.is_resting:
             return
-        elif self._pipeline.is_queued and self._spare is None:
+        elif pipeline.is_queued and self._spare is None:
             self._work(self._maker.make, self._made)
-        elif self._counts is not None or self._pipeline.is_queued:
+        elif self._counts is not None or pipeline.is_queued:
             self._store_chain()
         else:
             self._come_to_rest()

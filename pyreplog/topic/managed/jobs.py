@@ -9,7 +9,7 @@ from typing import Any
 
 from pyreplog.ledger.driver import Surroundings
 from pyreplog.net.backoff import BACKOFF_MOST_S, Backoff
-from pyreplog.topic.turns import Events
+from pyreplog.topic.events import Events
 
 logger = logging.getLogger(__name__)
 

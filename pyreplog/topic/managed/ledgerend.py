@@ -10,9 +10,9 @@ from pyreplog.errors import LedgerFencedError, NoSuchLedgerError, ReplogError
 from pyreplog.ledger.driver import Surroundings
 from pyreplog.ledger.handle import Ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
+from pyreplog.topic.events import Events
 from pyreplog.topic.managed.jobs import Jobs
 from pyreplog.topic.managed.ledgermaker import LedgerMaker
-from pyreplog.topic.turns import Events
 
 logger = logging.getLogger(__name__)
 

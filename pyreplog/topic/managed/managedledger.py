@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from asyncio import _get_running_loop
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self, TypeVar
@@ -11,14 +10,7 @@ from typing import Self, TypeVar
 from pyreplog._native.messages import MessageBatch
 from pyreplog.ack import Ack, as_timeout
 from pyreplog.clock import Clock, SystemClock
-from pyreplog.errors import (
-    ClosedError,
-    InvalidArgumentError,
-    NoSuchTopicError,
-    OutcomeUnknownError,
-    TopicFencedError,
-    WindowFullError,
-)
+from pyreplog.errors import ClosedError, NoSuchTopicError, OutcomeUnknownError, TopicFencedError, WindowFullError
 from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.driver import check_may_wait, in_callback
@@ -70,6 +62,7 @@ class ManagedLedger(Handle):
         self._around.expect(self._lifeline)
         self._lifeline.add_done_callback(weakly(self._cut_off))
         super().__init__(f"topic {self.name}")
+        self._part_of(cluster)
         self._burial.begin()
 
     @classmethod
@@ -160,22 +153,24 @@ class ManagedLedger(Handle):
         TopicFencedError and OutcomeUnknownError (closed before there was an outcome), the entries may be there or not;
         RecordTooLargeError, TopicFullError, they are not. Failing ledgers and bookies are no errors: it takes longer.
         """
+        return self.submit_all([(entries, counts)])[0]
+
+    def submit_all(self, parcels: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> list[Ack[range]]:
+        """As `submit`, of several at once, each with an Ack; an error that is raised is that of all."""
         self._check()
-        if not entries or len(entries) != len(counts) or min(counts) < 1:
-            raise InvalidArgumentError(
-                f"expected entries with 1 or more messages each, found {len(entries)} with counts {list(counts)[:10]}"
-            )
         self._make_room()
-        submission = Submission.of(entries, counts)
-        self._writer.submit(submission)
-        return submission.ack
+        submissions = [Submission(entries, counts) for entries, counts in parcels]
+        self._writer.submit(submissions)
+        return [one.ack for one in submissions]
 
     @property
     def has_room(self) -> bool:
+        """Errors: ClosedError, ForkedError."""
+        self._check_open()
         return self._writer.window.has_room()
 
     def room(self) -> Ack[None]:
-        """An Ack that is done as soon as there is room in the window, or the topic takes nothing any more."""
+        """An Ack that is done as soon as it has room, or the topic takes nothing any more. Errors: as `has_room`."""
         self._check_open()
         return self._writer.window.room()
 
@@ -320,6 +315,8 @@ class ManagedLedger(Handle):
         if self._view.end != before:
             for call in list(self.on_grow):
                 call()
+            if (ledger := self._writer.ledger) is not None:
+                ledger.told()
         self._burial.begin()
 
     def _fenced(self, error: TopicFencedError) -> None:
@@ -382,7 +379,7 @@ class ManagedLedger(Handle):
 
     def __del__(self) -> None:
         """May run anywhere: nothing is waited for."""
-        if getattr(self, "_error", self) is None and os.getpid() == self._pid:
+        if self._is_forgotten():
             self._error = ClosedError(f"the {self._what} was forgotten")
             warn_of_leak(self._what, self, self._opened_at)
             self._writer.give_up(OutcomeUnknownError(f"the {self._what} was forgotten"))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pyreplog.ack import Ack, Outcome
+from pyreplog.errors import InvalidArgumentError
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.place import Total
 
-STAGE_BYTES = 256 << 10
+STAGE_BYTES = 512 << 10
 """What waits while something is on its way is sent with it behind it, but for so much, which goes at once."""
 
 GROUP_BYTES = 1 << 20
@@ -25,25 +25,24 @@ REFUSALS_MAX = 3
 """So often an entry that bookies refuse is tried, each time in another ledger."""
 
 
-@dataclass(eq=False, slots=True)
 class Submission:
     """Entries that were submitted together. first: offset of its first message, once a part of it is in a ledger for
     good; the entries are those that are not. held: (bytes, entries) of the whole. refusals: how often bookies refused
     it."""
 
-    entries: Sequence[bytes]
-    counts: Sequence[int]
-    messages: int
-    size: int
-    ack: Ack[range]
-    held: tuple[int, int] = (0, 0)
-    first: int = -1
-    refusals: int = 0
+    __slots__ = ("ack", "counts", "entries", "first", "held", "messages", "refusals", "size")
 
-    @classmethod
-    def of(cls, entries: Sequence[bytes], counts: Sequence[int]) -> Submission:
-        size = sum(map(len, entries))
-        return cls(entries, counts, sum(counts), size, Ack(), (size, len(entries)))
+    def __init__(self, entries: Sequence[bytes], counts: Sequence[int]) -> None:
+        """InvalidArgumentError: no entries, or not 1 or more messages in each."""
+        if not entries or len(entries) != len(counts) or min(counts) < 1:
+            raise InvalidArgumentError(
+                f"expected entries with 1 or more messages each, found {len(entries)} with counts {list(counts)[:10]}"
+            )
+        self.entries, self.counts, self.messages = entries, counts, sum(counts)
+        self.size = size = sum(map(len, entries))
+        self.held = (size, len(entries))
+        self.ack: Ack[range] = Ack()
+        self.first, self.refusals = -1, 0
 
 
 class Flight(NamedTuple):
@@ -80,9 +79,10 @@ class Pipeline:
         """A ledger has something that it did not confirm."""
         return bool(self._flights)
 
-    def add(self, submission: Submission) -> None:
-        self._queue.append(submission)
-        self._queued_bytes += submission.size
+    def add(self, submissions: Sequence[Submission]) -> None:
+        self._queue.extend(submissions)
+        for one in submissions:
+            self._queued_bytes += one.size
 
     # ---- into a ledger --------------------------------------------------------------------------------------
 
@@ -110,18 +110,20 @@ class Pipeline:
             if size > GROUP_BYTES or entries > entries_max:
                 break
             taken.append(self._queue.popleft())
-        self._queued_bytes -= sum(one.size for one in taken)
+        for one in taken:
+            self._queued_bytes -= one.size
         return taken
 
     def put_back(self, submissions: Sequence[Submission]) -> None:
         self._queue.extendleft(reversed(submissions))
-        self._queued_bytes += sum(one.size for one in submissions)
+        self._queued_bytes += sum([one.size for one in submissions])
 
     def flew(self, submissions: list[Submission], ack: Ack[Any]) -> None:
         """The open ledger took them."""
         self._flights.append(Flight(ack, submissions, self.entries))
-        self.entries += sum(len(one.entries) for one in submissions)
-        self.size += sum(one.size for one in submissions)
+        for one in submissions:
+            self.entries += len(one.entries)
+            self.size += one.size
 
     # ---- outcomes -------------------------------------------------------------------------------------------
 
@@ -132,16 +134,18 @@ class Pipeline:
             error = self._flights[0].ack.exception()
             if error is not None:
                 return landed, error
-            for one in self._flights.popleft().submissions:
-                self._confirm(one)
-                landed.append(one)
+            flight = self._flights.popleft()
+            self._confirm(flight.submissions)
+            landed += flight.submissions
         return landed, None
 
-    def _confirm(self, one: Submission) -> None:
-        first = self.end.offset if one.first < 0 else one.first
-        end = Total(self.end.offset + one.messages, self.end.entries + len(one.entries), self.end.size + one.size)
-        one.ack.expect(range(first, end.offset))
-        self.end = end
+    def _confirm(self, submissions: Sequence[Submission]) -> None:
+        offset, entries, size = self.end
+        for one in submissions:
+            first = offset if one.first < 0 else one.first
+            offset, entries, size = offset + one.messages, entries + len(one.entries), size + one.size
+            one.ack.expect(range(first, offset))
+        self.end = Total(offset, entries, size)
 
     def end_ledger(self, entries: int) -> list[Submission]:
         """The ledger has an end, behind so many entries: those that it kept. The rest is the first of the queue."""
@@ -152,7 +156,7 @@ class Pipeline:
             for one in flight.submissions:
                 count = len(one.entries)
                 if count <= room:
-                    self._confirm(one)
+                    self._confirm([one])
                     kept.append(one)
                 else:
                     self._split(one, max(room, 0))
@@ -168,11 +172,11 @@ class Pipeline:
             return
         if one.first < 0:
             one.first = self.end.offset
-        head = Submission.of(one.entries[:count], one.counts[:count])
-        self.end = Total(self.end.offset + head.messages, self.end.entries + count, self.end.size + head.size)
+        messages, size = sum(one.counts[:count]), sum(map(len, one.entries[:count]))
+        self.end = Total(self.end.offset + messages, self.end.entries + count, self.end.size + size)
         one.entries, one.counts = one.entries[count:], one.counts[count:]
-        one.messages -= head.messages
-        one.size -= head.size
+        one.messages -= messages
+        one.size -= size
 
     def drop(self) -> list[Submission]:
         """All that have no outcome, in order: nothing more is done for them."""
@@ -200,6 +204,14 @@ class Pipeline:
             return first
         self.put_back(first)
         return []
+
+
+def held_by(submissions: Sequence[Submission]) -> tuple[int, int]:
+    """(bytes, entries) that they have in a window."""
+    size = entries = 0
+    for one in submissions:
+        size, entries = size + one.held[0], entries + one.held[1]
+    return size, entries
 
 
 def outcomes(submissions: Sequence[Submission], error: BaseException | None = None) -> list[Outcome]:

@@ -31,6 +31,7 @@ class PartitionedTopic(PartitionedHandle["Topic"]):
         self.topics = topics
         self._served: list[Topic | TopicOwnedError] = []  # by partition
         super().__init__(name, partitions, topics.surroundings.wait, f"partitioned topic {name}")
+        self._part_of(topics)
 
     def own(self, partitions: int, wait: float, settings: Mapping[str, Any]) -> None:
         """Open so many partitions, those that are not; for who makes it. Consumers that there are receive from new

@@ -117,7 +117,7 @@ class PartitionedTopics:
 
     def _make(self, name: str, partitions: int, wait: float) -> int:
         if partition_of(name) is not None:
-            raise InvalidArgumentError(f"topic {name}: a partition has no partitions: names that end so belong to them")
+            raise InvalidArgumentError(f"topic {name}: this is the name of a partition, and a partition has none")
         check_name(partition_name(name, partitions - 1))
         self._check_free(name, partitions)
         with self._topics.ownership.claim(name, wait=wait):  # as whoever makes a topic of that name without partitions

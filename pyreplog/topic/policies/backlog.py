@@ -10,7 +10,7 @@ from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.place import Total
 
 SYSTEM_PREFIX = "pyreplog."
-"""Cursors whose names begin so belong to this package: nothing is ever skipped or expired for them."""
+"""Cursors whose names begin like this are pyreplog's own: nothing is ever skipped or expired for them."""
 
 RESUME_PERCENT = 90
 """Of a quota: what was too much is fine again at it, and eviction frees down to it."""

@@ -24,7 +24,7 @@ _PLAIN_TIME_US = 1 << 62
 
 
 class Single(NamedTuple):
-    """One message to be published, and who waits for its offset. sequence: -1, none. size: bytes, about."""
+    """One message to be published, by whom, and who waits for its offset. sequence: -1, none. size: bytes, about."""
 
     value: bytes
     key: bytes | None
@@ -34,6 +34,7 @@ class Single(NamedTuple):
     sequence: int
     size: int
     ack: Ack[int]
+    producer: bytes
 
     @property
     def messages_given(self) -> int:
@@ -48,6 +49,7 @@ class Single(NamedTuple):
         event_time: int | None,
         deliver_at: int | None,
         sequence: int,
+        producer: bytes = b"",
     ) -> Self:
         """Errors: those of `encode_messages`, for what cannot be encoded: it must not fail others of its entry."""
         ack: Ack[int] = Ack()
@@ -59,7 +61,7 @@ class Single(NamedTuple):
             and (deliver_at is None or (type(deliver_at) is int and 0 <= deliver_at < _PLAIN_TIME_US))
         ):
             size = len(value) + (len(key) if key else 0) + MESSAGE_BYTES
-            return cls(value, key, None, event_time, deliver_at, sequence, size, ack)
+            return cls(value, key, None, event_time, deliver_at, sequence, size, ack, producer)
         size = len(
             encode_messages(
                 [value],
@@ -71,7 +73,7 @@ class Single(NamedTuple):
         )
         properties = dict(properties) if properties else None
         key = None if key is None else bytes(key)
-        return cls(bytes(value), key, properties, event_time, deliver_at, sequence, size, ack)
+        return cls(bytes(value), key, properties, event_time, deliver_at, sequence, size, ack, producer)
 
 
 class Group:
@@ -93,10 +95,6 @@ class Group:
         """None: they have no numbers."""
         return None if self.singles[0].sequence < 0 else [single.sequence for single in self.singles]
 
-    @property
-    def acks(self) -> list[Ack[int]]:
-        return [single.ack for single in self.singles]
-
     def add(self, single: Single) -> None:
         self.singles.append(single)
         self.size += single.size
@@ -108,7 +106,7 @@ class Group:
 
     def encode(self) -> bytes:
         """The entry."""
-        values, keys, properties, event_times, deliver_at, sequences, _, _ = zip(*self.singles, strict=True)
+        values, keys, properties, event_times, deliver_at, sequences, *_ = zip(*self.singles, strict=True)
         count = len(values)
         return encode_messages(
             list(values),
@@ -129,7 +127,8 @@ class Batcher:
 
     def __init__(self, *, linger_us: int, messages_max: int, bytes_max: int) -> None:
         self._linger_us, self._messages_max, self._bytes_max = linger_us, messages_max, bytes_max
-        self._groups: list[Group] = []
+        self.groups: list[Group] = []
+        """What waits."""
         self._open: dict[bytes, Group] = {}  # the last of each producer
         self._bytes = 0
         self._flying = 0  # what was taken and has not landed
@@ -137,14 +136,14 @@ class Batcher:
         """When what waits has lingered long enough; None: nothing waits, or not for the time."""
 
     def __len__(self) -> int:
-        return sum(group.count for group in self._groups)
+        return sum(group.count for group in self.groups)
 
     def add(self, producer: bytes, single: Single, now_us: int) -> bool:
         """Whether all that wait are to be sent now; else they are when something lands, or at `due_us`."""
         group = self._open.get(producer)
         if group is None or not self._fits(group, single):
             group = self._open[producer] = Group(producer)
-            self._groups.append(group)
+            self.groups.append(group)
         group.add(single)
         self._bytes += single.size
         if group.count >= self._messages_max or group.size >= self._bytes_max or self._bytes >= GATHERED_BYTES:
@@ -160,7 +159,7 @@ class Batcher:
 
     def take(self) -> list[Group]:
         """All that wait, to be sent together; `landed` says when their outcome is known."""
-        groups, self._groups = self._groups, []
+        groups, self.groups = self.groups, []
         self._open.clear()
         self._bytes, self.due_us = 0, None
         self._flying += bool(groups)
@@ -169,4 +168,4 @@ class Batcher:
     def landed(self) -> bool:
         """Of something that was taken the outcome is known; whether what waits is to be sent now."""
         self._flying -= 1
-        return bool(self._groups) and not self._linger_us
+        return bool(self.groups) and not self._linger_us

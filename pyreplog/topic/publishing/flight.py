@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple, Protocol
 
 import numpy
@@ -99,7 +98,7 @@ class Gathered:
         self.entries: list[bytes] = []
         self.counts = [group.count for group in groups]
         self.messages = self.messages_given = sum(self.counts)
-        self.size = sum(group.size for group in groups)
+        self.size = sum([group.size for group in groups])
         self.is_ready = False
         self.failure: Exception | None = None
 
@@ -116,10 +115,10 @@ class Gathered:
         outcomes: list[Outcome] = []
         numbers = iter(offsets)
         for group in self.groups:
-            if error is None:
-                for ack, offset in zip(group.acks, islice(numbers, group.count), strict=True):
-                    ack.expect(offset)
-            outcomes += [(ack, error) for ack in group.acks]
+            for single in group.singles:
+                if error is None:
+                    single.ack.expect(next(numbers))
+                outcomes.append((single.ack, error))
         return outcomes
 
 
@@ -153,8 +152,9 @@ class Whole:
             messages_max=encoder.messages_max,
             bytes_max=encoder.bytes_max,
         )
-        encoder.check_size(max(map(len, entries)) - len(self.producer))
-        self.entries = encoder.finish(entries)
+        if self.size > encoder.bytes_max:  # else they are one entry or several, all of which fit
+            encoder.check_size(max(map(len, entries)) - len(self.producer))
+        self.entries = entries if encoder.compress is None else encoder.finish(entries)
 
     def shares(self) -> Iterator[Share]:
         if self.producer and self.sequences is not None:
@@ -162,13 +162,13 @@ class Whole:
                 yield self.producer, self.sequences[start:stop]
 
     def outcomes(self, offsets: range, error: BaseException | None) -> list[Outcome]:
-        self.ack.expect(stored_of(offsets))
+        self.ack.expect(offsets if type(offsets) is range else stored_of(offsets))
         return [(self.ack, error)]
 
 
 def stored_of(offsets: Sequence[int]) -> range:
     """Offsets of what is stored, of messages whose sink dropped some as duplicates: it gives -1 for those."""
-    if isinstance(offsets, range):
+    if type(offsets) is range:
         return offsets
     stored = [offset for offset in offsets if offset >= 0]
     return range(stored[0], stored[-1] + 1) if stored else range(0)

@@ -9,7 +9,7 @@ from pyreplog.ack import Ack, settle_all
 from pyreplog.errors import BacklogFullError
 from pyreplog.topic.policies.backlog import Publishing
 from pyreplog.topic.positions import done_ack
-from pyreplog.topic.publishing.outbox import Sink
+from pyreplog.topic.publishing.outbox import Parcel, Sink
 
 
 class Gate:
@@ -37,9 +37,13 @@ class Gate:
         if self.state == "refused":
             raise BacklogFullError(self._topic, self.reason)
 
-    def submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> Ack[range]:
+    def submit_all(self, parcels: Sequence[Parcel]) -> Sequence[Ack[range]]:
         self.check()
-        return self._sink.submit(entries, counts)
+        return self._sink.submit_all(parcels)
+
+    @property
+    def has_room(self) -> bool:
+        return self.state != "held" and (self._is_over or self._sink.has_room)
 
     def room(self) -> Ack[None]:
         if self.state == "held":

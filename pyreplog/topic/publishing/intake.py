@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pyreplog.ack import Ack, Outcome, settle_all
 from pyreplog.clock import Clock
 from pyreplog.errors import SequenceError
+from pyreplog.topic.managed.pipeline import STAGE_BYTES
 from pyreplog.topic.publishing.batcher import Batcher, Single
 from pyreplog.topic.publishing.dedup import Producers, Verdict
 from pyreplog.topic.publishing.flight import Encoder, Flight, Gathered, Whole, stored_of
 from pyreplog.topic.publishing.forwarded import Forwarded
-from pyreplog.topic.publishing.outbox import Outbox, Sink
+from pyreplog.topic.publishing.outbox import Landing, Outbox, Sink
 from pyreplog.topic.publishing.sequences import check_sequence
 from pyreplog.topic.publishing.window import Window
 from pyreplog.uninterrupted import uninterrupted
@@ -43,11 +45,8 @@ class Counts:
     duplicates: int = 0
 
 
-class Entrant(NamedTuple):
-    """What a producer wants published; b"": nobody in particular."""
-
-    producer: bytes
-    what: Single | Whole | Forwarded
+Entrant = Single | Whole | Forwarded
+"""What a producer wants published."""
 
 
 @dataclass
@@ -76,7 +75,7 @@ class Intake:
         producers: Producers | None,
         end: int,
     ) -> None:
-        self.counts = Counts()
+        self.counts, self._pid = Counts(), os.getpid()
         self.window = window
         self._around, self._clock, self._encoder, self._producers = around, clock, encoder, producers
         self._batcher = Batcher(linger_us=linger_us, messages_max=encoder.messages_max, bytes_max=encoder.bytes_max)
@@ -103,6 +102,11 @@ class Intake:
             return None if self._producers is None else (self._end, self._producers.snapshot())
 
     @property
+    def is_staged(self) -> bool:
+        """Whether something waits for more to go with it; in a forked child nothing does that would ever go."""
+        return 0 < self._outbox.staged_bytes < STAGE_BYTES and os.getpid() == self._pid
+
+    @property
     def has_new_failures(self) -> bool:
         """See `Producers`."""
         return self._producers is not None and self._producers.has_new_failures
@@ -122,40 +126,40 @@ class Intake:
                 if self._error is not None:
                     raise self._error
                 self._admit(entrant, work)
-                self.window.enter(entrant.what.size, entrant.what.messages_given)
+                self.window.enter(entrant.size, entrant.messages_given)
             if work.flights or work.outcomes:
                 self._carry_out(work, is_awaited=is_awaited)
 
     def _admit(self, entrant: Entrant, work: _Work) -> None:
         """Give it its place among all others, unless it is a duplicate or in doubt."""
-        if isinstance(entrant.what, Single):
-            self._admit_single(entrant, entrant.what, work)
-        elif isinstance(entrant.what, Whole):
-            self._admit_whole(entrant, entrant.what, work)
+        if isinstance(entrant, Single):
+            self._admit_single(entrant, work)
+        elif isinstance(entrant, Whole):
+            self._admit_whole(entrant, work)
         else:
-            self._admit_forwarded(entrant, entrant.what, work)
+            self._admit_forwarded(entrant, work)
 
-    def _admit_single(self, entrant: Entrant, single: Single, work: _Work) -> None:
-        name, producers = entrant.producer, self._producers
+    def _admit_single(self, single: Single, work: _Work) -> None:
+        name, producers = single.producer, self._producers
         if producers is not None and name:
-            if single.sequence < 0:
-                single = single._replace(sequence=check_sequence(producers.next_sequence(name)))
-            verdict = producers.judge(name, single.sequence)
+            sequence = single.sequence if single.sequence >= 0 else check_sequence(producers.next_sequence(name))
+            verdict = producers.judge(name, sequence)
             if verdict is Verdict.IN_DOUBT:
-                producers.wait(name, entrant)
+                producers.wait(name, single)
                 return
             if verdict is Verdict.DUPLICATE:
                 single.ack.expect(DUPLICATE)
-                self._drop(entrant, 1, work)
+                self._drop(single, 1, work)
                 return
-            producers.push(name, (single.sequence,))
+            producers.push(name, (sequence,))
+            single = single._replace(sequence=sequence)
         if self._batcher.add(name, single, self._clock.monotonic_us()):
             self._take(work)
         elif self._batcher.due_us is not None and not self._is_timed:
             self._wake_at(self._batcher.due_us)
 
-    def _admit_whole(self, entrant: Entrant, whole: Whole, work: _Work) -> None:
-        name, producers = entrant.producer, self._producers
+    def _admit_whole(self, whole: Whole, work: _Work) -> None:
+        name, producers = whole.producer, self._producers
         if producers is not None and name:
             if whole.sequences is None:
                 first = producers.next_sequence(name)
@@ -163,12 +167,12 @@ class Intake:
                 whole.sequences = range(first, first + whole.messages)
             new = producers.sift(name, whole.sequences)
             if new is None:
-                producers.wait(name, entrant)
+                producers.wait(name, whole)
                 return
             duplicates = len(new) - int(new.sum())
             if duplicates == len(new):
                 whole.ack.expect(range(0))
-                self._drop(entrant, duplicates, work)
+                self._drop(whole, duplicates, work)
                 return
             if duplicates:
                 self.counts.duplicates += duplicates
@@ -177,7 +181,7 @@ class Intake:
                 producers.push(name, numbers)
         self._send(whole, work)
 
-    def _admit_forwarded(self, entrant: Entrant, forwarded: Forwarded, work: _Work) -> None:
+    def _admit_forwarded(self, forwarded: Forwarded, work: _Work) -> None:
         producers = self._producers
         if producers is not None:
             masks = []
@@ -185,7 +189,7 @@ class Intake:
                 assert part.sequences is not None
                 new = producers.sift(part.producer, part.sequences)
                 if new is None:
-                    producers.wait(part.producer, entrant)
+                    producers.wait(part.producer, forwarded)
                     return
                 masks.append(new)
             try:
@@ -196,7 +200,7 @@ class Intake:
                 return
             if not forwarded.messages:
                 forwarded.ack.expect(range(0))
-                self._drop(entrant, forwarded.messages_given, work)
+                self._drop(forwarded, forwarded.messages_given, work)
                 return
             self.counts.duplicates += forwarded.messages_given - forwarded.messages
             for name, numbers in forwarded.shares():
@@ -210,13 +214,12 @@ class Intake:
 
     def _drop(self, entrant: Entrant, duplicates: int, work: _Work) -> None:
         self.counts.duplicates += duplicates
-        self.window.leave(entrant.what.size, entrant.what.messages_given)
-        work.outcomes.append((entrant.what.ack, None))
+        self.window.leave(entrant.size, entrant.messages_given)
+        work.outcomes.append((entrant.ack, None))
 
     def _take(self, work: _Work) -> None:
-        groups = self._batcher.take()
-        if groups:
-            flight = Gathered(groups)
+        if self._batcher.groups:
+            flight = Gathered(self._batcher.take())
             self._outbox.enter(flight)
             work.flights.append(flight)
 
@@ -233,34 +236,46 @@ class Intake:
             self._outbox.ready(flight, is_awaited=is_awaited)
         if work.outcomes:
             settle_all(work.outcomes)
-        self.window.give_room()
-        self._tell_flushed()
+            self.window.give_room()
+        if self._error is not None:
+            self.window.end()
+            self._outbox.push()
+        if self._flushing:
+            self._tell_flushed()
 
     # ---- outcomes -------------------------------------------------------------------------------------------
 
-    def _landed(self, flight: Flight, offsets: range, error: BaseException | None, *, is_known: bool) -> None:
-        """What waited for it goes next; its callers are told."""
+    def _landed(self, landings: list[Landing]) -> None:
+        """What waited for them goes next; their callers are told."""
         with uninterrupted:
             work = _Work()
-            is_known = is_known or (self._producers is not None and not self._producers.is_last_word)
-            is_over = self._producers is not None and not is_known  # only what is stored can tell what is new
             with self._lock:
-                work.outcomes += flight.outcomes(offsets, error)
-                self._count(flight, offsets, error)
-                self.window.leave(flight.size, flight.messages_given)
-                again = self._note(flight, error) if is_known else []
-                if flight.is_gathered and self._batcher.landed() and not is_over:
-                    self._take(work)
-                for entrant in again:
-                    self._admit(entrant, work)
-            if error is not None and is_over:
-                self.stop(error)
+                for landing in landings:
+                    self._land(landing, work)
             self._carry_out(work)
+
+    def _land(self, landing: Landing, work: _Work) -> None:
+        flight, offsets, error, is_known = landing
+        producers = self._producers
+        is_known = is_known or (producers is not None and not producers.is_last_word)
+        is_over = producers is not None and not is_known  # only what is stored can tell what is new
+        work.outcomes += flight.outcomes(offsets, error)
+        self.window.leave(flight.size, flight.messages_given)
+        if error is None:
+            self._count(flight, offsets)
+        else:
+            self.counts.errors += flight.messages
+        again = self._note(flight, error) if is_known and producers is not None else []
+        if flight.is_gathered and self._batcher.landed() and not is_over:
+            self._take(work)
+        for entrant in again:
+            self._admit(entrant, work)
+        if error is not None and is_over:
+            self._stop(error, work)
 
     def _note(self, flight: Flight, error: BaseException | None) -> list[Any]:
         """Returns what was in doubt for it."""
-        if self._producers is None:
-            return []
+        assert self._producers is not None
         again: list[Any] = []
         for name, numbers in flight.shares():
             if error is None:
@@ -269,16 +284,13 @@ class Intake:
                 again += self._producers.failed(name, numbers)
         return again
 
-    def _count(self, flight: Flight, offsets: range, error: BaseException | None) -> None:
-        if error is not None:
-            self.counts.errors += flight.messages
-            return
-        stored = stored_of(offsets)
+    def _count(self, flight: Flight, offsets: range) -> None:
+        counts, stored = self.counts, offsets if type(offsets) is range else stored_of(offsets)
         self._end = stored.stop
-        self.counts.messages += len(stored)
-        self.counts.duplicates += len(offsets) - len(stored)
-        self.counts.entries += len(flight.entries)
-        self.counts.bytes += sum(map(len, flight.entries))
+        counts.messages += len(stored)
+        counts.duplicates += len(offsets) - len(stored)
+        counts.entries += len(flight.entries)
+        counts.bytes += sum(map(len, flight.entries))
 
     # ---- time and the end -----------------------------------------------------------------------------
 
@@ -311,24 +323,26 @@ class Intake:
         return ack
 
     def _tell_flushed(self) -> None:
-        if self._flushing and not self.window.entries:
-            with self._lock:
-                flushed, self._flushing = self._flushing, []
-            settle_all([(ack, None) for ack in flushed])
+        with self._lock:
+            if self.window.entries:
+                return
+            flushed, self._flushing = self._flushing, []
+        settle_all([(ack, None) for ack in flushed])
 
     def stop(self, error: BaseException) -> None:
         """Nothing is taken any more: calls raise `error`, and what was not sent yet fails with it."""
         with uninterrupted:
             work = _Work()
             with self._lock:
-                self._error = self._error or error
-                waiting: Iterable[Entrant] = [] if self._producers is None else self._producers.drop_waiting()
-                left = Gathered(self._batcher.take())
-                work.outcomes += left.outcomes(range(0), error)
-                self.window.leave(left.size, left.messages)
-                for one in waiting:
-                    work.outcomes.append((one.what.ack, error))
-                    self.window.leave(one.what.size, one.what.messages_given)
-            self.window.end()
+                self._stop(error, work)
             self._carry_out(work)
-            self._outbox.push()
+
+    def _stop(self, error: BaseException, work: _Work) -> None:
+        self._error = self._error or error
+        waiting: Iterable[Entrant] = [] if self._producers is None else self._producers.drop_waiting()
+        left = Gathered(self._batcher.take())
+        work.outcomes += left.outcomes(range(0), error)
+        self.window.leave(left.size, left.messages)
+        for one in waiting:
+            work.outcomes.append((one.ack, error))
+            self.window.leave(one.size, one.messages_given)

@@ -4,54 +4,69 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pyreplog.ack import Ack
 from pyreplog.errors import EntryRefusedError, RecordTooLargeError, TopicFullError
 from pyreplog.ledger.driver import in_callback
+from pyreplog.topic.events import Events
 from pyreplog.topic.managed.pipeline import STAGE_BYTES
 from pyreplog.topic.publishing.flight import Flight
-from pyreplog.topic.turns import Events
 
 NOT_STORED = (RecordTooLargeError, EntryRefusedError, TopicFullError)
 
 
-class Landed(Protocol):
-    """Told the offsets of a flight, or an error; is_known: whether that says what is stored."""
+class Landing(NamedTuple):
+    """The offsets of a flight, or an error; is_known: whether that says what is stored."""
 
-    def __call__(self, flight: Flight, offsets: range, error: BaseException | None, *, is_known: bool) -> None: ...
+    flight: Flight
+    offsets: range
+    error: BaseException | None
+    is_known: bool
+
+
+Parcel = tuple[Sequence[bytes], Sequence[int]]
+"""Entries, and how many messages each holds."""
 
 
 class Sink(Protocol):
     """What entries are published to: a ManagedLedger."""
 
-    def submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> Ack[range]:
-        """Entries, and how many messages each holds; the Ack gives the offsets of the messages. It does not wait in a
-        callback, which this is called in. Acks are done in the order of the calls. Nothing is stored, nor will be, when
-        an error is raised, or one fails with an error of NOT_STORED; with others it may be."""
+    def submit_all(self, parcels: Sequence[Parcel]) -> Sequence[Ack[range]]:
+        """The Ack of each gives the offsets of its messages. It does not wait in a callback, which this is called in.
+        Acks are done in the order of the parcels and calls. Nothing of a parcel is stored, nor will be, when an error
+        is raised, or its Ack fails with one of NOT_STORED; with others it may be."""
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is room in its window, or nothing is taken any more."""
         ...
 
     def room(self) -> Ack[None]:
-        """Done when there is room in its window, or nothing is taken any more."""
+        """Done when `has_room`."""
         ...
 
 
 class Outbox:
-    """landed: told what becomes of each flight, in order. soon: has something called by another thread, and says if
-    it will. Threads: `enter` wants the caller's lock.
+    """landed: told what becomes of flights, in order, of all that came together at once. soon: has something called by
+    another thread, and says if it will. Threads: `enter` wants the caller's lock.
 
     Where a sink confirms at once, as with bookies of this process, nothing is ever on its way that others could wait
     for, and go together. There, what nobody waits for yet is sent by the other thread, or when there is much of it.
     """
 
-    def __init__(self, sink: Sink, landed: Landed, soon: Callable[[Callable[[], None]], bool]) -> None:
+    def __init__(
+        self, sink: Sink, landed: Callable[[list[Landing]], object], soon: Callable[[Callable[[], None]], bool]
+    ) -> None:
         self._sink, self._landed, self._soon = sink, landed, soon
         self._flights: deque[Flight] = deque()
         self._events = Events()
-        self._confirms_at_once = self._is_soon = False
-        self._staged_bytes = 0  # about
-        self._flying: set[Flight] = set()  # without an outcome
+        self._confirms_at_once = self._is_soon = self._is_landing = False
+        self.staged_bytes = 0
+        """About, of what is ready, and waits for company or its turn."""
+        self._flying = 0  # sent, and not landed
+        self._came: deque[list[Landing]] = deque()
 
     def enter(self, flight: Flight) -> None:
         """Its place is here, though it may not be ready yet."""
@@ -60,8 +75,8 @@ class Outbox:
     def ready(self, flight: Flight, *, is_awaited: bool) -> None:
         """It is encoded, or has failed to be. is_awaited: its outcome is, or company has come."""
         flight.is_ready = True
-        self._staged_bytes += flight.size
-        if is_awaited or not self._confirms_at_once or self._staged_bytes >= STAGE_BYTES:
+        self.staged_bytes += flight.size
+        if is_awaited or not self._confirms_at_once or self.staged_bytes >= STAGE_BYTES:
             self._go()
         elif not self._is_soon:
             self._is_soon = True
@@ -83,21 +98,59 @@ class Outbox:
             self._confirms_at_once = not self._flying
 
     def _send(self) -> None:
-        self._staged_bytes = 0
+        """All that is ready, many together; what could not be encoded lands in its turn."""
+        self.staged_bytes = size = 0
+        going: list[Flight] = []
         while self._flights and self._flights[0].is_ready:
             flight = self._flights.popleft()
-            try:
-                if flight.failure is not None:
-                    raise flight.failure
-                offsets = self._sink.submit(flight.entries, flight.counts)
-            except Exception as error:
-                self._landed(flight, range(0), error, is_known=True)
+            self._flying += 1
+            if flight.failure is not None or size >= STAGE_BYTES:
+                self._submit(going)
+                going, size = [], 0
+            if flight.failure is not None:
+                self._come([Landing(flight, range(0), flight.failure, True)])
             else:
-                self._flying.add(flight)
-                offsets.add_done_callback(partial(self._settled, flight))
+                going.append(flight)
+                size += flight.size
+        self._submit(going)
 
-    def _settled(self, flight: Flight, offsets: Ack[range]) -> None:
-        self._flying.discard(flight)
-        error = offsets.exception()
-        numbers = range(0) if error is not None else offsets.result()
-        self._landed(flight, numbers, error, is_known=error is None or isinstance(error, NOT_STORED))
+    def _submit(self, flights: list[Flight]) -> None:
+        if not flights:
+            return
+        try:
+            acks = self._sink.submit_all([(flight.entries, flight.counts) for flight in flights])
+        except Exception as error:
+            self._come([Landing(flight, range(0), error, True) for flight in flights])
+        else:
+            acks[-1].add_done_callback(lambda _: self._settled(flights, acks))
+
+    def _settled(self, flights: list[Flight], acks: Sequence[Ack[range]]) -> None:
+        """They land together, with the last of them; that may be refused before its turn."""
+        if acks[-1].exception() is not None:
+            for ack in acks:
+                if not ack.done():
+                    ack.add_done_callback(lambda _: self._settled(flights, acks))
+                    return
+        self._come([_landing(flight, ack) for flight, ack in zip(flights, acks, strict=True)])
+
+    def _come(self, landings: list[Landing]) -> None:
+        self._came.append(landings)
+        if not self._is_landing:
+            self._is_landing = True
+            self._events.post(self._land)
+
+    def _land(self) -> None:
+        """All that have come: they are told together."""
+        self._is_landing = False
+        landings: list[Landing] = []
+        while self._came:
+            landings += self._came.popleft()
+        self._flying -= len(landings)
+        self._landed(landings)
+
+
+def _landing(flight: Flight, offsets: Ack[range]) -> Landing:
+    error = offsets.exception()
+    if error is not None:
+        return Landing(flight, range(0), error, isinstance(error, NOT_STORED))
+    return Landing(flight, offsets.result(), None, True)

@@ -18,7 +18,7 @@ from pyreplog.topic.publishing.batcher import Single
 from pyreplog.topic.publishing.dedup import Producers
 from pyreplog.topic.publishing.flight import Encoder, Whole
 from pyreplog.topic.publishing.forwarded import Forwarded
-from pyreplog.topic.publishing.intake import Around, Counts, Entrant, Intake
+from pyreplog.topic.publishing.intake import Around, Counts, Intake
 from pyreplog.topic.publishing.outbox import Sink
 from pyreplog.topic.publishing.sequences import check_sequence, check_sequences
 from pyreplog.topic.publishing.window import Window
@@ -63,7 +63,7 @@ class Publisher:
         self.topic = topic
         self._sink, self._around = sink, around
         self._encoder = Encoder.of(config, entry_bytes_max)
-        self._window = Window(window_bytes, WINDOW_MESSAGES, lambda: (0, 0))
+        self._window = Window(window_bytes, WINDOW_MESSAGES)
         self._intake = Intake(
             sink,
             around,
@@ -98,8 +98,9 @@ class Publisher:
         outcome is unknown: a topic that deduplicates takes nothing then until it is opened again. ClosedError.
         """
         check_may_wait()
-        single = Single.of(value, key, properties, event_time, deliver_at, check_sequence(sequence))
-        return self._around.wait(self._enter(_name(producer), single, is_awaited=True))
+        name, number = _name(producer), check_sequence(sequence)
+        single = Single.of(value, key, properties, event_time, deliver_at, number, name)
+        return self._around.wait(self._enter(single, is_awaited=True))
 
     def submit(
         self,
@@ -114,13 +115,13 @@ class Publisher:
     ) -> Ack[int]:
         """As publish, without waiting: the Ack gives the offset. Errors of the arguments, and WindowFullError, are
         raised here; the others are the Ack's."""
-        single = Single.of(value, key, properties, event_time, deliver_at, check_sequence(sequence))
-        return self._enter(_name(producer), single)
+        name, number = _name(producer), check_sequence(sequence)
+        return self._enter(Single.of(value, key, properties, event_time, deliver_at, number, name))
 
-    def _enter(self, producer: bytes, single: Single, *, is_awaited: bool = False) -> Ack[int]:
+    def _enter(self, single: Single, *, is_awaited: bool = False) -> Ack[int]:
         self._encoder.check_size(single.size)
         self._make_room()
-        self._intake.enter(Entrant(producer, single), is_awaited=is_awaited)
+        self._intake.enter(single, is_awaited=is_awaited)
         return single.ack
 
     def publish_batch(
@@ -177,7 +178,7 @@ class Publisher:
             return ack
         self._make_room()
         whole = Whole(producer, batch, numbers, ack)
-        self._intake.enter(Entrant(producer, whole), is_awaited=is_awaited)
+        self._intake.enter(whole, is_awaited=is_awaited)
         if whole.failure is not None:
             raise whole.failure
         return ack
@@ -185,7 +186,7 @@ class Publisher:
     def forward(self, forwarded: Forwarded) -> Ack[range]:
         """Publish what another process has encoded, in the order of the calls; it does not wait: see `room`. Errors: as
         submit_batch."""
-        self._intake.enter(Entrant(b"", forwarded))
+        self._intake.enter(forwarded)
         return forwarded.ack
 
     def last_given(self, producer: str) -> int:
@@ -203,8 +204,8 @@ class Publisher:
         return self._sink.room() if self._window.has_room() else self._window.room()
 
     def _make_room(self) -> None:
-        """Wait until there is some, if this caller can."""
-        while not (self._window.has_room() and self._sink.room().done()):
+        """Wait until there is some, if this caller can. What joins others that wait for company goes with them."""
+        while not (self._window.has_room() and (self._intake.is_staged or self._sink.has_room)):
             if not in_callback() and _get_running_loop() is None:
                 self._around.wait(self.room())
             elif self._window.has_room(windows=2):

@@ -9,35 +9,38 @@ from pyreplog.ack import Ack, settle_all
 
 
 class Window:
-    """Bytes and entries that were submitted and have no outcome yet. Any thread.
+    """Bytes and entries that were submitted and have no outcome yet. Any thread, but `enter` and `leave` want a
+    lock of the caller's, or `lock`.
 
     beyond: (bytes, entries) that ledgers hold besides, as they do not have all their copies; each is bounded by itself.
     """
 
-    def __init__(self, bytes_max: int, entries_max: int, beyond: Callable[[], tuple[int, int]]) -> None:
+    def __init__(self, bytes_max: int, entries_max: int, beyond: Callable[[], tuple[int, int]] | None = None) -> None:
         self._bytes_max, self._entries_max, self._beyond = bytes_max, entries_max, beyond
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._waiting: list[Ack[None]] = []
         self._is_over = False
         self.bytes = self.entries = 0
 
     def enter(self, size: int, entries: int) -> None:
-        with self._lock:
-            self.bytes += size
-            self.entries += entries
+        self.bytes += size
+        self.entries += entries
 
     def leave(self, size: int, entries: int) -> None:
-        with self._lock:
-            self.bytes -= size
-            self.entries -= entries
+        self.bytes -= size
+        self.entries -= entries
 
     def has_room(self, windows: float = 1.0) -> bool:
         """Whether less than so many windows are full, or nothing is taken any more."""
+        if self._is_over:
+            return True
+        bytes_max, entries_max = windows * self._bytes_max, windows * self._entries_max
+        if self.bytes >= bytes_max or self.entries >= entries_max:
+            return False
+        if self._beyond is None:
+            return True
         held, entries = self._beyond()
-        return self._is_over or (
-            max(self.bytes, held) < windows * self._bytes_max
-            and max(self.entries, entries) < windows * self._entries_max
-        )
+        return held < bytes_max and entries < entries_max
 
     def room(self) -> Ack[None]:
         """Done as soon as there is room, or nothing is taken any more."""
@@ -45,7 +48,7 @@ class Window:
         if self.has_room():
             ack.complete(None)
             return ack
-        with self._lock:
+        with self.lock:
             self._waiting.append(ack)
         self.give_room()
         return ack
@@ -53,7 +56,7 @@ class Window:
     def give_room(self) -> None:
         """Something has left. Half a window is given, once there was none: else everybody is woken for one batch."""
         if self._waiting and self.has_room(0.5):
-            with self._lock:
+            with self.lock:
                 waiting, self._waiting = self._waiting, []
             settle_all([(ack, None) for ack in waiting])
 

@@ -17,6 +17,7 @@ from pyreplog.errors import ClosedError, NotConnectedError, ReplogError
 from pyreplog.ledger.driver import in_callback
 from pyreplog.net.sockets import Address
 from pyreplog.topic.consumer import Consumer
+from pyreplog.topic.events import Events
 from pyreplog.topic.inlet import Inlet
 from pyreplog.topic.positions import Start, check_start, then
 from pyreplog.topic.remote import protocol
@@ -26,12 +27,12 @@ from pyreplog.topic.remote.link import FOREVER_S, Link, Outcome, is_passing, rea
 from pyreplog.topic.remote.protocol import Done, Moved, Reply, Request
 from pyreplog.topic.remote.sender import RETRY_MOST_S, RETRY_S
 from pyreplog.topic.source import Delivery, Noted
-from pyreplog.topic.turns import Events
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-FETCHES = 2
+FETCHES, FETCHES_LEAST = 3, 2
+"""On their way at most; and how many are enough, so that the next goes with an acknowledgement."""
 
 
 class Wanted(NamedTuple):
@@ -139,15 +140,18 @@ class Attachment:
 
     def _fetch(self) -> None:
         while self._handle and self._fetches < FETCHES:
-            self._fetches += 1
-            handle = self._handle
+            self._fetch_by(protocol.Fetch(self._handle))
 
-            def came(_: Address, outcome: Outcome, handle: int = handle) -> None:
-                told: Ack[Delivered] = Ack()
-                settle(told, outcome, decode_delivered)
-                self._events.post(lambda: self._fetched(handle, told))
+    def _fetch_by(self, request: protocol.Fetch | protocol.AcknowledgeAndFetch) -> None:
+        self._fetches += 1
+        handle = request.consumer
 
-            self._link.send(self._address, protocol.Fetch(handle), came)
+        def came(_: Address, outcome: Outcome) -> None:
+            told: Ack[Delivered] = Ack()
+            settle(told, outcome, decode_delivered)
+            self._events.post(lambda: self._fetched(handle, told))
+
+        self._link.send(self._address, request, came)
 
     def _fetched(self, handle: int, told: Ack[Delivered]) -> None:
         if handle != self._handle:
@@ -156,7 +160,8 @@ class Attachment:
         error = told.exception()
         if error is None:
             self._take(told.result())
-            self._fetch()
+            if self._fetches < FETCHES_LEAST:
+                self._fetch()
         elif isinstance(error, ReplogError) and is_passing(error):
             self._lost(error)
         elif isinstance(error, ReplogError):
@@ -210,15 +215,18 @@ class Attachment:
             if noted is None or not handle:
                 return
             if isinstance(noted, tuple):
-                self._send(protocol.AcknowledgeRange(handle, *noted))
+                if self._fetches < FETCHES:
+                    self._fetch_by(protocol.AcknowledgeAndFetch(handle, self._generation, *noted))
+                else:
+                    self._send(protocol.AcknowledgeRange(handle, self._generation, *noted))
                 return
             for at in range(0, len(noted), OFFSETS_MAX):
-                self._send(protocol.Acknowledge(handle, noted[at : at + OFFSETS_MAX]))
+                self._send(protocol.Acknowledge(handle, self._generation, noted[at : at + OFFSETS_MAX]))
 
         self._events.post(tell)
 
     def acknowledge_cumulative(self, consumer: int, end: int) -> Ack[None]:
-        return self._ask(lambda handle: protocol.AcknowledgeCumulative(handle, end), Done, _nothing)
+        return self._ask(lambda handle: protocol.AcknowledgeCumulative(handle, self._generation, end), Done, _nothing)
 
     def nack(self, consumer: int, offsets: NDArray[np.int64], delay_us: int | None) -> None:
         delay = -1 if delay_us is None else max(delay_us, 0)
@@ -226,16 +234,11 @@ class Attachment:
             self._tell(lambda handle, part=offsets[at : at + OFFSETS_MAX]: protocol.Nack(handle, delay, part))  # type: ignore[misc]
 
     def redeliver(self, consumer: int) -> None:
-        self._ask(protocol.Redeliver, Moved, lambda moved: self._moved_to(moved.generation))
+        self._ask(protocol.Redeliver, Moved, _nothing)
 
     def seek(self, start: Start) -> Ack[int]:
         check_start(start)
-
-        def moved(answer: Moved) -> int:
-            self._moved_to(answer.generation)
-            return answer.offset
-
-        return self._ask(lambda handle: protocol.Seek(handle, start), Moved, moved)
+        return self._ask(lambda handle: protocol.Seek(handle, start), Moved, lambda moved: moved.offset)
 
     def flush(self) -> Ack[None]:
         return self._ask(protocol.Flush, Done, _nothing)
@@ -288,14 +291,20 @@ class Attachment:
         """result: of the reply; called in turn with all other steps."""
         done: Ack[T] = Ack()
 
-        def came(_: Address, outcome: Outcome) -> None:
+        def came(handle: int, outcome: Outcome) -> None:
             told: Ack[Reply] = Ack()
             settle(told, outcome, reads(kind))
-            self._events.post(lambda: then(told, done, lambda reply: done.complete(result(reply))))
+            self._events.post(lambda: then(told, done, lambda reply: answered(handle, reply)))
+
+        def answered(handle: int, reply: Reply) -> None:
+            if isinstance(reply, Moved) and handle == self._handle:  # else it was attached anew since
+                self._moved_to(reply.generation)
+            done.complete(result(reply))
 
         def ask() -> None:
-            if self._handle:
-                self._link.send(self._address, made(self._handle), came, FOREVER_S)
+            handle = self._handle
+            if handle:
+                self._link.send(self._address, made(handle), lambda _, outcome: came(handle, outcome), FOREVER_S)
             elif self._is_over:
                 done.fail(ClosedError(f"consumer {self.consumer.name} was closed"))
             else:
@@ -305,7 +314,7 @@ class Attachment:
         return done
 
 
-def _nothing(_: Done) -> None:
+def _nothing(_: Reply) -> None:
     return None
 
 

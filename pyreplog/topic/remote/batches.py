@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from pyreplog._native.entries import parse_entries
 from pyreplog._native.messages import MessageBatch, decode_messages
 from pyreplog.errors import InvalidMessageError, ReplogError
 from pyreplog.topic.publishing.compression import decompress
-from pyreplog.topic.remote.fields import FLAG, U32, Reader
+from pyreplog.topic.remote.fields import FLAG_NUMBER, U32, Layout, Reader
 from pyreplog.topic.remote.protocol import OK
 
 if TYPE_CHECKING:
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 BATCH_BYTES = 1 << 20
 """A delivery has about so many bytes of records, at least one."""
 
+_STATE = Layout(U32, FLAG_NUMBER, FLAG_NUMBER)
 _HEAD = struct.Struct(">qqqqqqII")
 _COUNTED = np.dtype([("offset", ">i8"), ("count", ">u4")])
 _ITEMS_MAX = 1 << 24
+_ALL = np.empty((0, 2), np.int64)
+"""No runs."""
 
 
 class Delivered(NamedTuple):
@@ -37,8 +40,15 @@ class Delivered(NamedTuple):
     redelivered: Mapping[int, int]
 
 
-def sizes_of(batch: MessageBatch) -> NDArray[np.int64]:
-    """Bytes of values, as stored, of the entries that its messages lie in; 0 of others."""
+def size_of(batch: MessageBatch) -> int:
+    """Bytes of values, as stored, of the entries that its messages lie in."""
+    if len(batch) and len(batch.entry_size) == 1:
+        return int(batch.entry_size[0])
+    return int(_sizes(batch).sum())
+
+
+def _sizes(batch: MessageBatch) -> NDArray[np.int64]:
+    """Of each entry; 0 of those that none of its messages lies in."""
     used = np.zeros(len(batch.entry_id), np.bool_)
     used[batch.entry_index] = True
     return np.where(used, batch.entry_size, 0)
@@ -46,7 +56,7 @@ def sizes_of(batch: MessageBatch) -> NDArray[np.int64]:
 
 def cut(batch: MessageBatch, bytes_max: int) -> tuple[MessageBatch, MessageBatch | None]:
     """Its first messages, of entries with so many bytes, or one; and the rest."""
-    sums = np.cumsum(sizes_of(batch))
+    sums = np.cumsum(_sizes(batch))
     first_entry = int(batch.entry_index[0])
     most = max(int(np.searchsorted(sums, bytes_max, "right")), first_entry + 1)
     stop = int(np.searchsorted(batch.entry_index, most))
@@ -56,31 +66,35 @@ def cut(batch: MessageBatch, bytes_max: int) -> tuple[MessageBatch, MessageBatch
 def encode_delivered(delivered: Delivered) -> list[ReadableBuffer]:
     """Buffers of a reply, which hold the batch."""
     generation, active, batch, redelivered = delivered
-    head = bytes((OK,)) + U32.encode(generation) + FLAG.encode(active)
     if batch is None or not len(batch):
-        return [head + FLAG.encode(False)]
+        return [bytes((OK,)) + _STATE.encode((generation, active, False))]
     entries, runs = _used(batch)
-    records = batch.records()
-    ids = batch.entry_id[entries]
-    counts = np.array([(at, redelivered[at]) for at in batch.offset.tolist() if at in redelivered], _COUNTED) \
-        if redelivered else np.empty(0, _COUNTED)  # fmt: skip
-    described = _HEAD.pack(batch.ledger, int(ids[0]), int(ids[-1]), *batch.ledger_start, len(runs), len(counts))
-    described += runs.astype(">u4").tobytes() + counts.tobytes()
-    return [head + FLAG.encode(True) + described, *(records[entry] for entry in entries.tolist())]
+    ids, records = batch.entry_id, batch.records()
+    counts = [(at, redelivered[at]) for at in batch.offset.tolist() if at in redelivered] if redelivered else []
+    first, last = int(ids[entries[0]]), int(ids[entries[-1]])
+    described = _HEAD.pack(batch.ledger, first, last, *batch.ledger_start, len(runs), len(counts))
+    if len(runs):
+        described += runs.astype(">u4").tobytes()
+    if counts:
+        described += np.array(counts, _COUNTED).tobytes()
+    head = bytes((OK,)) + _STATE.encode((generation, active, True))
+    return [head + described, *[records[entry] for entry in entries]]
 
 
 def decode_delivered(reader: Reader) -> Delivered:
     """What follows the status. Errors: InvalidMessageError; MissingExtraError, nothing can decompress it."""
-    generation, active = U32.decode(reader), FLAG.decode(reader)
-    if not FLAG.decode(reader):
+    generation, active, has_messages = _STATE.decode(reader)
+    if not has_messages:
         reader.end()
-        return Delivered(generation, active, None, {})
+        return Delivered(generation, bool(active), None, {})
     ledger, first, last, offset, entries, size, run_count, count = reader.unpack(_HEAD)
     if not (0 <= first <= last and min(offset, entries, size) >= 0 and max(run_count, count) <= _ITEMS_MAX):
         raise reader.refusal("entries of a ledger", f"{first} to {last}, {run_count} runs, {count} counts")
-    runs = np.frombuffer(reader.take(8 * run_count), ">u4").reshape(-1, 2).astype(np.int64)
-    counted = np.frombuffer(reader.take(_COUNTED.itemsize * count), _COUNTED)
-    redelivered = dict(zip(counted["offset"].tolist(), counted["count"].tolist(), strict=True))
+    runs = np.frombuffer(reader.take(8 * run_count), ">u4").reshape(-1, 2).astype(np.int64) if run_count else _ALL
+    redelivered = {}
+    if count:
+        counted = np.frombuffer(reader.take(_COUNTED.itemsize * count), _COUNTED)
+        redelivered = dict(zip(counted["offset"].tolist(), counted["count"].tolist(), strict=True))
     data = bytes(reader.rest())
     try:
         records = parse_entries(data, ledger=ledger, first=first, last=last)
@@ -91,21 +105,24 @@ def decode_delivered(reader: Reader) -> Delivered:
         raise
     except (ReplogError, ValueError, OverflowError) as error:
         raise InvalidMessageError(f"messages: {error}") from error
-    return Delivered(generation, active, _selected(batch, runs, reader) if run_count else batch, redelivered)
+    return Delivered(generation, bool(active), _selected(batch, runs, reader) if run_count else batch, redelivered)
 
 
-def _used(batch: MessageBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _used(batch: MessageBatch) -> tuple[Sequence[int], NDArray[np.int64]]:
     """Entries that its messages lie in; and which messages of these: (first, count) of each run, none of all."""
+    counts = batch.entry_count
+    if len(batch) == sum(counts.tolist()):
+        return range(len(counts)), _ALL
     index = batch.entry_index.astype(np.int64)
     entries = np.unique(index)
-    counts = batch.entry_count[entries]
+    counts = counts[entries]
     if len(batch) == int(counts.sum()):
-        return entries, np.empty((0, 2), np.int64)
+        return entries.tolist(), _ALL
     starts = np.concatenate(([0], np.cumsum(counts)[:-1]))
     numbers = starts[np.searchsorted(entries, index)] + batch.offset - batch.entry_first[index]
     heads = np.flatnonzero(np.diff(numbers, prepend=-2) != 1)
     lengths = np.diff(np.append(heads, len(numbers)))
-    return entries, np.stack((numbers[heads], lengths), axis=1)
+    return entries.tolist(), np.stack((numbers[heads], lengths), axis=1)
 
 
 def _selected(batch: MessageBatch, runs: NDArray[np.int64], reader: Reader) -> MessageBatch:

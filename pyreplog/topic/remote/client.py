@@ -163,3 +163,7 @@ class Client(Handle):
             rest.callback(self._link.close)
             for topic in topics:
                 rest.callback(topic.close)
+
+    def _close_forgotten(self) -> None:
+        """A thread of its own does what waits for others; what was submitted is published before."""
+        threading.Thread(target=self.close, name="pyreplog-close", daemon=True).start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +39,10 @@ class Reader:
         return self._body[at : self._at]
 
     def unpack(self, form: struct.Struct) -> tuple[Any, ...]:
-        return form.unpack(self.take(form.size))
+        at, self._at = self._at, self._at + form.size
+        if self._at > len(self._body):
+            raise self.refusal(f"{form.size} bytes more at byte {at}", f"{len(self._body) - at}")
+        return form.unpack_from(self._body, at)
 
     def rest(self) -> memoryview:
         """All that is left, not copied."""
@@ -53,15 +57,52 @@ class Reader:
         return InvalidMessageError(f"{self._what}: expected {expected}, found {found}")
 
 
+class Number(NamedTuple):
+    """What a number may be, and its letter in a struct's format."""
+
+    letter: str
+    low: int
+    high: int
+
+
 class Field(NamedTuple):
-    """How a value is written, and read."""
+    """How a value is written, and read. number: if it is one, and no more is to be said of it."""
 
     encode: Callable[[Any], bytes]
     decode: Callable[[Reader], Any]
+    number: Number | None = None
 
 
-def _number(form: str, low: int, high: int) -> Field:
-    packed = struct.Struct(form)
+class Layout:
+    """`fields` that follow each other. The numbers in front are written, and read, in one go."""
+
+    def __init__(self, *fields: Field) -> None:
+        self.fields = fields
+        self._numbers = [field.number for field in takewhile(lambda field: field.number, fields) if field.number]
+        self._front = struct.Struct(">" + "".join(number.letter for number in self._numbers))
+        self._rest = fields[len(self._numbers) :]
+
+    def encode(self, values: Sequence[Any]) -> bytes:
+        """One for each field. Errors: those of the fields."""
+        if not self._rest:
+            return self._front.pack(*values)
+        front = len(self._numbers)
+        parts = [field.encode(value) for field, value in zip(self._rest, values[front:], strict=True)]
+        return self._front.pack(*values[:front]) + b"".join(parts)
+
+    def decode(self, reader: Reader) -> list[Any]:
+        """InvalidMessageError."""
+        found = list(reader.unpack(self._front))
+        for value, (_, low, high) in zip(found, self._numbers, strict=True):
+            if not low <= value <= high:
+                raise reader.refusal(f"a number from {low} to {high}", str(value))
+        if self._rest:
+            found += [field.decode(reader) for field in self._rest]
+        return found
+
+
+def _number(letter: str, low: int, high: int) -> Field:
+    packed = struct.Struct(">" + letter)
 
     def decode(reader: Reader) -> int:
         found: int = reader.unpack(packed)[0]
@@ -69,7 +110,7 @@ def _number(form: str, low: int, high: int) -> Field:
             raise reader.refusal(f"a number from {low} to {high}", str(found))
         return found
 
-    return Field(packed.pack, decode)
+    return Field(packed.pack, decode, Number(letter, low, high))
 
 
 def _text(form: str, most: int) -> Field:
@@ -149,13 +190,13 @@ def _decode_entries(reader: Reader) -> list[bytes]:
     return [bytes(reader.take(length)) for length in lengths]
 
 
-FLAG_NUMBER = _number(">B", 0, 1)
+FLAG_NUMBER = _number("B", 0, 1)
 FLAG = Field(FLAG_NUMBER.encode, _decode_flag)
-U32 = _number(">I", 0, (1 << 32) - 1)
-COUNT = _number(">I", 1, 1 << 30)
-I32 = _number(">i", -(1 << 31), (1 << 31) - 1)
-OFFSET = _number(">q", 0, (1 << 62) - 1)
-OFFSET_OR_NONE = _number(">q", -1, (1 << 62) - 1)
+U32 = _number("I", 0, (1 << 32) - 1)
+COUNT = _number("I", 1, 1 << 30)
+I32 = _number("i", -(1 << 31), (1 << 31) - 1)
+OFFSET = _number("q", 0, (1 << 62) - 1)
+OFFSET_OR_NONE = _number("q", -1, (1 << 62) - 1)
 NAME = _text(">B", NAME_BYTES_MAX)
 TEXT = _text(">I", TEXT_BYTES_MAX)
 START = Field(_encode_start, _decode_start)

@@ -10,12 +10,11 @@ import numpy as np
 
 from pyreplog.ack import Ack
 from pyreplog.errors import ReplogError
+from pyreplog.topic.events import Events
 from pyreplog.topic.publishing.forwarded import Forwarded
 from pyreplog.topic.remote.faults import encode_fault
-from pyreplog.topic.remote.fields import OFFSET_OR_NONE, U32
-from pyreplog.topic.remote.protocol import OK, STALE
+from pyreplog.topic.remote.protocol import OK, PUBLISHED, STALE
 from pyreplog.topic.topic import Topic
-from pyreplog.topic.turns import Events
 
 Reply = Callable[..., object]
 
@@ -92,6 +91,6 @@ class Lane:
 def encode_published(forwarded: Forwarded, offsets: range) -> bytes:
     """The reply to a PUBLISH: the offset of the first message that is stored, and which ones are, unless all."""
     total = len(forwarded.kept)
-    head = OFFSET_OR_NONE.encode(offsets[0] if offsets else -1) + U32.encode(total) + U32.encode(len(offsets))
+    head = PUBLISHED.encode((offsets[0] if offsets else -1, total, len(offsets)))
     some = 0 < len(offsets) < total
     return bytes((OK,)) + head + (np.packbits(forwarded.kept).tobytes() if some else b"")

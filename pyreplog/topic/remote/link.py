@@ -30,6 +30,7 @@ from pyreplog.net.client import Channel
 from pyreplog.net.handshake import Identity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
+from pyreplog.net.requests import OnReply
 from pyreplog.net.sockets import Address
 from pyreplog.net.timers import Timer
 from pyreplog.topic.remote.faults import decode_fault
@@ -58,6 +59,10 @@ LIMITS = Limits(max_body_bytes=32 << 20, queued_bytes=64 << 20, connection_infli
 """A batch that is published at once, and what is read at once, fit into a frame."""
 FOREVER_S = 86_400.0
 """For what waits as long as it takes: a connection that is lost ends it."""
+
+
+_open: set[Link] = set()
+"""Until they are closed: a client that is forgotten publishes what was submitted, which takes its connections."""
 
 
 class StaleError(ClosedError):
@@ -116,6 +121,7 @@ class Link:
         self._resting: set[_Inquiry] = set()  # until they ask again
         self.reactor = Reactor()
         self.reactor.start()
+        _open.add(self)
 
     def next_handle(self) -> int:
         """For a lane or a consumer: one that was never used."""
@@ -123,7 +129,7 @@ class Link:
 
     def send(self, address: Address, request: Request, on_outcome: OnOutcome, timeout: float = FOREVER_S) -> None:
         """Ask a server; called back once, maybe before this returns."""
-        self._send(address, request, lambda outcome, _: on_outcome(address, outcome), timeout)
+        self._send(address, request, lambda reply: on_outcome(address, outcome_of(reply)[0]), timeout)
 
     def ask(self, topic: str, request: Request, on_outcome: OnOutcome) -> None:
         """Ask whoever owns a topic, or any server if it is ""; called back with the one that answered."""
@@ -139,16 +145,19 @@ class Link:
         self.ask(topic, request, came)
         return done
 
-    def _send(self, address: Address, request: Request, call: Callable[[Outcome, str], object], timeout: float) -> None:
+    def _send(self, address: Address, request: Request, on_reply: OnReply, timeout: float) -> None:
         try:
             self._channel(address, _publishes(request)).request(
-                *encode_request(request), on_reply=lambda body: call(*outcome_of(body)), timeout=timeout
+                *encode_request(request), on_reply=on_reply, timeout=timeout
             )
         except ReplogError as error:
-            call(error, "")
+            on_reply(error)
 
     def _channel(self, address: Address, publishes: bool) -> Channel:
         """One for what is published: while a topic takes no more, acknowledgements may still make room."""
+        channel = self._channels.get((address, publishes))
+        if channel is not None:
+            return channel
         with self._lock:
             if self._closed:
                 raise ClosedError("the client was closed")
@@ -207,6 +216,7 @@ class Link:
             channels, self._channels = list(self._channels.values()), {}
             resting = list(self._resting)
         with ExitStack() as rest:
+            rest.callback(_open.discard, self)
             rest.callback(self.reactor.close)
             for inquiry in resting:
                 rest.callback(self._wake, inquiry)  # which finds the link closed
@@ -245,7 +255,8 @@ class _Inquiry:
         self._left = self._link.candidates(self._topic)
         return self._link.rest(self, delay_s)
 
-    def _came(self, outcome: Outcome, owner: str) -> None:
+    def _came(self, reply: memoryview | ReplogError) -> None:
+        outcome, owner = outcome_of(reply)
         if isinstance(outcome, NotConnectedError):  # nothing was asked
             if self._left or not self._start_over():
                 self.go_on(outcome)

@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, InvalidMessageError, ReplogError
-from pyreplog.topic.remote.batches import BATCH_BYTES, Delivered, cut, encode_delivered, sizes_of
+from pyreplog.topic.events import Events
+from pyreplog.topic.remote.batches import BATCH_BYTES, Delivered, cut, encode_delivered, size_of
 from pyreplog.topic.remote.faults import encode_fault
-from pyreplog.topic.source import Delivery
+from pyreplog.topic.source import Delivery, Noted
 from pyreplog.topic.subscription import Subscription
-from pyreplog.topic.turns import Events
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 WAITING_BYTES = 4 << 20
 """About so many bytes wait in an outlet: the consumer's permits are passed on as there is room."""
-FETCHES_MAX = 2
+FETCHES_MAX = 3
 _FIRST_SIZE = 16 << 10
 """A message is taken for so large before one has come."""
 
@@ -42,13 +43,15 @@ class Outlet:
         self._id = -1
         self._active = True
         self._fetches: deque[int] = deque()
-        self._queue: deque[Delivery] = deque()
+        self._queue: deque[tuple[Delivery, int]] = deque()  # and its size
         self._queued_bytes = 0
         self._permits = 0  # the consumer's, not passed on yet
         self._granted = 0  # passed on, messages have not come yet
         self._message_bytes = _FIRST_SIZE  # what one has, about
         self._told = (0, True)  # generation and active, as the consumer knows them
         self._error: ReplogError | None = None
+        self._seeks = 0  # of the subscription, since this is attached; changed in their steps
+        self._known = (0, 0)  # those whose discard came, and the first generation behind these
 
     def attached(self, source: Subscription, number: int) -> None:
         """It belongs to a subscription now; detached since: it leaves."""
@@ -108,31 +111,45 @@ class Outlet:
 
         self._events.post(detach)
 
+    def acknowledge(self, generation: int, noted: Noted) -> None:
+        self.source.acknowledge_noted(self._id, lambda: noted if self._knew(generation) else None)
+
+    def acknowledge_cumulative(self, generation: int, end: int) -> Ack[None]:
+        return self.source.acknowledge_cumulative(self._id, end, if_=lambda: self._knew(generation))
+
+    def _knew(self, generation: int) -> bool:
+        """Whether the consumer had been told of the last seek. In a step of the subscription."""
+        seeks, first = self._known
+        return seeks == self._seeks and generation >= first
+
     # ---- what the subscription says -------------------------------------------------------------------------
 
     def deliver(self, delivery: Delivery) -> None:
         def deliver() -> None:
-            count, size = len(delivery.batch), int(sizes_of(delivery.batch).sum())
+            count, size = len(delivery.batch), size_of(delivery.batch)
             self._granted -= count
             self._message_bytes = max(1, size // max(count, 1), self._message_bytes // 2)
-            self._queue.append(delivery)
+            self._queue.append((delivery, size))
             self._queued_bytes += size
             self._hand_out()
 
         self._events.post(deliver)
 
-    def discard(self) -> None:
+    def discard(self, *, sought: bool = False) -> None:
         def discard() -> None:
-            self._permits += sum(len(delivery.batch) for delivery in self._queue)
+            self._permits += sum(len(delivery.batch) for delivery, _ in self._queue)
             self._queue.clear()
             self._queued_bytes = 0
             self.generation += 1
+            if sought:
+                self._known = (self._known[0] + 1, self.generation)
             self._hand_out()
 
         self._events.post(discard)
 
     def forget_acks(self) -> None:
-        """It gathers none; the consumer will be told."""
+        """It gathers none; those that are on their way here, from a consumer that has not been told, do not count."""
+        self._seeks += 1
 
     def became(self, active: bool) -> None:
         def became() -> None:
@@ -170,11 +187,14 @@ class Outlet:
         self._told = (self.generation, self._active)
         if not self._queue:
             return encode_delivered(Delivered(*self._told, None, {}))
-        batch, redelivered = self._queue.popleft()
-        batch, rest = cut(batch, BATCH_BYTES)
-        self._queued_bytes -= int(sizes_of(batch).sum())
-        if rest is not None:
-            self._queue.appendleft(Delivery(rest, redelivered))
+        (batch, redelivered), size = self._queue.popleft()
+        self._queued_bytes -= size
+        if size > BATCH_BYTES:
+            batch, rest = cut(batch, BATCH_BYTES)
+            if rest is not None:
+                left = size - size_of(batch)
+                self._queue.appendleft((Delivery(rest, redelivered), left))
+                self._queued_bytes += left
         return encode_delivered(Delivered(*self._told, batch, redelivered))
 
     def _pass_on(self) -> None:

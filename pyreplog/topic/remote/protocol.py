@@ -26,7 +26,7 @@ from pyreplog.topic.remote.fields import (
     START,
     TEXT,
     U32,
-    Field,
+    Layout,
     Reader,
 )
 
@@ -93,18 +93,36 @@ class Fetch(NamedTuple):
 
 
 class Acknowledge(NamedTuple):
+    """generation: of the consumer, as it knows it; what it acknowledges before it knows of a seek does not count."""
+
     consumer: int
+    generation: int
     offsets: NDArray[np.int64]
 
 
 class AcknowledgeRange(NamedTuple):
+    """As Acknowledge."""
+
     consumer: int
+    generation: int
+    start: int
+    end: int
+
+
+class AcknowledgeAndFetch(NamedTuple):
+    """As AcknowledgeRange, and then Fetch: whoever takes messages one by one asks once for each, not twice."""
+
+    consumer: int
+    generation: int
     start: int
     end: int
 
 
 class AcknowledgeCumulative(NamedTuple):
+    """As Acknowledge."""
+
     consumer: int
+    generation: int
     end: int
 
 
@@ -147,27 +165,28 @@ class Call(NamedTuple):
 
 
 Request = (
-    Open | Leave | Publish | Subscribe | Detach | Flow | Fetch | Acknowledge | AcknowledgeRange | AcknowledgeCumulative
-    | Nack | Redeliver | Seek | Flush | Read | Call
+    Open | Leave | Publish | Subscribe | Detach | Flow | Fetch | Acknowledge | AcknowledgeRange | AcknowledgeAndFetch
+    | AcknowledgeCumulative | Nack | Redeliver | Seek | Flush | Read | Call
 )  # fmt: skip
 
-_REQUESTS: dict[int, tuple[type[Any], tuple[Field, ...]]] = {
-    1: (Open, (U32, FLAG, NAME, NAME, NAME, TEXT)),
-    2: (Leave, (U32,)),
-    3: (Publish, (U32, ENTRIES)),
-    4: (Subscribe, (U32, I32, FLAG, START, NAME, NAME, NAME, TEXT)),
-    5: (Detach, (U32,)),
-    6: (Flow, (U32, COUNT)),
-    7: (Fetch, (U32,)),
-    8: (Acknowledge, (U32, OFFSETS)),
-    9: (AcknowledgeRange, (U32, OFFSET, OFFSET)),
-    10: (AcknowledgeCumulative, (U32, OFFSET)),
-    11: (Nack, (U32, OFFSET_OR_NONE, OFFSETS)),
-    12: (Redeliver, (U32,)),
-    13: (Seek, (U32, START)),
-    14: (Flush, (U32,)),
-    15: (Read, (OFFSET, OFFSET, COUNT, NAME)),
-    16: (Call, (NAME, NAME, TEXT)),
+_REQUESTS: dict[int, tuple[type[Any], Layout]] = {
+    1: (Open, Layout(U32, FLAG, NAME, NAME, NAME, TEXT)),
+    2: (Leave, Layout(U32)),
+    3: (Publish, Layout(U32, ENTRIES)),
+    4: (Subscribe, Layout(U32, I32, FLAG, START, NAME, NAME, NAME, TEXT)),
+    5: (Detach, Layout(U32)),
+    6: (Flow, Layout(U32, COUNT)),
+    7: (Fetch, Layout(U32)),
+    8: (Acknowledge, Layout(U32, U32, OFFSETS)),
+    9: (AcknowledgeRange, Layout(U32, U32, OFFSET, OFFSET)),
+    10: (AcknowledgeCumulative, Layout(U32, U32, OFFSET)),
+    11: (Nack, Layout(U32, OFFSET_OR_NONE, OFFSETS)),
+    12: (Redeliver, Layout(U32)),
+    13: (Seek, Layout(U32, START)),
+    14: (Flush, Layout(U32)),
+    15: (Read, Layout(OFFSET, OFFSET, COUNT, NAME)),
+    16: (Call, Layout(NAME, NAME, TEXT)),
+    17: (AcknowledgeAndFetch, Layout(U32, U32, OFFSET, OFFSET)),
 }
 _KINDS = {request: kind for kind, (request, _) in _REQUESTS.items()}
 
@@ -175,8 +194,7 @@ _KINDS = {request: kind for kind, (request, _) in _REQUESTS.items()}
 def encode_request(request: Request) -> list[ReadableBuffer]:
     """Buffers of a body. InvalidArgumentError: a text is too long."""
     kind = _KINDS[type(request)]
-    parts = [field.encode(value) for field, value in zip(_REQUESTS[kind][1], request, strict=True)]
-    head = bytes((kind,)) + b"".join(parts)
+    head = bytes((kind,)) + _REQUESTS[kind][1].encode(request)
     return [head, *request.entries] if isinstance(request, Publish) else [head]
 
 
@@ -185,9 +203,9 @@ def decode_request(body: memoryview) -> Request:
     kind = body[0] if len(body) else 0
     if kind not in _REQUESTS:
         raise InvalidMessageError(f"request: expected a known kind, found {kind}")
-    made, fields = _REQUESTS[kind]
+    made, layout = _REQUESTS[kind]
     reader = Reader(f"request {made.__name__}", body, 1)
-    found: Request = made._make([field.decode(reader) for field in fields])
+    found: Request = made._make(layout.decode(reader))
     reader.end()
     return found
 
@@ -221,23 +239,25 @@ class Answer(NamedTuple):
     result: str
 
 
-_REPLIES: dict[type[Any], tuple[Field, ...]] = {
-    Done: (),
-    Opened: (OFFSET_OR_NONE, COUNT, TEXT),
-    Moved: (OFFSET, U32),
-    Answer: (TEXT,),
+_REPLIES: dict[type[Any], Layout] = {
+    Done: Layout(),
+    Opened: Layout(OFFSET_OR_NONE, COUNT, TEXT),
+    Moved: Layout(OFFSET, U32),
+    Answer: Layout(TEXT),
 }
+
+PUBLISHED = Layout(OFFSET_OR_NONE, U32, U32)
+"""Of the reply to a PUBLISH, up to its bits."""
 
 Reply = Done | Opened | Moved | Answer
 
 
 def encode_reply(reply: Reply) -> bytes:
-    fields = _REPLIES[type(reply)]
-    return bytes((OK,)) + b"".join(field.encode(value) for field, value in zip(fields, reply, strict=True))
+    return bytes((OK,)) + _REPLIES[type(reply)].encode(reply)
 
 
 def decode_reply(kind: type[Reply], reader: Reader) -> Any:
     """What follows the status. InvalidMessageError."""
-    found = kind._make([field.decode(reader) for field in _REPLIES[kind]])
+    found = kind._make(_REPLIES[kind].decode(reader))
     reader.end()
     return found

@@ -25,6 +25,7 @@ class RemotePartitionedTopic(PartitionedHandle[RemoteTopic]):
         self._client = client
         self._parts: list[RemoteTopic] = []
         super().__init__(name, partitions, wait, f"partitioned topic {name}, at other processes")
+        self._part_of(client)
 
     def use(self, partitions: int, settings: Mapping[str, Any]) -> None:
         """Open so many partitions, those that are not; for who makes it. Consumers that there are receive from new

@@ -64,6 +64,7 @@ class RemoteTopic(Handle):
         self._attachments: set[Attachment] = set()
         self._publisher = self._make_publisher("")
         super().__init__(f"topic {name}, at another process")
+        self._part_of(client)
 
     def _make_publisher(self, producer: str) -> Publisher:
         """producer: "" unless its messages are numbered here. Waits for the owner if they are."""

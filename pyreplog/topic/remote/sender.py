@@ -12,12 +12,13 @@ import numpy as np
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, OutcomeUnknownError, PeerError, RecordTooLargeError, ReplogError
 from pyreplog.net.sockets import Address
+from pyreplog.topic.events import Events
 from pyreplog.topic.positions import done_ack
 from pyreplog.topic.publishing.forwarded import RAW_BYTES_MAX, raw_bytes
-from pyreplog.topic.remote.fields import ENTRIES_MAX, OFFSET_OR_NONE, U32, Reader
+from pyreplog.topic.publishing.outbox import Parcel
+from pyreplog.topic.remote.fields import ENTRIES_MAX, Reader
 from pyreplog.topic.remote.link import LIMITS, Link, Outcome, StaleError, is_passing, reads, settle
-from pyreplog.topic.remote.protocol import Leave, Open, Opened, Publish
-from pyreplog.topic.turns import Events
+from pyreplog.topic.remote.protocol import PUBLISHED, Leave, Open, Opened, Publish
 
 logger = logging.getLogger(__name__)
 
@@ -59,22 +60,30 @@ class Sender:
         self._failing_since: float | None = None
         self._error: ReplogError | None = None
 
-    def submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> Ack[range]:
-        """RecordTooLargeError: they do not fit into one request; ClosedError."""
+    def submit_all(self, parcels: Sequence[Parcel]) -> list[Ack[range]]:
+        """ClosedError. Of an Ack: RecordTooLargeError, they do not fit into one request."""
         if self._error is not None:
             raise self._error
-        size, raw = sum(map(len, entries)), raw_bytes(entries)
-        if size > BATCH_BYTES_MAX or raw > RAW_BYTES_MAX or len(entries) > ENTRIES_MAX:
-            raise RecordTooLargeError(
+        submissions = [_Submission(entries, sum(counts)) for entries, counts in parcels]
+        for one in submissions:
+            self._check(one)
+        self._events.post(lambda: self._enter(submissions))
+        return [one.ack for one in submissions]
+
+    def _check(self, one: _Submission) -> None:
+        size, raw = sum(map(len, one.entries)), raw_bytes(one.entries)
+        if size > BATCH_BYTES_MAX or raw > RAW_BYTES_MAX or len(one.entries) > ENTRIES_MAX:
+            one.outcome = RecordTooLargeError(
                 f"topic {self._topic}: a batch has at most {BATCH_BYTES_MAX} bytes ({RAW_BYTES_MAX} decompressed) and "
-                f"{ENTRIES_MAX} entries over TCP, this one {size} ({raw}) and {len(entries)}: publish it in parts"
+                f"{ENTRIES_MAX} entries over TCP, this one {size} ({raw}) and {len(one.entries)}: publish it in parts"
             )
-        submission = _Submission(entries, sum(counts))
-        self._events.post(lambda: self._enter(submission))
-        return submission.ack
+
+    @property
+    def has_room(self) -> bool:
+        """The publisher's window is all there is."""
+        return True
 
     def room(self) -> Ack[None]:
-        """The publisher's window is all there is."""
         return done_ack()
 
     def open(self) -> Ack[Opened]:
@@ -99,9 +108,10 @@ class Sender:
 
     # ---- the lane -------------------------------------------------------------------------------------------
 
-    def _enter(self, submission: _Submission) -> None:
-        self._queue.append(submission)
-        self._unsent.append(submission)
+    def _enter(self, submissions: list[_Submission]) -> None:
+        self._queue += submissions
+        self._unsent += [one for one in submissions if one.outcome is None]
+        self._settle()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -235,7 +245,7 @@ def _unknown(error: ReplogError) -> ReplogError:
 
 def _offsets(reader: Reader, messages: int) -> range | list[int]:
     """Of the messages that are stored; -1 for those that had been published before. InvalidMessageError."""
-    first, total, stored = (field.decode(reader) for field in (OFFSET_OR_NONE, U32, U32))
+    first, total, stored = PUBLISHED.decode(reader)
     if total != messages or stored > total or (first < 0) != (stored == 0):
         raise reader.refusal(f"offsets of {messages} messages", f"{stored} of {total} from {first} on")
     if stored == total:

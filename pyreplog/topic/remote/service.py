@@ -61,6 +61,7 @@ class TopicService:
             protocol.Fetch: _fetch,
             protocol.Acknowledge: _acknowledge,
             protocol.AcknowledgeRange: _acknowledge_range,
+            protocol.AcknowledgeAndFetch: _acknowledge_and_fetch,
             protocol.AcknowledgeCumulative: _acknowledge_cumulative,
             protocol.Nack: _nack,
             protocol.Redeliver: _redeliver,
@@ -267,19 +268,26 @@ def _fetch(session: Session, number: int, outlet: Outlet, request: protocol.Fetc
 
 
 def _acknowledge(session: Session, number: int, outlet: Outlet, request: protocol.Acknowledge) -> None:
-    outlet.source.acknowledge(outlet.number, request.offsets)
+    outlet.acknowledge(request.generation, request.offsets)
     session.done(number)
 
 
 def _acknowledge_range(session: Session, number: int, outlet: Outlet, request: protocol.AcknowledgeRange) -> None:
-    outlet.source.acknowledge_range(outlet.number, request.start, request.end)
+    outlet.acknowledge(request.generation, (request.start, request.end))
     session.done(number)
+
+
+def _acknowledge_and_fetch(
+    session: Session, number: int, outlet: Outlet, request: protocol.AcknowledgeAndFetch
+) -> None:
+    outlet.acknowledge(request.generation, (request.start, request.end))
+    outlet.fetch(number)
 
 
 def _acknowledge_cumulative(
     session: Session, number: int, outlet: Outlet, request: protocol.AcknowledgeCumulative
 ) -> None:
-    session.answer(number, outlet.source.acknowledge_cumulative(outlet.number, request.end), lambda _: Done())
+    session.answer(number, outlet.acknowledge_cumulative(request.generation, request.end), lambda _: Done())
 
 
 def _nack(session: Session, number: int, outlet: Outlet, request: protocol.Nack) -> None:

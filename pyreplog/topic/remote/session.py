@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, InvalidMessageError, ReplogError
@@ -14,9 +14,6 @@ from pyreplog.topic.remote.faults import encode_fault
 from pyreplog.topic.remote.lane import Lane
 from pyreplog.topic.remote.outlet import Outlet
 from pyreplog.topic.remote.protocol import STALE, Done, Reply, encode_reply
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 logger = logging.getLogger(__name__)
 
@@ -28,10 +25,13 @@ T = TypeVar("T")
 
 
 class Session:
-    """Any thread. Lanes and consumers by the handles that the client gave them."""
+    """Any thread. Lanes and consumers by the handles that the client gave them.
+
+    reply: answers a request, with a body of several buffers.
+    """
 
     def __init__(self, connection: ServerConnection) -> None:
-        self._connection = connection
+        self.reply = connection.reply
         self._lock = threading.Lock()  # of the tables; never while anything waits
         self._lanes: dict[int, Lane] = {}
         self._outlets: dict[int, Outlet] = {}
@@ -39,16 +39,13 @@ class Session:
 
     # ---- answers --------------------------------------------------------------------------------------------
 
-    def reply(self, request: int, *buffers: ReadableBuffer) -> None:
-        self._connection.reply(request, *buffers)
-
     def done(self, request: int) -> None:
-        self._connection.reply(request, DONE)
+        self.reply(request, DONE)
 
     def fail(self, request: int, error: BaseException, address: str = "") -> None:
         if not isinstance(error, ReplogError):
             logger.error("a request failed", exc_info=error)
-        self._connection.reply(request, encode_fault(error, address))
+        self.reply(request, encode_fault(error, address))
 
     def answer(self, request: int, ack: Ack[T], made: Callable[[T], Reply]) -> None:
         """With what an Ack gives, or why it failed."""

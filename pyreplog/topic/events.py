@@ -30,17 +30,15 @@ class Events(Turns):
             self._go_on()
 
     def _run(self) -> None:
-        while self._events:
-            if not self._turn.acquire(blocking=False):
+        events = self._events
+        while events:
+            if not self._turn.acquire(False):
                 return
             try:
-                self._round()
+                for _ in range(len(events)):
+                    try:
+                        events.popleft()()
+                    except Exception:
+                        logger.exception("a step of a topic failed")
             finally:
                 self._turn.release()
-
-    def _round(self) -> None:
-        for _ in range(len(self._events)):
-            try:
-                self._events.popleft()()
-            except Exception:
-                logger.exception("a step of a topic failed")
