@@ -5,6 +5,22 @@ with ha.open_master("data/orders", name="a", port=7001, members=["a", "b"], sync
 with ha.open_replica("copy/orders", name="b", master="127.0.0.1:7001") as node:
     for record in node.log.follow(timeout=5.0): ...
     node.promote()                               # when a is gone
+
+| modules | what they are |
+|---|---|
+| `node` | what user code opens: a log directory and its role |
+| `master`, `awaited` | a node as master; appends that wait for the commit point |
+| `replica` | a node as replica |
+| `candidacy`, `voting`, `failover` | running an election, answering one; automatic failover |
+| `service`, `commands`, `status` | what a node's server brings: what it is told to do; how it is |
+| `peers`, `remote` | asking others of the group; asking any node |
+| `config`, `context`, `logs`, `metrics` | settings; what the parts of a node share; opening its log; for Prometheus |
+| `protocol` | what nodes say and decide, without I/O |
+| `stream` | the bytes of a log from one node to others |
+| `relay` | a copy of a log, and a callback that applies it |
+| `rocketmq` | RocketMQ's HA protocol |
+
+docs/ha.md is the guide, docs/relay.md that of relay logs.
 """
 
 from __future__ import annotations
@@ -47,7 +63,7 @@ def open_master(
     of NodeConfig.
 
     Errors: those of `pyreplog.open`; ReplicaError, it is a copy: promote it; PromotionRefusedError, it may lack what it
-    had sent before a power cut, and is not elected; ConfigError.
+    had sent before a power cut, and is not elected; ConfigError; InvalidArgumentError, an address is none.
     """
     node = Node(
         path, NodeConfig.of(settings), peers=peers, secret=secret, tls_server=tls_server, tls_client=tls_client,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, _get_running_loop
+from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import Any
 
+from pyreplog._native.looprounds import Rounds
 from pyreplog._native.parking import ParkingLot
-from pyreplog.ack import Ack, settle_all
+from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.errors import ReplicationTimeoutError
 from pyreplog.purgatory import Purgatory, Watch
@@ -19,9 +20,6 @@ _COMMITTED = "committed"
 
 _REST_US = 100_000
 """Longest sleep of a thread that waits while another one drives."""
-
-_Round: TypeAlias = list[tuple[int, Ack[Any]]]
-"""(position, of an append), ascending."""
 
 
 class Awaited:
@@ -36,11 +34,16 @@ class Awaited:
     def __init__(self, reached: int, offer: Callable[[], object], timeout_us: int, clock: Clock) -> None:
         self.failure: BaseException | None = None
         """Why the commit point moves no more."""
-        self._reached, self._offer, self._timeout_us, self._clock = reached, offer, timeout_us, clock
+        self._offer, self._timeout_us, self._clock = offer, timeout_us, clock
         self._purgatory = Purgatory()
-        self._lot = ParkingLot(reached)
+        self.drain = self._purgatory.drain
+        """Completes the acks of what was reached; to be called without locks."""
+        self.lot = ParkingLot(reached)
+        """Where threads sleep. While they are woken one by one (`is_waking`), the last offers what they append."""
         self._watches: deque[tuple[int, Watch]] = deque()  # with their deadlines: all wait equally long
-        self._rounds: dict[AbstractEventLoop, _Round] = {}
+        self._rounds = Rounds(self._end_round)
+        self.add_of_task = self._rounds.add
+        """`add`, of a task of an event loop; False: nothing was done, there is none."""
 
     # ---- who waits ------------------------------------------------------------------------------------------
 
@@ -50,8 +53,8 @@ class Awaited:
 
         Errors: ReplicationTimeoutError; what the commit point failed with; those of `drive`.
         """
-        over = partial(self._is_over, position)
-        is_over, lot, deadline = over(), self._lot, monotonic() + self._timeout_us / 1e6
+        lot, deadline = self.lot, monotonic() + self._timeout_us / 1e6
+        is_over = (over := partial(lot.is_over, position))()
         try:
             while not is_over and (left_s := deadline - monotonic()) > 0:
                 if lot.lead():
@@ -63,45 +66,27 @@ class Awaited:
                     is_over = over()
         finally:
             lot.leave()
-        self._check(position)
+        if lot.reached < position:
+            raise self._why_not(position)
 
-    @property
-    def is_waking(self) -> bool:
-        """Whether threads are being woken one by one: what they append meanwhile is offered by the last of them."""
-        return self._lot.is_waking
-
-    def _is_over(self, position: int) -> bool:
-        return self._reached >= position or self.failure is not None
-
-    def _check(self, position: int) -> None:
-        if self._reached >= position:
-            return
+    def _why_not(self, position: int) -> BaseException:
         if self.failure is None:
-            raise self._late(position)
-        raise self.failure.with_traceback(None)  # one for all: their tracebacks must not grow by each other's
+            return self._late(position)
+        return self.failure.with_traceback(None)  # one for all: their tracebacks must not grow by each other's
 
     def add(self, position: int, ack: Ack[Any]) -> None:
         """Of an append that was not offered yet: it is, soon."""
-        loop = _get_running_loop()
-        if loop is None:
+        if not self.add_of_task(position, ack):
             self.watch(position, ack)
             self._offer()
-            return
-        there = self._rounds.get(loop)
-        if there is None:
-            there = self._rounds[loop] = []
-            loop.call_soon(self._end_round, loop)
-        there.append((position, ack))
-        if self._rounds.get(loop) is not there:  # `tick` took it meanwhile
-            self.watch(position, ack)
 
     def watch(self, position: int, ack: Ack[Any]) -> None:
         """Of an append that somebody offers. Check-watch-check, as the purgatory itself: it is told nothing while there
         are no acks."""
         watch = self._purgatory.watch(_COMMITTED, position, ack)
         self._watches.append((self._clock.monotonic_us() + self._timeout_us, watch))
-        if self._reached >= position:
-            self._purgatory.advance_and_drain(_COMMITTED, self._reached)
+        if (reached := self.lot.reached) >= position:
+            self._purgatory.advance_and_drain(_COMMITTED, reached)
 
     def _end_round(self, loop: AbstractEventLoop) -> None:
         self._watch_together(loop)
@@ -109,36 +94,32 @@ class Awaited:
 
     def _watch_together(self, loop: AbstractEventLoop) -> None:
         """The appends of a loop's round, if it was not taken before."""
-        there = self._rounds.pop(loop, None)
-        if there:
-            acks, whole = list(there), Ack[None]()
-            whole.add_done_callback(lambda whole: settle_all([(ack, whole.exception()) for _, ack in acks]))
-            self.watch(acks[-1][0], whole)
+        there = self._rounds.take(loop)
+        if there is not None:
+            whole = Ack[None]()
+            whole.add_done_callback(there.settle)
+            self.watch(there.position, whole)
 
     # ---- what happens ---------------------------------------------------------------------------------------
 
     def advance(self, position: int) -> None:
         """The commit point is there now. Completes nothing: call `drain`, without locks."""
-        self._reached = position
-        self._lot.reach(position)
+        self.lot.reach(position)
         if self._watches:
             self._purgatory.advance(_COMMITTED, position)
-
-    def drain(self) -> None:
-        self._purgatory.drain()
 
     def fail(self, error: BaseException) -> None:
         """Whoever waits, or will, hears of it."""
         self.failure = error
-        self._lot.close()
+        self.lot.close()
         self._purgatory.fail(_COMMITTED, error)
-        for loop in list(self._rounds):
+        for loop in self._rounds.loops():
             self._watch_together(loop)
 
     def tick(self) -> None:
         """Time has passed: to be called a few times within the time-out, and to be followed by an offer."""
         now_us = self._clock.monotonic_us()
-        for loop in list(self._rounds):
+        for loop in self._rounds.loops():
             if not loop.is_running():  # it has ended before its round did
                 self._watch_together(loop)
         watches = self._watches
@@ -151,5 +132,5 @@ class Awaited:
     def _late(self, position: int) -> ReplicationTimeoutError:
         waited = f"{self._timeout_us // 1000} ms"
         return ReplicationTimeoutError(
-            f"position {position} was not committed within {waited}, {self._reached} was: unknown"
+            f"position {position} was not committed within {waited}, {self.lot.reached} was: unknown"
         )

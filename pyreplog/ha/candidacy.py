@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyreplog.ack import Ack
-from pyreplog.errors import HigherTermError, ReplogError
+from pyreplog.errors import HigherTermError, NotConnectedError, ReplogError
 from pyreplog.ha.context import Context, ends_of
 from pyreplog.ha.peers import Peers
 from pyreplog.ha.protocol.effects import StorePromise
@@ -94,6 +94,8 @@ class Candidacy:
             self.step(lambda: self.election.declined(ask.member, decline))
         else:
             logger.info("%s: %s does not answer: %s", self._context.path, ask.member, answer)
+            if isinstance(answer, NotConnectedError) and self._peers.is_unreachable(ask.member):
+                self.step(lambda: self.election.unreachable(ask.member))
             self._context.reactor.call_later(AGAIN_S, partial(self._ask, ask))
 
 

@@ -11,7 +11,7 @@ from pyreplog._native.landing import marks_of
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ha.config import NodeConfig
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.mark import Mark, mark_of
 from pyreplog.ha.protocol.members import MembersFile
 from pyreplog.ha.protocol.terms import TermsFile
 from pyreplog.log.commitlog import CommitLog
@@ -55,7 +55,7 @@ class Context:
 def ends_of(log: CommitLog) -> tuple[Mark, Mark]:
     """(end of what may be sent, end of what is synced) of a log, of one moment."""
     end, synced, _ = marks_of(log)
-    return Mark(*end), Mark(*synced)
+    return mark_of(end), mark_of(synced)
 
 
 def start_of(log: CommitLog) -> Mark:
@@ -66,6 +66,6 @@ def start_of(log: CommitLog) -> Mark:
 def parse_address(text: str) -> Address:
     """ "host:port", "[v6]:port". InvalidArgumentError."""
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
         raise InvalidArgumentError(f"expected an address host:port, found {text!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from asyncio import _get_running_loop
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyreplog._native.frame import CONTROL_OFFSET, encode
+from pyreplog._native.landing import marks_of, show_up_to
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, DeposedError, DisconnectedError, InvalidArgumentError, ReplogError
 from pyreplog.ha.awaited import Awaited
@@ -17,7 +19,7 @@ from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.effects import Committed, Effect, Fenced, HangUp, ModeChanged, StoreMembers, Tell
 from pyreplog.ha.protocol.group import Group, GroupStats
 from pyreplog.ha.protocol.joining import Source
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.mark import Mark, mark_of
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.messages import Accept, Decline, Join, Message, Prepare, Progress, Stored
 from pyreplog.ha.protocol.terms import Term
@@ -60,7 +62,7 @@ class Master:
     ) -> None:
         self.log = log
         self._context, self._ask, self._on_fenced = context, ask, on_fenced
-        self._config, self._lock = context.config, context.lock
+        self._config, self._lock, self._now_us = context.config, context.lock, context.clock.monotonic_us
         terms, members = context.terms, context.members.members
         if members is None:
             raise InvalidArgumentError("a master has members, itself at least")
@@ -72,6 +74,7 @@ class Master:
         self._followers: dict[Connection, Follower] = {}
         self._telling = False
         self._least, self._is_received_enough = self._config.group.min_in_sync, self._config.group.ack == "received"
+        self._is_synced = self._config.log.durability == "synced"
         self._fenced: Term | None = None
         self._syncer: Syncer | None = None
         self._unstored: OSError | None = None  # why members were not stored
@@ -114,7 +117,13 @@ class Master:
         event_time: int | None,
         properties: Mapping[str, str | bytes] | None,
     ) -> Ack[int]:
-        return self._acknowledge(*self._write(self.log._append_pending, value, key, event_time, properties))
+        entry, position = self._write(self.log._append_pending, value, key, event_time, properties)
+        if self._is_synced:
+            return self._acknowledge(entry, position)
+        ack = Ack(entry)
+        if not self._awaited.add_of_task(position, ack):
+            self._awaited.add(position, ack)
+        return ack
 
     def submit_batch(
         self,
@@ -135,7 +144,8 @@ class Master:
 
     def _write(self, write: Callable[..., T], *what: Any) -> T:
         """Into the log, if it may be. One that was closed meanwhile for a newer master says what this one says."""
-        self._admit()
+        if self._fenced is not None or self._least:
+            self._admit()
         try:
             return write(*what)
         except ClosedError:
@@ -143,20 +153,19 @@ class Master:
             raise
 
     def _admit(self) -> None:
-        if self._fenced is not None or self._least:
-            with self._lock:
-                self.group.admit(self._context.now_us)
+        with self._lock:
+            self.group.admit(self._now_us())
 
     def _wait(self, position: int) -> None:
         """Until all before `position` is committed; this thread sends it, and receives the reports, while it waits."""
-        if self._config.log.durability == "synced":
+        if self._is_synced:
             self.log._await_synced(position)
         self.offer()
         self._awaited.wait(position, self._context.reactor.drive)
 
     def _acknowledge(self, result: T, position: int) -> Ack[T]:
         ack = Ack(result)
-        if self._config.log.durability == "synced":
+        if self._is_synced:
             self._awaited.watch(position, ack)
             self.log._commits.acknowledge(None, position).add_done_callback(self._synced)
         else:
@@ -176,37 +185,33 @@ class Master:
     def offer(self) -> None:
         """The log has grown: send it to the replicas that wait for more, and count it while it is on its way. When each
         of them is about to report, its report does that; when more threads are about to append, the last of them."""
-        waits = self._waits
+        group = self.group
+        # Whether what the master has makes no difference to the commit point before a replica has it, too.
+        waits = self._is_received_enough and group.members.quorum.k > 0 and not group.fallback.is_alone
+        if waits and self._awaited.lot.is_waking:
+            return
         due = [follower for follower in list(self._followers.values()) if follower.is_due]
-        if waits and (not due or self._awaited.is_waking):
+        if waits and not due:
             return
         with uninterrupted:
             for follower in due:
                 follower.sender.pump()
             if waits:
                 with self._lock:
-                    self.group.grew(*self._ends())
+                    group.grew(*self._ends())
                 return
             if self._syncer is not None:
                 self._syncer.grew()
-            fenced = self._step(self._grown)
-            self._awaited.drain()
-        self._tell_fenced(fenced)
-
-    @property
-    def _waits(self) -> bool:
-        """Whether what the master has makes no difference to the commit point before a replica has it, too."""
-        group = self.group
-        return self._is_received_enough and group.members.quorum.k > 0 and not group.asynchronous
+            self._do(self._grown)
 
     def _grown(self, now_us: int) -> list[Effect]:
         return self.group.appended(*self._ends(), now_us)
 
     def _ends(self) -> tuple[Mark, Mark]:
         """Of the log, which the group is about to be told. Under the lock: it is never told of less again."""
-        end, synced = ends_of(self.log)
-        self._offered = end.position
-        return end, synced
+        end, synced, _ = marks_of(self.log)
+        self._offered, _ = end
+        return mark_of(end), mark_of(synced)
 
     def join(self, connection: Connection, join: Join) -> None:
         """A replica wants to follow."""
@@ -226,15 +231,14 @@ class Master:
         follower = self._followers.get(connection)
         if follower is None:
             return
-        follower.reported(progress.received.position)
-
-        def reported(now_us: int) -> list[Effect]:
-            grown = self._grown(now_us) if progress.received.position > self._offered else []  # it is not counted yet
-            return [*grown, *self.group.progress(connection, progress, follower.sender.position, now_us)]
-
-        self._do(reported)
-        if not self._awaited.is_waking:
+        follower.reported = progress.received.position
+        self._do(partial(self._reported, connection, progress, follower.sender.feed.position))
+        if follower.sender.feed.position < self.log.tail.end and not self._awaited.lot.is_waking:
             follower.push()
+
+    def _reported(self, connection: Connection, progress: Progress, sent: int, now_us: int) -> list[Effect]:
+        grown = self._grown(now_us) if progress.received.position > self._offered else []  # it is not counted yet
+        return grown + self.group.progress(connection, progress, sent, now_us)
 
     def stored(self, connection: Connection, stored: Stored) -> None:
         self._do(lambda _: self.group.members_stored(connection, stored.version))
@@ -249,7 +253,7 @@ class Master:
         if follower is not None:
             follower.sender.closed()
         with self._lock:
-            self.group.disconnected(connection, self._context.now_us)
+            self.group.disconnected(connection, self._now_us())
 
     def probed(self, answer: Message | ReplogError) -> None:
         """What a member says that was probed."""
@@ -269,31 +273,28 @@ class Master:
     def stats(self) -> GroupStats:
         self._do(self._grown)
         with self._lock:
-            return self.group.stats(self._context.now_us)
+            return self.group.stats(self._now_us())
 
     # ---- steps of the machine -------------------------------------------------------------------------------
 
     def _do(self, event: Callable[[int], list[Effect]]) -> None:
+        """One event and its effects, in their order."""
+        deposed_by: Term | None = None
         with uninterrupted:
-            fenced = self._step(event)
+            with self._lock:
+                for effect in event(self._now_us()):
+                    if isinstance(effect, Committed):
+                        self._committed(effect.mark)
+                    elif isinstance(effect, Fenced):
+                        deposed_by = self._fenced = effect.term
+                    elif isinstance(effect, StoreMembers):
+                        if not self._store(effect.members):
+                            break
+                    else:
+                        self._carry_out(effect)
             self._awaited.drain()
-        self._tell_fenced(fenced)
-
-    def _step(self, event: Callable[[int], list[Effect]]) -> Term | None:
-        """One event and its effects, in their order. A term: this node is deposed by it."""
-        fenced: Term | None = None
-        with self._lock:
-            for effect in event(self._context.now_us):
-                if isinstance(effect, Committed):
-                    self._committed(effect.mark)
-                elif isinstance(effect, Fenced):
-                    fenced = self._fenced = effect.term
-                elif isinstance(effect, StoreMembers):
-                    if not self._store(effect.members):
-                        break
-                else:
-                    self._carry_out(effect)
-        return fenced
+        if deposed_by is not None:
+            self._tell_deposed(deposed_by)
 
     def _carry_out(self, effect: Effect) -> None:
         if isinstance(effect, Tell):
@@ -314,7 +315,7 @@ class Master:
         syncer, self._syncer = self._syncer, None
         if syncer is not None:
             syncer.stop()
-        if is_alone and self._config.log.durability != "synced":
+        if is_alone and not self._is_synced:
             self._syncer = Syncer(self.log, lambda: self._do(self._grown), self._awaited.fail)
 
     def _store(self, members: Members) -> bool:
@@ -332,7 +333,7 @@ class Master:
     def _tell(self, connection: Connection, message: Message) -> None:
         connection.send(encode(CONTROL_OFFSET, messages.encode(message)))
         if isinstance(message, Accept):
-            throttle = Throttle.of(self._config.throttle_bytes_per_s, self._context.now_us)
+            throttle = Throttle.of(self._config.throttle_bytes_per_s, self._now_us())
             sender = Sender(
                 self._context.reactor, connection, self.log, message.resume.position,
                 transfer_bytes=self._config.transfer_bytes, throttle=throttle,
@@ -340,7 +341,7 @@ class Master:
             self._followers[connection] = Follower(sender, self._config.transfer_bytes)
 
     def _committed(self, mark: Mark) -> None:
-        self.log.show_up_to(*mark)
+        show_up_to(self.log, *mark)
         self._awaited.advance(mark.position)
         if not self._telling and self._followers and not self._closed:
             self._telling = True
@@ -352,10 +353,9 @@ class Master:
         for follower in list(self._followers.values()):
             follower.tell(commit)
 
-    def _tell_fenced(self, term: Term | None) -> None:
-        if term is not None:
-            self._awaited.fail(DeposedError(f"term {term} took over while this append waited", term))
-            self._on_fenced(term)
+    def _tell_deposed(self, term: Term) -> None:
+        self._awaited.fail(DeposedError(f"term {term} took over while this append waited", term))
+        self._on_fenced(term)
 
     # ---- time -----------------------------------------------------------------------------------------------
 
@@ -372,7 +372,7 @@ class Master:
 
     def _keep(self) -> None:
         """What replicas need is not removed; members that are away are asked for a newer master."""
-        now_us = self._context.now_us
+        now_us = self._now_us()
         with self._lock:
             floor = self.group.floor(now_us)
             self.log.retention_floor = 1 << 62 if floor is None else floor

@@ -87,9 +87,9 @@ class Node(Handle):
         self._log: CommitLog | None = None
         self._above: Term = NO_TERM
         self._changing = threading.RLock()  # held while the role changes
-        self._peers = Peers(self._context, peers or {})
         self._commands = Commands(self)
         try:
+            self._peers = Peers(self._context, peers or {})
             self._server = Server(
                 self._context.reactor, Service(self), host=config.host, port=config.port,
                 identity=Identity(node=config.name, service=SERVICE), secret=self._context.secret, tls=tls_server,
@@ -183,7 +183,8 @@ class Node(Handle):
         Errors, beside those: NotMasterError, NotEnoughReplicasError, HigherTermError: nothing was appended;
         ReplicationTimeoutError, DeposedError: the outcome is unknown.
         """
-        return self._leader().append(value, key, event_time, properties)
+        leader = self._master if self._error is None else None
+        return (leader or self._leader()).append(value, key, event_time, properties)
 
     def append_batch(
         self,
@@ -203,7 +204,8 @@ class Node(Handle):
         properties: Mapping[str, str | bytes] | None = None,
     ) -> Ack[int]:
         """As append, without waiting: the Ack tells."""
-        return self._leader().submit(value, key, event_time, properties)
+        leader = self._master if self._error is None else None
+        return (leader or self._leader()).submit(value, key, event_time, properties)
 
     def submit_batch(
         self,

@@ -21,15 +21,16 @@ OnAnswer = Callable[[Message | ReplogError], object]
 class Peers:
     """Channels to members, made when one is asked first. Any thread may call anything.
 
-    addresses: of members that are known already.
+    addresses: of members that are known already. InvalidArgumentError, as `learn`.
     """
 
     def __init__(self, context: Context, addresses: Mapping[str, str]) -> None:
         self._context = context
         self._lock = Lock()
-        self._addresses = dict(addresses)
+        self._addresses: dict[str, str] = {}
         self._channels: dict[str, Channel] = {}
         self._closed = False
+        self.learn(addresses)
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -56,6 +57,13 @@ class Peers:
             channel.request(messages.encode(question), on_reply=lambda body: on_answer(_decoded(body)), timeout=timeout)
         except ReplogError as error:
             on_answer(error)
+
+    def is_unreachable(self, member: str) -> bool:
+        """Whether there was no way to it when it was asked last: no address is known, or connecting failed. Where a
+        connection was just lost, it is made again."""
+        with self._lock:
+            channel = self._channels.get(member)
+        return channel is None or channel.error is not None
 
     def _channel(self, member: str) -> Channel:
         """One that pauses between attempts to connect is given up for another: who asks wants to know now."""

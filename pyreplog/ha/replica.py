@@ -12,7 +12,7 @@ from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.effects import Cut, Effect, Joined, Leave, Make, Say, Show, StoreMembers, StoreTerms
 from pyreplog.ha.protocol.following import Following
 from pyreplog.ha.protocol.joining import Source, judge
-from pyreplog.ha.protocol.mark import ORIGIN, Mark
+from pyreplog.ha.protocol.mark import ORIGIN, Mark, mark_of
 from pyreplog.ha.protocol.messages import NO_UUID, Accept, Code, Commit, Join, Progress, Refuse, Stored
 from pyreplog.ha.protocol.terms import Terms
 from pyreplog.ha.stream.chain import Chain, refuse
@@ -41,7 +41,7 @@ class Replica:
         log: MirrorLog | None,
         master: Address | None,
         on_log: Callable[[MirrorLog], object],
-        on_landed: Callable[[], object] = lambda: None,
+        on_landed: Callable[[], object] | None = None,
     ) -> None:
         self.log = log
         self.error: ReplogError | None = None
@@ -189,7 +189,10 @@ class Replica:
         self._do(lambda: self.following.heard(message))
 
     def _progressed(self, received: Mark, synced: Mark) -> None:
-        self._do(lambda: self.following.progressed(received, synced))
+        """For each append: as `_do`, with less in between."""
+        with uninterrupted, self._context.lock:
+            for said in self.following.progressed(received, synced):
+                self._receiver.say(messages.encode(said.message))
 
     def _closed(self, error: ReplogError) -> None:
         with self._context.lock:
@@ -290,4 +293,4 @@ class Replica:
 
 def ends_of_replica(log: MirrorLog) -> tuple[Mark, Mark]:
     """(received, synced) of a copy."""
-    return Mark(*log.received_mark), Mark(*log.synced_mark)
+    return mark_of(log.received_mark), mark_of(log.synced_mark)

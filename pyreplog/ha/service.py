@@ -36,13 +36,23 @@ class Answers(Protocol):
 
 
 class Service:
-    """A `net.connection.Handler`. All calls come from the reactor's driver."""
+    """A `net.connection.Handler`, and its `Quick`. All calls come from the reactor's driver."""
 
     def __init__(self, node: Answers) -> None:
         self._node = node
 
     def opened(self, connection: Connection) -> None:
         """It will say what it wants."""
+
+    def at_once(self, connection: ServerConnection, batch: FrameBatch) -> bytes | None:
+        """A report that comes by itself, as one does for each append: nobody answers it."""
+        offset, bodies, _, _ = batch.run(0, 1)
+        progress = messages.progress_of(bodies[0]) if offset == CONTROL_OFFSET else None
+        streams = self._node.streams
+        if progress is None or streams is None:
+            return None
+        streams.progress(connection, progress)
+        return b""
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
         """InvalidMessageError ends the connection; what came before has been handled."""
@@ -58,7 +68,7 @@ class Service:
 
     def _streamed(self, connection: ServerConnection, message: Message) -> None:
         streams = self._node.streams
-        if streams is not None and isinstance(message, Progress):  # one for each append: first of all
+        if streams is not None and isinstance(message, Progress):
             streams.progress(connection, message)
         elif isinstance(message, Refuse):
             connection.close(JoinRefusedError(message.code, message.text))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyreplog.errors import ReplicationError
-from pyreplog.ha.context import ends_of
+from pyreplog.ha.context import ends_of, parse_address
 from pyreplog.ha.protocol.election import refuse_candidate
 from pyreplog.ha.protocol.mark import ORIGIN, Mark
 from pyreplog.ha.protocol.messages import NO_UUID, Decline, Message, Prepare, Promise
@@ -38,6 +38,7 @@ def vote(node: Node, prepare: Prepare) -> Message:
             return declined
         if not prepare.trial:
             _give_promise(node, prepare.term)
+            _look_for(node, prepare.term.master)
         return _promise_to(node, prepare)
 
 
@@ -61,6 +62,13 @@ def _give_promise(node: Node, term: Term) -> None:
     if candidacy is not None:
         candidacy.step(lambda: candidacy.election.outdone(term))
     terms.promise(term)
+
+
+def _look_for(node: Node, master: str) -> None:
+    """A replica follows nobody of a lower term from now on: it dials the candidate, if it knows where that one is."""
+    there = node._peers.addresses.get(master)
+    if node._replica is not None and there is not None and not node.config.observer:
+        node._replica.follow(parse_address(there))
 
 
 def _promise_to(node: Node, prepare: Prepare) -> Promise:

@@ -1,1 +1,13 @@
-"""What the nodes of a replica group say and decide: messages, and state machines without I/O, clock or randomness."""
+"""What the nodes of a replica group say and decide: messages, and state machines without I/O, clock or randomness.
+
+| modules | what they are |
+|---|---|
+| `group`, `standing` | the master: who follows, what is committed; how far one replica is |
+| `following`, `joining` | a replica; whether it fits the log that it wants to follow |
+| `election` | how a node becomes master, and how the others answer |
+| `fallback`, `holding` | when a master waits for replicas no longer; how much of its log it keeps for them |
+| `terms`, `members` | who was master when, and who is counted; their files |
+| `effects` | what the machines ask for |
+| `messages`, `fields` | what nodes say to each other; fields of messages and files |
+| `mark` | a place in a log |
+"""

@@ -20,7 +20,7 @@ from pyreplog.ha.protocol.terms import History, Term, Terms
 
 
 class Ask(NamedTuple):
-    """Send a PREPARE to a member. Report `promised`, `declined`, or nothing when it cannot be reached."""
+    """Send a PREPARE to a member. Report `promised` or `declined`; `unreachable` when there is no way to it."""
 
     member: str
     prepare: Prepare
@@ -55,7 +55,8 @@ class Election:
     """Candidacy of `name`. Methods return effects, to be carried out in their order.
 
     uuid: of its log. terms: as in its file. members: as in its file; of None nobody can be elected but by force.
-    above: a term that is known to exist elsewhere. force: be master with whatever answers there are at the deadline.
+    above: a term that is known to exist elsewhere. force: be master with whatever answers there are at the deadline, or
+    when nobody is left who could answer.
 
     First it asks who would promise, so that a candidate that cannot win deposes nobody (Raft's PreVote, §9.6); then it
     promises itself and asks for promises. Between that promise and the end nothing is received any more.
@@ -72,6 +73,7 @@ class Election:
         self._end: Mark | None = None
         self._promises: dict[str, Promise] = {}
         self._declined: dict[str, str] = {}
+        self._unreachable: set[str] = set()
         self._asked: set[str] = set()
         self.is_over = False
 
@@ -111,6 +113,13 @@ class Election:
         self._declined[member] = decline.text
         return self._look()
 
+    def unreachable(self, member: str) -> list[Effect]:
+        """There is no way to it now: unknown, not a no. It may be asked again; only force does not wait for that."""
+        if self.is_over:
+            return []
+        self._unreachable.add(member)
+        return self._look()
+
     def outdone(self, term: Term) -> list[Effect]:
         """Before this node promises a higher term itself."""
         if self.is_over or term <= self.term:
@@ -133,10 +142,13 @@ class Election:
             self.members = members
             self._asked.intersection_update(self._promises)
             self._declined.clear()
+            self._unreachable.clear()
 
     def _look(self) -> list[Effect]:
-        if self._end is None or self.members is None:
+        if self._end is None:
             return []
+        if self.members is None:
+            return self._win(self._end, self._doubt()) if self._force else []
         asks: list[Effect] = [
             Ask(member, Prepare(self.term, self._uuid, self.members.stamp, self._trial))
             for member in sorted(self.members.everyone - self._asked - {self.name})
@@ -148,6 +160,9 @@ class Election:
                 return [*asks, *(self._go_ahead() if self._trial else self._win(self._end, ""))]
             if not self._force:
                 return [*asks, *self._lose(PromotionRefusedError(f"term {self.term}: {further}"))]
+        told = {self.name, *self._promises, *self._declined, *self._unreachable}
+        if self._force and self.members.everyone <= told:
+            return [*asks, *self._win(self._end, self._doubt())]
         return asks
 
     def _go_ahead(self) -> list[Effect]:

@@ -13,7 +13,7 @@ class Fallback:
         self.is_alone = False
         self.since_us = 0
         self.count = self.commits = 0
-        self._limit_us = limit_us
+        self.limit_us = limit_us
         self._awaited: tuple[Mark, int] | None = None  # (mark, since when it is known not to be replicated)
 
     def wait(self, own: Mark, committed: Mark, now_us: int) -> None:
@@ -23,9 +23,9 @@ class Fallback:
             self._awaited = (own, now_us) if own > committed else None
 
     def is_due(self, now_us: int) -> bool:
-        if self._limit_us is None or self.is_alone or self._awaited is None:
+        if self.limit_us is None or self.is_alone or self._awaited is None:
             return False
-        return now_us - self._awaited[1] >= self._limit_us
+        return now_us - self._awaited[1] >= self.limit_us
 
     def begin(self, now_us: int) -> None:
         self.is_alone, self.since_us = True, now_us

@@ -24,6 +24,7 @@ from pyreplog.ha.protocol.messages import (
     Progress,
     Refuse,
     Stored,
+    progress_from,
 )
 from pyreplog.ha.protocol.terms import Term, Terms
 
@@ -128,14 +129,14 @@ class Following:
         self.uuid, self.segment_bytes = accept.uuid, accept.segment_bytes
         self.terms = Terms(max(accept.term, self.terms.promised), accept.history)
         self.is_streaming = True
-        return self.progressed(received, synced)
+        return [*self.progressed(received, synced)]
 
     # ---- streaming ------------------------------------------------------------------------------------------
 
-    def progressed(self, received: Mark, synced: Mark) -> list[Effect]:
+    def progressed(self, received: Mark, synced: Mark) -> list[Say]:
         """The log has, and has synced, so much. To be told after each batch that was received, and each sync."""
         self._end = received
-        progress = Progress(received, synced)
+        progress = progress_from((received, synced))
         if not self.is_streaming or progress == self._reported:
             return []
         self._reported = progress

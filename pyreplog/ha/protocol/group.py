@@ -97,7 +97,7 @@ class Group:
         self._changing_from = source.end  # all that former members alone may have acknowledged, to whichever process
         self._limits = Limits(config.in_sync_bytes, config.in_sync_ms * 1000)
         limit_ms = config.fallback_after_ms
-        self._fallback = Fallback(None if limit_ms is None else limit_ms * 1000)
+        self.fallback = Fallback(None if limit_ms is None else limit_ms * 1000)
         self._refused = self._reports = 0
         self._holding = Holding(config.retention_hold_bytes, config.remember_ms * 1000)
 
@@ -106,7 +106,7 @@ class Group:
     @property
     def asynchronous(self) -> bool:
         """Whether it went on alone, waiting for nobody."""
-        return self._fallback.is_alone
+        return self.fallback.is_alone
 
     @property
     def own(self) -> Mark:
@@ -116,20 +116,15 @@ class Group:
     @property
     def replicated(self) -> Mark | None:
         """The highest mark that the master and enough replicas have; None: no record of this term."""
-        mark = min([self.own, *[self._reached_by(quorum) for quorum in self.members.quorums]])
-        return mark if mark.position > self._term_start.position else None
-
-    def _reached_by(self, quorum: Quorum) -> Mark:
-        """What k of its members beside the master have; k + 1, where a change is about to bring the master in."""
-        return sorted([self._counted(name) for name in quorum.names], reverse=True)[quorum.k]
-
-    def _counted(self, name: str) -> Mark:
-        """What a member is known to have."""
-        if name == self.name:
-            return self.own
-        standing = self._standings.get(name)
-        is_known = standing is not None and standing.counts and not standing.observer
-        return self._mark(standing) if standing is not None and is_known else ORIGIN
+        own, standings = self.own, self._standings
+        reached = own
+        for names, k in self.members.quorums:
+            known = [
+                own if name == self.name else standings[name].counted if name in standings else ORIGIN for name in names
+            ]
+            # What k members beside the master have; k + 1, where a change is about to bring the master in.
+            reached = min(reached, sorted(known, reverse=True)[k])
+        return reached if reached.position > self._term_start.position else None
 
     def _mark(self, standing: Standing) -> Mark:
         return standing.synced if self.config.ack == "synced" else standing.received
@@ -170,8 +165,8 @@ class Group:
             for standing in self._standings.values()
         )
         return GroupStats(
-            self.term, self.fenced, self.members, self.committed, self.asynchronous, self._fallback.count,
-            self._fallback.commits, self._refused, self._reports, replicas,
+            self.term, self.fenced, self.members, self.committed, self.asynchronous, self.fallback.count,
+            self.fallback.commits, self._refused, self._reports, replicas,
         )  # fmt: skip
 
     # ---- the log --------------------------------------------------------------------------------------------
@@ -276,7 +271,7 @@ class Group:
         self._reports += 1
         mark = progress.synced if self.config.ack == "synced" else progress.received
         standing.reported(progress, mark, self._end, now_us)
-        if not self.asynchronous and self.members.former is None and mark <= self.committed:
+        if not self.fallback.is_alone and self.members.former is None and mark <= self.committed:
             return []
         return self._advance(now_us)
 
@@ -286,18 +281,21 @@ class Group:
         if self.fenced is not None:
             return []
         effects: list[Effect] = []
-        reached = self.replicated
-        if self.asynchronous and self._have_caught_up():
-            self._fallback.end()
+        fallback, reached = self.fallback, self.replicated
+        if fallback.is_alone and self._have_caught_up():
+            fallback.end()
             effects.append(ModeChanged(False))
-        if self.asynchronous and self._synced.position > self._term_start.position:
-            self._fallback.commits += self._synced > self.committed
+        if fallback.is_alone and self._synced.position > self._term_start.position:
+            fallback.commits += self._synced > self.committed
             reached = self._synced
         if reached is not None and reached > self.committed:
             self.committed = reached
             effects.append(Committed(reached))
-        self._fallback.wait(self.own, self.committed, now_us)
-        return [*effects, *self._complete_change()]
+        if fallback.limit_us is not None:
+            fallback.wait(self.own, self.committed, now_us)
+        if self.members.former is not None:
+            effects += self._complete_change()
+        return effects
 
     def _have_caught_up(self) -> bool:
         """Whether enough replicas are level with the master, or were since it went on alone."""
@@ -306,16 +304,16 @@ class Group:
             for name, standing in self._standings.items()
             if standing.counts
             and not standing.observer
-            and (self._mark(standing) >= self._end or standing.caught_up_us > self._fallback.since_us)
+            and (self._mark(standing) >= self._end or standing.caught_up_us > self.fallback.since_us)
         }
         level.add(self.name)
         return all(len(level.intersection(quorum.names)) > quorum.k for quorum in self.members.quorums)
 
     def tick(self, now_us: int) -> list[Effect]:
         """Time has passed. To be called a few times within `fallback_after_ms`."""
-        if self.fenced is not None or not self._fallback.is_due(now_us):
+        if self.fenced is not None or not self.fallback.is_due(now_us):
             return []
-        self._fallback.begin(now_us)
+        self.fallback.begin(now_us)
         return [ModeChanged(True), *self._advance(now_us)]
 
     def absent(self) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 
@@ -13,3 +15,6 @@ class Mark(NamedTuple):
 
 
 ORIGIN = Mark(0, 0)
+
+mark_of: Callable[[tuple[int, int]], Mark] = partial(tuple.__new__, Mark)
+"""The mark that a pair is: `Mark(*pair)` without a call of Python. There are several for each append."""

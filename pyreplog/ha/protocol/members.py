@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,7 +73,7 @@ class Members:
         """Of a new group. InvalidArgumentError."""
         return cls(Stamp(NO_TERM, 1), Quorum.of(names, sync_replicas))
 
-    @property
+    @cached_property
     def quorums(self) -> tuple[Quorum, ...]:
         """What has to agree, each by itself."""
         return (self.quorum,) if self.former is None else (self.former, self.quorum)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pyreplog.errors import InvalidMessageError
 from pyreplog.ha.protocol.fields import FieldReader, FieldWriter
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.mark import Mark, mark_of
 from pyreplog.ha.protocol.members import Members, Stamp, read_members, write_members
 from pyreplog.ha.protocol.terms import History, Term, read_history, read_term, write_history, write_term
 
@@ -86,6 +87,10 @@ class Progress(NamedTuple):
 
     received: Mark
     synced: Mark
+
+
+progress_from: Callable[[tuple[Mark, Mark]], Progress] = partial(tuple.__new__, Progress)
+"""As `mark_of`: there is one for each append, on both ends."""
 
 
 class Stored(NamedTuple):
@@ -191,8 +196,8 @@ def encode(message: Message) -> bytes:
 
 def decode(body: ReadableBuffer) -> Message:
     """InvalidMessageError: it is none."""
-    if len(data := memoryview(body)) == _PROGRESS.size and data[0] == _PROGRESS_KIND:
-        return _progress(*_PROGRESS.unpack(data))
+    if (progress := progress_of(body)) is not None:
+        return progress
     fields = FieldReader(">", body, "control body")
     (kind,) = fields.numbers("B")
     read = _READERS.get(kind)
@@ -201,6 +206,16 @@ def decode(body: ReadableBuffer) -> Message:
     message = read(fields)
     fields.end()
     return message
+
+
+def progress_of(body: ReadableBuffer) -> Progress | None:
+    """The report that a control body is; None: it is another message, or none. InvalidMessageError."""
+    if len(data := memoryview(body)) != _PROGRESS.size or data[0] != _PROGRESS_KIND:
+        return None
+    _, received, received_entry, synced, synced_entry = _PROGRESS.unpack(data)
+    if received < 0 or received_entry < 0 or synced < 0 or synced_entry < 0:
+        raise InvalidMessageError(f"control body: expected marks from 0 on, found {received} and {synced}")
+    return progress_from((mark_of((received, received_entry)), mark_of((synced, synced_entry))))
 
 
 # ---- one pair for each kind -----------------------------------------------------------------------------------------
@@ -225,12 +240,6 @@ def _read_join(fields: FieldReader) -> Join:
     if version > VERSION:
         fields.rest()
     return join
-
-
-def _progress(_: int, received: int, received_entry: int, synced: int, synced_entry: int) -> Progress:
-    if min(received, received_entry, synced, synced_entry) < 0:
-        raise InvalidMessageError(f"control body: expected marks from 0 on, found {received} and {synced}")
-    return Progress(Mark(received, received_entry), Mark(synced, synced_entry))
 
 
 def _write_progress(fields: FieldWriter, progress: Progress) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.mark import ORIGIN, Mark
 from pyreplog.ha.protocol.messages import Progress
 
 RATE_US = 1_000_000
@@ -33,18 +33,21 @@ class StandingStats(NamedTuple):
 
 
 class Standing:
-    """Of one replica. Its marks count for the commit point once `counts`: it has promised this master's term."""
+    """Of one replica. Its marks count for the commit point once `counts`: it has promised this master's term.
+
+    counted: as much of it as counts, of the mark that is waited for; of an observer nothing does.
+    """
 
     __slots__ = (
-        "_base", "_base_us", "_probe", "_probe_us", "_rate", "caught_up_us", "connection", "counts", "left_us", "name",
-        "observer", "proven", "received", "synced",
+        "_base", "_base_us", "_probe", "_probe_us", "_rate", "caught_up_us", "connection", "counted", "counts",
+        "left_us", "name", "observer", "proven", "received", "synced",
     )  # fmt: skip
 
     def __init__(self, name: str, now_us: int) -> None:
         self.name = name
         self.observer = False
         self.connection: Hashable | None = None
-        self.received = self.synced = self.proven = Mark(0, 0)
+        self.received = self.synced = self.proven = self.counted = ORIGIN
         self.counts = False
         self.left_us = self.caught_up_us = now_us
         self._probe, self._probe_us = 0, now_us
@@ -55,7 +58,7 @@ class Standing:
     ) -> None:
         """It goes on from `received`; nothing of it counts before its first report."""
         self.connection, self.observer, self.counts = connection, observer, False
-        self.received, self.synced = received, synced
+        self.received, self.synced, self.counted = received, synced, ORIGIN
         self._probe, self._probe_us = end.position, now_us
         self._base, self._base_us, self._rate = received.position, now_us, 0
 
@@ -86,6 +89,8 @@ class Standing:
         self.received, self.synced = progress
         self.proven = max(self.proven, self.synced)
         self.counts = True
+        if not self.observer:
+            self.counted = mark
         if mark.position >= self._probe:
             self.caught_up_us = now_us if mark.position >= end.position else self._probe_us
             self._probe, self._probe_us = end.position, now_us

@@ -1,4 +1,16 @@
-"""Relay log and applier: a copy of a master's log, and a callback that applies it, each at its own pace."""
+"""Relay log and applier: a copy of a master's log, and a callback that applies it, each at its own pace.
+
+| modules | what they are |
+|---|---|
+| `relay` | the whole: receives from a master, and applies |
+| `applier`, `pipeline`, `applying` | the applier; its steps, without threads; its decisions, without I/O |
+| `task`, `source` | one group on its way through the callback; the relay log, as it is read |
+| `position`, `positionfile`, `sqlposition` | how far it is applied; kept in a file, or in the applied database |
+| `space`, `refetch` | the space that it may take; throwing it away and receiving again |
+| `config`, `stats` | settings; what an applier tells of itself |
+
+docs/relay.md is the guide.
+"""
 
 from pyreplog.ha.relay.applier import Applier
 from pyreplog.ha.relay.applying import State

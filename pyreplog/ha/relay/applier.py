@@ -60,8 +60,7 @@ class Applier(Handle):
     ) -> None:  # fmt: skip
         self.config = ApplierConfig.of(settings)
         segment_bytes = relay.stats().segment_bytes
-        landing = landing_bytes(segment_bytes)
-        self._check_settings(apply, 2 * segment_bytes + landing)
+        self._check_settings(apply, 2 * segment_bytes + landing_bytes(segment_bytes))
         self._relay = relay
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._changed = threading.Condition()  # the machine's lock
@@ -70,7 +69,7 @@ class Applier(Handle):
         self._watching = False  # a thread sleeps until the log grows
         self._told: ReplogError | None = None  # the failure that was logged last
         self._purgatory = Purgatory()
-        space = Space(self.config.space_limit_bytes, landing, receiver)
+        space = Space(self.config.space_limit_bytes, segment_bytes, receiver)
         source = Source(relay, self.config.batch_bytes)
         self._pipeline = Pipeline(source, apply, store, space, self.config, start)
         self._machine = self._pipeline.machine
@@ -83,7 +82,7 @@ class Applier(Handle):
         if limit is not None and limit < least:
             raise InvalidArgumentError(f"space_limit_bytes: expected at least two segments, {least}, found {limit}")
         if self.config.workers > 1 and not in_two_phases(apply):
-            raise InvalidArgumentError("several workers need a generator function, that yields before it commits")
+            raise InvalidArgumentError("several workers need a generator function that yields before it commits")
 
     # ---- commands -------------------------------------------------------------------------------------------
 
@@ -340,7 +339,7 @@ class Applier(Handle):
         """For a command: one at a time, when nothing runs. InvalidArgumentError when something does; ClosedError."""
         self._check_open()
         if threading.current_thread() in self._threads:
-            raise InvalidArgumentError(f"the {self._what} cannot be commanded by its own callback, but to stop")
+            raise InvalidArgumentError(f"the {self._what} cannot be commanded by its own callback, except to stop")
         with self._commands:
             if self._machine.state is State.RUNNING:
                 raise InvalidArgumentError(f"the {self._what} runs; stop it first")

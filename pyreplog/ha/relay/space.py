@@ -14,10 +14,17 @@ FRAME_BYTES = 256 << 10
 def landing_bytes(segment_bytes: int) -> int:
     """What a receiver may put into the log between two looks at the limit: a frame, the headers of the segments that it
     fills, two at least with every record that fits into one, and what they leave free at their ends: less than the
-    record that did not fit. The last one may be on its way; one larger than a frame may leave more free.
+    record that did not fit. The last one may be on its way; one larger than a frame may leave more free, see `reach`.
     """
     segments = 2 * FRAME_BYTES // (segment_bytes - HEADER_BYTES) + 2
     return 3 * FRAME_BYTES + segments * HEADER_BYTES
+
+
+def reach(end: int, segment_bytes: int) -> int:
+    """Where a log that ends at `end` may end at the next look: the last record may be of any size, so that it may leave
+    all of a segment free, and what has come of it lies behind the next one's header."""
+    full = end + landing_bytes(segment_bytes) - FRAME_BYTES
+    return -(-full // segment_bytes) * segment_bytes + HEADER_BYTES + FRAME_BYTES
 
 
 class Receiver(Protocol):
@@ -35,15 +42,15 @@ class Receiver(Protocol):
 class Space:
     """Pauses the receiver before the log takes more than `limit_bytes`; lets it go on when segments have gone.
 
-    The receiver says what it landed by `landed`, at most `landing` bytes at a time: then the limit holds. It is overrun
+    The receiver says what it landed by `landed`, at most a frame at a time: then the limit holds. It is overrun
     only when all that may be applied is, and what is there waits for its commit, which comes behind it in the stream
     (MySQL's relay_log_space_limit is ignored, too, when the applier needs more). Any thread.
 
     start, end: positions of the log's ends. visible, applied: entries.
     """
 
-    def __init__(self, limit_bytes: int | None, landing: int, receiver: Receiver | None) -> None:
-        self._limit, self._landing, self._receiver = limit_bytes, landing, receiver
+    def __init__(self, limit_bytes: int | None, segment_bytes: int, receiver: Receiver | None) -> None:
+        self._limit, self._segment_bytes, self._receiver = limit_bytes, segment_bytes, receiver
         self._start = self._end = self._visible = self._applied = 0
         self._lock = threading.Lock()  # held while the receiver is told, so that pause and resume do not overtake
         self.paused = False
@@ -62,7 +69,7 @@ class Space:
             self._judge()
 
     def _judge(self) -> None:
-        is_full = self._limit is not None and self._end - self._start + self._landing > self._limit
+        is_full = self._limit is not None and reach(self._end, self._segment_bytes) - self._start > self._limit
         pause = is_full and self._applied < self._visible
         if pause == self.paused:
             return

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyreplog._native.frame import HEADER_SIZE, encode_header
+from pyreplog._native.outbox import Outbox
 from pyreplog.errors import DisconnectedError, ReplogError
 from pyreplog.ha.rocketmq.effects import FRAME_BYTES, Close, Effect, Progress, Send
 from pyreplog.ha.rocketmq.feeding import Feeding
 from pyreplog.ha.rocketmq.rawlog import RawLog
 from pyreplog.ha.stream.throttle import Throttle
-from pyreplog.net.outbox import Outbox
 from pyreplog.net.reactor import READ, WRITE, Reactor
 from pyreplog.net.sockets import Address
 

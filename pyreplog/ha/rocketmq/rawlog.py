@@ -108,10 +108,6 @@ class RawLog(Handle):
         """Whether nothing was ever written: then the first bytes may land at the beginning of any file."""
         return not self._bases
 
-    def last_file(self) -> int:
-        """Where the file that `end` lies in begins: what RocketMQ's master gives to a slave that has nothing."""
-        return self._end - self._end % self.file_bytes
-
     # ---- writing --------------------------------------------------------------------------------------------
 
     def land(self, position: int, data: bytes | memoryview) -> None:

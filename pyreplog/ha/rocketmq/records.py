@@ -72,7 +72,7 @@ class Fault(NamedTuple):
 def encode(message: Message, position: int) -> bytes:
     """The record (version 1, IPv4) of `message` at `position` of the log. Errors: InvalidArgumentError."""
     if _reserved(message):
-        raise InvalidArgumentError(f"{message}: characters 0, 1 and 2 are none for topics and properties")
+        raise InvalidArgumentError(f"{message}: topics and properties cannot hold the characters 0, 1 and 2")
     topic = message.topic.encode()
     properties = "".join(
         f"{name}{_NAME_END}{value}{_PROPERTY_END}" for name, value in message.properties.items()

@@ -11,12 +11,12 @@ import struct
 import threading
 from collections.abc import Callable
 
+from pyreplog._native.outbox import Outbox
 from pyreplog.errors import ClosedError, DisconnectedError, NotConnectedError, ReplogError
 from pyreplog.ha.rocketmq.effects import Close, Connect, Effect, Land, Report, Times
 from pyreplog.ha.rocketmq.pulling import Pulling, State
 from pyreplog.ha.rocketmq.rawlog import RawLog
 from pyreplog.net.endpoint import Endpoint
-from pyreplog.net.outbox import Outbox
 from pyreplog.net.reactor import READ, WRITE, Reactor
 from pyreplog.net.sockets import Address, look_up, prepare, weakly
 

@@ -38,7 +38,7 @@ class Chain:
     def progress(self, connection: Connection, progress: Progress) -> None:
         follower = self._followers.get(connection)
         if follower is not None:
-            follower.reported(progress.received.position)
+            follower.reported = progress.received.position
             follower.push()
 
     def drained(self, connection: Connection) -> None:

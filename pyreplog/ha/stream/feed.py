@@ -57,23 +57,21 @@ class Feed:
         frames: list[bytes | memoryview] = []
         total, end = 0, self._log.tail.end
         while total < limit and self.position < end:
-            segment = self._segment_here()
+            if self._held is None:
+                self._held = self._log._hold(self.position)
+            segment = self._held[1]
             offset = self.position - segment.base
-            size = self._size_at(segment, offset, end)
+            if offset == 0:
+                size = STREAM_HEADER_BYTES
+            else:
+                if not self._stop and end >= segment.base + self._size:
+                    self._stop = self._sealed_stop(segment)
+                size = min((self._stop or end - segment.base) - offset, self._transfer_bytes)
             if size > 0:
                 frames += (encode_header(self.position, size), segment.view(offset, size))
                 total += size
             self._pass(segment, offset + size)
         return frames, total
-
-    def _size_at(self, segment: Segment, offset: int, end: int) -> int:
-        """Bytes of the next frame; 0: there are no more of this segment."""
-        if offset == 0:
-            return STREAM_HEADER_BYTES
-        if not self._stop and end >= segment.base + self._size:
-            self._stop = self._sealed_stop(segment)
-        stop = self._stop or end - segment.base
-        return min(stop - offset, self._transfer_bytes)
 
     def _pass(self, segment: Segment, offset: int) -> None:
         if offset == STREAM_HEADER_BYTES:
@@ -81,11 +79,6 @@ class Feed:
         if offset == self._stop:
             offset, self._held, self._stop = self._size, None, 0
         self.position = segment.base + offset
-
-    def _segment_here(self) -> Segment:
-        if self._held is None:
-            self._held = self._log._hold(self.position)
-        return self._held[1]
 
     def _sealed_stop(self, segment: Segment) -> int:
         """Offset behind the blank of a sealed segment; one mapped just now learns it from its index."""

@@ -15,29 +15,24 @@ class Follower:
     point is told by `tell`, now and then: with every piece of data it would cost as much again.
     """
 
-    __slots__ = ("_ahead_bytes", "_reported", "_told", "sender")
+    __slots__ = ("_ahead_bytes", "_told", "reported", "sender")
 
     def __init__(self, sender: Sender, ahead_bytes: int) -> None:
         self.sender = sender
         self._ahead_bytes = ahead_bytes
-        self._reported = sender.position
+        self.reported = sender.feed.position
+        """Position up to which it says that it has the log."""
         self._told: Commit | None = None
-
-    def reported(self, position: int) -> None:
-        """It has so much."""
-        self._reported = position
 
     @property
     def is_due(self) -> bool:
         """Whether it is to be sent what there is."""
-        sender, reported = self.sender, self._reported
-        return (
-            sender.position <= reported or sender.mark_position <= reported or sender.behind >= self._ahead_bytes
-        )  # fmt: skip
+        feed, reported = self.sender.feed, self.reported
+        return feed.position <= reported or feed.mark_position <= reported or feed.behind >= self._ahead_bytes
 
     def push(self) -> None:
         """The log has grown, or the replica has reported: send what is due."""
-        if self.sender.behind and self.is_due:
+        if self.sender.feed.behind and self.is_due:
             self.sender.pump()
 
     def tell(self, commit: Commit) -> None:

@@ -6,10 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyreplog._native.frame import CONTROL_OFFSET, encode
+from pyreplog._native.frame import CONTROL_OFFSET
 from pyreplog.errors import ReplogError
-from pyreplog.ha.protocol.mark import Mark
-from pyreplog.ha.stream.intake import Intake
+from pyreplog.ha.protocol.mark import Mark, mark_of
 from pyreplog.ha.stream.syncer import Syncer
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class Receiver:
         on_control: Callable[[bytes], object],
         on_progress: Callable[[Mark, Mark], object],
         on_closed: Callable[[ReplogError], object],
-        on_landed: Callable[[], object] = lambda: None,
+        on_landed: Callable[[], object] | None = None,
     ) -> None:
         self._on_opened, self._on_control = on_opened, on_control
         self._on_progress, self._on_closed, self._on_landed = on_progress, on_closed, on_landed
@@ -50,7 +49,6 @@ class Receiver:
         self._is_paused = False
         self._connection: Connection | None = None
         self._log: MirrorLog | None = None
-        self._intake: Intake | None = None
         self._syncer: Syncer | None = None
         self.received_bytes = 0
         """Of the log, on this connection and those before it."""
@@ -59,7 +57,7 @@ class Receiver:
     def say(self, body: bytes) -> bool:
         """Send a control body to the master; False: there is no connection. Any thread."""
         connection = self._connection
-        return connection is not None and connection.send(encode(CONTROL_OFFSET, body))
+        return connection is not None and connection.send_frame(CONTROL_OFFSET, (body,), len(body))
 
     def hang_up(self, error: ReplogError) -> None:
         """Close the connection, if there is one. Any thread."""
@@ -88,13 +86,13 @@ class Receiver:
         """
         self.stop()
         log.resume()
-        self._log, self._intake = log, Intake(log)
+        self._log = log
         if syncs:
             self._syncer = Syncer(log, self.report, self.hang_up)
 
     def stop(self) -> None:
         """Take nothing more. By the driver, or when there is none any more."""
-        self._log = self._intake = None
+        self._log = None
         if self._syncer is not None:
             self._syncer.stop()
             self._syncer = None
@@ -104,7 +102,7 @@ class Receiver:
         log = self._log
         if log is not None:
             received, synced = log.progress
-            self._on_progress(Mark(*received), Mark(*synced))
+            self._on_progress(mark_of(received), mark_of(synced))
 
     # ---- what the connection tells --------------------------------------------------------------------------
 
@@ -117,17 +115,18 @@ class Receiver:
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
         """An error that is raised closes the connection; what went in before it counts and is reported."""
-        before = self.received_bytes
+        before, count, behind = self.received_bytes, len(batch), 0
         try:
-            for offset, body in batch:
+            while behind < count:
+                log = self._log
+                offset, bodies, size, behind = batch.run(behind, 1 if log is None else log._segment_bytes)
                 if offset == CONTROL_OFFSET:
-                    self._flush()
-                    self._on_control(bytes(body))
-                elif body and self._intake is not None:
-                    self.received_bytes += len(body)
-                    self._intake.take(offset, body)
-            self._flush()
-            self._on_landed()
+                    self._on_control(bytes(bodies[0]))
+                elif size and log is not None:
+                    self.received_bytes += size
+                    log.land(offset, bodies)
+            if self._on_landed is not None:
+                self._on_landed()
         finally:
             self._report_in_time(connection, self.received_bytes - before)
         if self._syncer is not None:
@@ -145,10 +144,6 @@ class Receiver:
         ):
             self._reported_bytes = self.received_bytes
             self.report()
-
-    def _flush(self) -> None:
-        if self._intake is not None:
-            self._intake.flush()
 
     def drained(self, connection: Connection) -> None:
         """Reports wait for nothing."""

@@ -49,7 +49,8 @@ class Sender:
     ) -> None:
         self._reactor, self._connection, self._log = reactor, connection, log
         self._clock: Clock = reactor.clock
-        self._feed = Feed(log, position, transfer_bytes)
+        self.feed = Feed(log, position, transfer_bytes)
+        """What is to be handed to the connection next."""
         self._growth, self._throttle = growth, throttle
         self._pump_on = self.pump  # one bound method, by which `growth` knows it
         self._busy = threading.Lock()
@@ -58,21 +59,6 @@ class Sender:
         self._is_delayed = False  # by the throttle: a timer runs
         self.sent_bytes = 0
         """Of bodies, so far."""
-
-    @property
-    def position(self) -> int:
-        """Of the next byte to be handed to the connection."""
-        return self._feed.position
-
-    @property
-    def mark_position(self) -> int:
-        """`position`, as a replica reports it when it has all before it."""
-        return self._feed.mark_position
-
-    @property
-    def behind(self) -> int:
-        """Bytes of the log that were not handed to the connection."""
-        return self._feed.behind
 
     def control(self, body: bytes) -> bool:
         """Send a control body, between frames of the log. False: the connection is closed. Any thread."""
@@ -99,13 +85,13 @@ class Sender:
             self._growth.forget(self._pump_on)
 
     def _send(self) -> None:
-        connection, feed = self._connection, self._feed
+        connection, feed = self._connection, self.feed
         sent = 0
         while not self._closed and not connection.queued_bytes:
             if sent >= _TURN_BYTES:
                 self._reactor.call_soon(self._pump_on)
                 return
-            limit = self._limit()
+            limit = _BATCH_BYTES if self._throttle is None else self._limit(self._throttle)
             if not limit:
                 return
             frames, size = feed.take(limit)
@@ -119,22 +105,21 @@ class Sender:
             if not connection.send(*frames):
                 return
             if size < limit:  # that was all
-                self._wait()
+                if self._growth is not None:
+                    self._wait()
                 return
 
     def _wait(self) -> None:
         """For the log to grow."""
         if self._growth is not None:
-            self._growth.when_beyond(self._feed.position, self._pump_on)
+            self._growth.when_beyond(self.feed.position, self._pump_on)
 
-    def _limit(self) -> int:
+    def _limit(self, throttle: Throttle) -> int:
         """Bytes that may be sent now; 0: a timer was set."""
-        if self._throttle is None:
-            return _BATCH_BYTES
-        allowed = self._throttle.allowed(self._clock.monotonic_us())
+        allowed = throttle.allowed(self._clock.monotonic_us())
         if not allowed and not self._is_delayed:
             self._is_delayed = True
-            self._reactor.call_later(self._throttle.wait_us() / 1e6, self._rested)
+            self._reactor.call_later(throttle.wait_us() / 1e6, self._rested)
         return min(allowed, _BATCH_BYTES)
 
     def _rested(self) -> None:
