@@ -10,7 +10,7 @@ from pathlib import Path
 from pyreplog.bookie.config import BOOKIE_DURABILITIES, BookieConfig
 from pyreplog.bookie.node import BookieNode
 from pyreplog.cli import serving, settings, tls
-from pyreplog.cli.clusters import VARIABLE
+from pyreplog.cli.clusteroptions import VARIABLE
 from pyreplog.cli.output import print_json
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ledger.stored import StoredLedgers

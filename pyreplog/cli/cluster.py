@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from pyreplog.cli import clusters
+from pyreplog.cli import clusteroptions
 from pyreplog.cli.output import amount, counted, print_json
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
 
@@ -14,13 +14,13 @@ HELP = "show the bookies and ledgers of a cluster, and what lacks copies"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    clusters.add_arguments(parser)
+    clusteroptions.add_arguments(parser)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     actions.add_parser("status", help=HELP, description=HELP)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    with clusters.cluster(arguments) as cluster:
+    with clusteroptions.cluster(arguments) as cluster:
         status = cluster.status()
     if arguments.json:
         print_json({**asdict(status), "below_write_quorum": status.below_write_quorum})

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from pyreplog.cli import cat, clusters
+from pyreplog.cli import cat, clusteroptions
 from pyreplog.cli.output import counted, moment, print_fields, print_json
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ledger.cluster import Cluster
@@ -21,7 +21,7 @@ _BATCH_LINES = 512
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    clusters.add_arguments(parser)
+    clusteroptions.add_arguments(parser)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     for name, text, run in (
         ("create", "make a ledger of the lines of standard input, and close it", _create),
@@ -55,7 +55,7 @@ def _add_action_arguments(action: argparse.ArgumentParser, name: str) -> None:
     if name == "recover":
         action.add_argument("--force", action="store_true", help="what bookies in limbo lack counts as never written")
     if name not in ("list", "info", "delete"):
-        clusters.add_password(action)
+        clusteroptions.add_password(action)
     if name in ("read", "tail"):
         action.add_argument("--from", metavar="N", type=int, default=0, dest="start", help="first entry (default 0)")
         cat.add_printing(action)
@@ -71,7 +71,7 @@ def _add_action_arguments(action: argparse.ArgumentParser, name: str) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    with clusters.cluster(arguments) as cluster:
+    with clusteroptions.cluster(arguments) as cluster:
         return int(arguments.action(cluster, arguments))
 
 
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _create(cluster: Cluster, arguments: argparse.Namespace) -> int:
     with cluster.create_ledger(
         arguments.ensemble, arguments.write_quorum, arguments.ack_quorum,
-        durability=arguments.durability, password=clusters.password(arguments),
+        durability=arguments.durability, password=clusteroptions.password(arguments),
     ) as ledger:  # fmt: skip
         _fill(ledger)
     if arguments.json:
@@ -119,7 +119,7 @@ def _list(cluster: Cluster, arguments: argparse.Namespace) -> int:
 
 def _read(cluster: Cluster, arguments: argparse.Namespace) -> int:
     records = cat.printer(arguments)
-    with cluster.open_ledger(arguments.ledger, password=clusters.password(arguments)) as reader:
+    with cluster.open_ledger(arguments.ledger, password=clusteroptions.password(arguments)) as reader:
         last = reader.last_add_confirmed if arguments.stop is None else arguments.stop - 1
         for batch in reader.read(arguments.start, last):
             records.print(batch)
@@ -128,7 +128,7 @@ def _read(cluster: Cluster, arguments: argparse.Namespace) -> int:
 
 def _tail(cluster: Cluster, arguments: argparse.Namespace) -> int:
     records = cat.printer(arguments)
-    with cluster.open_ledger(arguments.ledger, password=clusters.password(arguments), recover=False) as reader:
+    with cluster.open_ledger(arguments.ledger, password=clusteroptions.password(arguments), recover=False) as reader:
         for batch in reader.follow(arguments.start, timeout=arguments.timeout):
             records.print(batch)
             records.flush()
@@ -159,7 +159,7 @@ def _described(metadata: LedgerMetadata) -> dict[str, Any]:
 
 
 def _recover(cluster: Cluster, arguments: argparse.Namespace) -> int:
-    password = clusters.password(arguments)
+    password = clusteroptions.password(arguments)
     with cluster.open_ledger(arguments.ledger, password=password, force=arguments.force) as reader:
         if arguments.json:
             print_json(_described(reader.metadata))
@@ -169,7 +169,7 @@ def _recover(cluster: Cluster, arguments: argparse.Namespace) -> int:
 
 
 def _repair(cluster: Cluster, arguments: argparse.Namespace) -> int:
-    done, left = cluster.repair(arguments.ledger, password=clusters.password(arguments))
+    done, left = cluster.repair(arguments.ledger, password=clusteroptions.password(arguments))
     if arguments.json:
         print_json({"repaired": done, "left": [[*repair, str(error)] for repair, error in left.items()]})
     else:

@@ -52,14 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     require_pyarrow()
-    from pyreplog.reports import facts, suite
+    from pyreplog.reports import gathering, suite
     from pyreplog.reports.page import page
     from pyreplog.tables.options import ReadOptions
 
     page.check_extra()
     began, as_of_us = time.monotonic(), time.time_ns() // 1000
     given, names = sourceoptions.options(arguments), suite.chosen(arguments.only)
-    gathered = facts.gather(ReadOptions.of(given), as_of_us, arguments.window)
+    gathered = gathering.gather(ReadOptions.of(given), as_of_us, arguments.window)
     copy = None if arguments.copy is None else {"path": arguments.copy}
     with steps(len(names)) as shown:
         engine = _engine(arguments, shown)

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog._native.checksum import crc32c
-from pyreplog._native.segment import HEADER_BYTES, Segment, encode_header
+from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog._native.segmentheader import encode_header
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.errors import ObjectCorruptionError, ReplogError
 from pyreplog.offload.manifest import LogIdentity, SealedObject
@@ -33,7 +34,7 @@ class ObjectIndex(NamedTuple):
 
 
 def encode(segment: Segment, index: SparseIndex) -> tuple[bytes, int, int]:
-    """(object, append times of the first and of the last record) of a sealed segment, whose records are verified."""
+    """(object, append times of the first record and of the blank) of a sealed segment, whose records are verified."""
     low, high = segment.head_at(HEADER_BYTES)[3], segment.head_at(index.end)[3]
     data = index.to_bytes(segment.uuid, segment.base, segment.first_entry, segment.stamp, low, high)
     _, places = _blocks(data, len(index))

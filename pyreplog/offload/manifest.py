@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pyreplog._native.checksum import crc32c
 from pyreplog._native.segment import HEADER_BYTES, SIZE_MAX, SIZE_MIN
-from pyreplog.errors import FormatVersionError, NotALogError, ObjectCorruptionError
+from pyreplog.errors import NotALogError, ObjectCorruptionError
 from pyreplog.log.backup.copying import BLANK_BYTES
 from pyreplog.offload.storage import Storage
+from pyreplog.sealedjson import seal, unseal
 
 FORMAT = "pyreplog offload"
 VERSION = 1
@@ -30,8 +29,8 @@ _NUMBER_MAX = (1 << 63) - 1
 class SealedObject:
     """A sealed segment and its index. stop: offset after its last record; a blank follows, and ends the object.
 
-    crc32c: of the object. time_low, time_high: when its first and its last record were appended, microseconds since the
-    epoch. A name has a CRC in it: other bytes have another one.
+    crc32c: of the object. time_low, time_high: when its first record and its blank were appended, microseconds since
+    the epoch. A name has a CRC in it: other bytes have another one.
     """
 
     base: int
@@ -105,9 +104,7 @@ class Offloaded:
 
     def encode(self) -> bytes:
         """As it is stored."""
-        content = asdict(self)
-        whole = {"format": FORMAT, "version": VERSION, "crc32c": crc32c(_canonical(content)), "content": content}
-        return json.dumps(whole, indent=1).encode() + b"\n"
+        return seal(FORMAT, VERSION, asdict(self))
 
 
 def name_of(generation: int) -> str:
@@ -145,14 +142,7 @@ def load(storage: Storage) -> Offloaded:
 
 def _decode(url: str, generation: int, data: bytes) -> Offloaded:
     try:
-        whole = json.loads(data)
-        if whole["format"] != FORMAT:
-            raise ValueError(f"format {whole['format']!r}")
-        if whole["version"] > VERSION:
-            raise FormatVersionError(url, whole["version"], VERSION)
-        content = whole["content"]
-        if whole["crc32c"] != crc32c(_canonical(content)):
-            raise ValueError("a wrong CRC-32C")
+        content = unseal(data, FORMAT, VERSION, url)
         segments = tuple(SealedObject(**item) for item in content["segments"])
         made = Offloaded(**{**content, "segments": segments})
         _check(made, generation)
@@ -176,7 +166,3 @@ def _check(made: Offloaded, generation: int) -> None:
     for before, item in itertools.pairwise(made.segments):
         if (before.base + size, before.end_entry) != (item.base, item.first_entry):
             raise ValueError(f"a segment at {item.base} that does not follow on that at {before.base}")
-
-
-def _canonical(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()

@@ -3,7 +3,7 @@
 | modules | what they are |
 |---|---|
 | `report`, `facts` | what every report is made of; what is known without reading a log through |
-| `gathering`, `cursors`, `moments` | where facts come from: metadata, cursor ledgers, and single entries |
+| `gathering`, `cursors`, `moments` | gathering them: from metadata, cursor ledgers, and single entries |
 | `catalogue` | all reports, by name: those on `records`, `subscriptions`, `copies` |
 | `given`, `partials` | what a report is asked of; what one task does for it |
 | `local`, `onspark` | the two engines that run them |
@@ -76,8 +76,8 @@ def run(
     """A report, as an Arrow table; by Spark, as a DataFrame. docs/spark.md says what each one tells.
 
     report: its name, with its parameters; or one that was made. given: a path, or options as the Spark source takes
-    them. facts: what is known now, when not given (`facts.gather`). workers, progress: of the local engine: threads;
-    told after each task. spark: the session; the active one, or a new one, when not given.
+    them. facts: what is known now, when not given (`gathering.gather`). workers, progress: of the local engine:
+    threads; told after each task. spark: the session; the active one, or a new one, when not given.
 
     Errors: ConfigError: no such report, parameter, option or engine; MissingExtraError: pyarrow is not installed, or
     pyspark, which only `engine="spark"` needs; those of planning and reading.

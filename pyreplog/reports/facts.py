@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.tables.options import ReadOptions
 from pyreplog.topic.place import Total
 
 if TYPE_CHECKING:
@@ -163,29 +162,3 @@ class Facts:
     def readers(self) -> list[SubscriptionFact]:
         """Subscriptions that people made."""
         return [one for one in self.subscriptions if not one.is_system]
-
-
-def gather(options: ReadOptions, as_of_us: int, window_s: float = 300.0) -> Facts:
-    """What is known of the logs, or of the cluster, that options name: of the topics that they name, or of all; of the
-    ledgers that they name, or of those of these topics, or of all. Ranges of offsets and times mean nothing here.
-
-    A topic ends where its bookies say that entries are confirmed: a writer that pauses tells them within a second. A
-    subscription stands where that was stored: a running owner stores acknowledgements every 100 ms. Topics and
-    subscriptions whose bookies do not answer are in `Facts.unknown`, and in the program's log.
-
-    Errors: NotALogError, CorruptionError; NoSuchTopicError; InvalidMetadataError: what is stored of a subscription
-    makes no sense; those of connecting, and of the metadata store.
-    """
-    from pyreplog.reports.gathering import gathered
-
-    return gathered(options, as_of_us, window_s)
-
-
-def deleted_since(options: ReadOptions, facts: Facts) -> list[SubscriptionFact]:
-    """Subscriptions of the facts that are no more. options: that lead to the same cluster.
-
-    Errors: those of connecting, and of the metadata store.
-    """
-    from pyreplog.reports.gathering import deleted
-
-    return deleted(options, facts) if facts.subscriptions else []

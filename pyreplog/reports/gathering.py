@@ -37,8 +37,17 @@ logger = logging.getLogger(__name__)
 _EVERY = re.compile(r".*", re.DOTALL)
 
 
-def gathered(options: ReadOptions, as_of_us: int, window_s: float) -> Facts:
-    """See `facts.gather`."""
+def gather(options: ReadOptions, as_of_us: int, window_s: float = 300.0) -> Facts:
+    """What is known of the logs, or of the cluster, that options name: of the topics that they name, or of all; of the
+    ledgers that they name, or of those of these topics, or of all. Ranges of offsets and times mean nothing here.
+
+    A topic ends where its bookies say that entries are confirmed: a writer that pauses tells them within a second. A
+    subscription stands where that was stored: a running owner stores acknowledgements every 100 ms. Topics and
+    subscriptions whose bookies do not answer are in `Facts.unknown`, and in the program's log.
+
+    Errors: NotALogError, CorruptionError; NoSuchTopicError; InvalidMetadataError: what is stored of a subscription
+    makes no sense; those of connecting, and of the metadata store.
+    """
     made = Facts(as_of_us=as_of_us, window_s=window_s)
     folder = cluster_of(options.paths)
     if folder is None and options.cluster is None:
@@ -57,8 +66,13 @@ def gathered(options: ReadOptions, as_of_us: int, window_s: float) -> Facts:
         )  # fmt: skip
 
 
-def deleted(options: ReadOptions, facts: Facts) -> list[SubscriptionFact]:
-    """See `facts.deleted_since`."""
+def deleted_since(options: ReadOptions, facts: Facts) -> list[SubscriptionFact]:
+    """Subscriptions of the facts that are no more. options: that lead to the same cluster.
+
+    Errors: those of connecting, and of the metadata store.
+    """
+    if not facts.subscriptions:
+        return []
     with survey_of(cluster_of(options.paths), options) as survey:
         store, topics = survey.around.metadata, list(dict.fromkeys(one.on for one in facts.subscriptions))
         names = each(survey, lambda topic: list_subscriptions(store, topic), topics)

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pyreplog.errors import ConfigError
-from pyreplog.reports.facts import Facts, gather
+from pyreplog.reports.facts import Facts
+from pyreplog.reports.gathering import gather
 from pyreplog.reports.report import Read, Report
 from pyreplog.tables.options import EXCLUSIVE, ReadOptions
 

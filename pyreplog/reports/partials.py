@@ -13,10 +13,6 @@ from pyreplog.tables import schema
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.planning import Part
 from pyreplog.tables.reading import read
-from pyreplog.tables.schema import NEED_CRC
-
-BATCH_ROWS, BATCH_BYTES = 1 << 15, 16 << 20
-"""Of a batch without values, of which only numbers are kept: larger ones cost less for each record."""
 
 
 def view_of(options: ReadOptions) -> Report:
@@ -27,11 +23,7 @@ def view_of(options: ReadOptions) -> Report:
 
 def read_options(report: Report, options: ReadOptions) -> ReadOptions:
     """With which a report's tasks read."""
-    columns = report.columns()
-    if NEED_CRC & {*columns}:
-        return replace(options, columns=columns)
-    rows, size = max(options.batch_rows, BATCH_ROWS), max(options.batch_bytes, BATCH_BYTES)
-    return replace(options, columns=columns, batch_rows=rows, batch_bytes=size)
+    return replace(options, columns=report.columns())
 
 
 def partial_of(report: Report, task: tuple[Part, ...], options: ReadOptions) -> pa.Table:

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from pyreplog.errors import ConfigError
 from pyreplog.reports.catalogue import REPORTS, report_class, report_of
-from pyreplog.reports.facts import Facts, deleted_since
+from pyreplog.reports.facts import Facts
+from pyreplog.reports.gathering import deleted_since
 from pyreplog.reports.outcome import Outcome
 from pyreplog.reports.report import Report
 from pyreplog.tables.options import ReadOptions

@@ -3,6 +3,7 @@
 | module | holds |
 |---|---|
 | `source` | what Spark calls: the data source, over `pyreplog.tables` |
+| `task` | what it sends to an executor |
 | `stream` | reading streams |
 | `write` | writing into topics |
 | `acknowledging` | moving a subscription to where a stream has come |

@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyreplog.spark.stream.options import StreamOptions, check_batch, common_options
+from pyreplog.spark.task import Task
 from pyreplog.tables import schema as columns
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.schema import Column
@@ -82,13 +83,6 @@ class PyreplogDataSource(DataSource):
 
         check_appends(overwrite)
         return TopicStreamWriter(WriteOptions.of(self.given), schema)
-
-
-class Task(InputPartition):
-    """The slices that one task reads."""
-
-    def __init__(self, slices: tuple[Part, ...]) -> None:
-        super().__init__(slices)
 
 
 class LogSourceReader(DataSourceReader):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyreplog._native.segment import Segment
 from pyreplog.errors import NotALogError, TrimmedError
-from pyreplog.log.files import lock_range
+from pyreplog.log.files import share
 
 
 def hold(path: str, uuid: bytes, base: int, epoch: int | None = None) -> Segment:
@@ -26,13 +26,7 @@ def hold(path: str, uuid: bytes, base: int, epoch: int | None = None) -> Segment
                 "executors open the files of a log themselves, under the path that the driver was given"
             ) from None
         raise TrimmedError(f"{path} was removed") from None
-    try:
-        locked = lock_range(fd, exclusive=False)
-    except BaseException:
-        os.close(fd)
-        raise
-    if not locked:
-        os.close(fd)
+    if not share(fd):
         raise TrimmedError(f"{path} is being removed")
     segment = Segment(fd, path, writable=False)
     if (segment.uuid, segment.base) != (uuid, base) or epoch not in (None, segment.epoch):

@@ -7,7 +7,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pyreplog._native.segment import HEADER_BYTES, decode_header
+from pyreplog._native.segment import HEADER_BYTES
+from pyreplog._native.segmentheader import decode_header
 from pyreplog._native.tail import Tail
 from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError, ReplogError
 from pyreplog.log import checkpoint as checkpoints

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -33,6 +33,9 @@ EXCLUSIVE = (
 _ACCESS = ("secret", "secret_file", "tls_ca", "tls_cert", "tls_key")
 """What `Access` is made of."""
 
+_OF_VALUES, _OF_NUMBERS = (10_000, 2 << 20), (1 << 15, 16 << 20)
+"""Rows, and bytes of log, of one batch."""
+
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30}
 _NUMBER_MAX = (1 << 63) - 1
 _LEDGER_MAX = (1 << 62) - 1
@@ -48,8 +51,8 @@ class ReadOptions:
     starting_offsets, ending_offsets: half open. starting_time, ending_time: append times, microseconds since the epoch,
     half open. ledgers: ranges of ledger ids, both ends included, ascending; None: all. columns: None: the usual ones.
     max_partition_bytes: of log, at most in one task. min_partitions: at least so many tasks. batch_rows, batch_bytes:
-    what one Arrow batch holds at most (one record more, where that is larger). verify_checksum: None: when a value is
-    read. view: name of a report, whose partials are read in place of rows;
+    what one Arrow batch holds at most (one record more, where that is larger); 0: as many as suit it, see `limited`.
+    verify_checksum: None: when a value is read. view: name of a report, whose partials are read in place of rows;
     view_options: its parameters, as JSON.
     """
 
@@ -72,8 +75,8 @@ class ReadOptions:
     include_metadata: bool = False
     max_partition_bytes: int = 256 << 20
     min_partitions: int = 1
-    batch_rows: int = 10_000
-    batch_bytes: int = 2 << 20
+    batch_rows: int = 0
+    batch_bytes: int = 0
     verify_checksum: bool | None = None
     mode: Mode = "FAILFAST"
     column_name_of_corrupt_record: str = "_corrupt_record"
@@ -102,6 +105,12 @@ class ReadOptions:
         made._check_choices(given)
         made._check_ranges(given)
         return made
+
+    def limited(self, *, to_values: bool) -> ReadOptions:
+        """With what one Arrow batch holds, where that was not given. to_values: values are read; of numbers alone,
+        larger batches cost less for each row."""
+        rows, size = _OF_VALUES if to_values else _OF_NUMBERS
+        return replace(self, batch_rows=self.batch_rows or rows, batch_bytes=self.batch_bytes or size)
 
     @property
     def reads_topics(self) -> bool:

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 def read(parts: tuple[Part, ...], columns: tuple[Column, ...], options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The rows of slices, all of one kind, in order. Errors: as of `ObjectScan.read`, `EntryScan.read`."""
-    names = tuple(column.name for column in columns)
+    names, verified = tuple(column.name for column in columns), is_verified(columns, options)
+    options = options.limited(to_values=verified or "value" in names)
     if not parts or isinstance(parts[0], Slice):
-        scan = ObjectScan(names, options, verified=is_verified(columns, options))
+        scan = ObjectScan(names, options, verified=verified)
         return scan.read(cast("tuple[Slice, ...]", parts))
     from pyreplog.tables.entryscan import EntryScan
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyreplog._native.index import LedgerIndex
-from pyreplog._native.intake import copy_entries, index_entries
-from pyreplog._native.lending import lend_entries
+from pyreplog._native.intake import index_entries
 from pyreplog._native.sealed import SealedIndex
 from pyreplog._native.segment import HEADER_BYTES, Segment
 from pyreplog.errors import CorruptionError, ReplogError, TrimmedError
 from pyreplog.log import indexes, names
 from pyreplog.log.hollow import is_hollow
 from pyreplog.log.manyledgers import Place, in_order
+from pyreplog.log.placed import copy_placed, lend_placed
 from pyreplog.tables.held import hold
 from pyreplog.tables.logs import look
 
@@ -76,36 +76,15 @@ class StoredLog:
 
     def read(self, ledger: int, first: int, last: int, bytes_max: int) -> tuple[bytes, int]:
         """As LedgerLog.read."""
-        out: list[bytes] = []
-        room = bytes_max
-        for base, entries, offsets in self._places(ledger, first, last, 1, 1):
-            segment = self._hold(base).segment
-            records, count = copy_entries(segment, ledger, entries, offsets, room, at_least_one=not out)
-            out.append(records)
-            room -= len(records)
-            if count < len(entries):
-                return b"".join(out), int(entries[count])
-        return b"".join(out), last + 1
+        places = self._places(ledger, first, last, 1, 1)
+        return copy_placed(places, self._holder, ledger, last, bytes_max)
 
     def lend(
         self, ledger: int, first: int, last: int, bytes_max: int, step: int, run: int
     ) -> tuple[bytes | memoryview, int]:
         """As LedgerLog.lend."""
-        out: list[memoryview] = []
-        room = bytes_max
-        for base, entries, offsets in self._places(ledger, first, last, step, run):
-            segment = self._hold(base).segment
-            try:
-                records, count = lend_entries(segment, ledger, entries, offsets, room, at_least_one=not out)
-            except CorruptionError:
-                if not out:
-                    raise
-                return _joined(out), int(entries[0])
-            out.append(records)
-            room -= records.nbytes
-            if count < len(entries):
-                return _joined(out), int(entries[count])
-        return _joined(out), last + 1
+        places = self._places(ledger, first, last, step, run)
+        return lend_placed(places, self._holder, ledger, last, bytes_max)
 
     def last_entry(self, ledger: int) -> int | None:
         """Highest id of the ledger's entries; None: there is none. CorruptionError."""
@@ -140,9 +119,9 @@ class StoredLog:
             self._held.move_to_end(base)
         return held
 
-
-def _joined(parts: list[memoryview]) -> bytes | memoryview:
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    def _holder(self, base: int) -> tuple[_Held, Segment]:
+        held = self._hold(base)
+        return held, held.segment
 
 
 # ---- segments --------------------------------------------------------------------------------------------------

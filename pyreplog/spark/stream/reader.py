@@ -16,9 +16,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pyreplog.errors import ConfigError
-from pyreplog.spark.source import Task
 from pyreplog.spark.stream.offsets import StreamOffset
 from pyreplog.spark.stream.options import StreamOptions
+from pyreplog.spark.task import Task
 from pyreplog.tables.schema import Column
 
 if TYPE_CHECKING:

@@ -1,0 +1,17 @@
+"""What Spark sends to an executor: the slices that one task reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+if TYPE_CHECKING:
+    from pyreplog.tables.planning import Part
+
+
+class Task(InputPartition):
+    """The slices that one task reads, all of one kind."""
+
+    def __init__(self, slices: tuple[Part, ...]) -> None:
+        super().__init__(slices)
