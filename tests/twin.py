@@ -16,6 +16,7 @@ _SEGMENT = struct.Struct("<8sIHH16sqqqII")
 _HEAD = struct.Struct("<IIIBBHq")
 _SHORT = struct.Struct("<II")
 _LONG = struct.Struct("<qqqQQ")
+_INDEX = struct.Struct("<8sIHH16sqqqIIIIqqII")
 _MASK = 0xFFFFFFFF
 
 
@@ -137,3 +138,40 @@ def read_log(directory: Path) -> list[TwinRecord]:
         if segment.first_entry != -2:
             records += found
     return records
+
+
+def make_index(path: Path) -> bytes:
+    """The sparse index file of a sealed segment of a bare log, from the segment alone."""
+    data = path.read_bytes()
+    segment = read_header(data)
+    blocks: list[tuple[int, int, set[int]]] = []  # entries before, offset, strides; 0: a record without a number
+    ranges: dict[int, list[int]] = {}
+    times = []
+    at = boundary = HEADER_BYTES
+    entries = 0
+    while True:
+        record, stride = read_record(data, at, segment)
+        if record is None:
+            times.append(_HEAD.unpack_from(data, at)[6])
+            break
+        if at + stride > boundary:
+            blocks.append((entries, at, set()))
+            boundary = (at + stride + 4095) // 4096 * 4096
+        numbered = record.kind in (1, 2)
+        blocks[-1][2].add(stride if numbered else 0)
+        entries += numbered
+        times.append(record.time)
+        for value in (value for tag, value in record.attributes if tag == 1):
+            ranges.setdefault(at // 65536, []).append(struct.unpack("<q", value)[0])
+        at += stride
+    body = b"".join(
+        struct.pack("<II", before, place // 8 | (len(strides) == 1 and 0 not in strides) << 31)
+        for before, place, strides in blocks
+    )
+    count = segment.size // 65536 + 1 if ranges else 0
+    for number in range(count):
+        met = ranges.get(number)
+        body += struct.pack("<qq", min(met), max(met)) if met else struct.pack("<qq", 2**63 - 1, -(2**63))
+    place = (segment.uuid, segment.base, segment.first_entry, entries, at, segment.stamp, len(blocks), count)
+    head = _INDEX.pack(b"RPINDX01", 0, 1, 1, *place, times[0], times[-1], crc32c(body), 0)
+    return head[:8] + struct.pack("<I", crc32c(head[12:])) + head[12:] + body

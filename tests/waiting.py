@@ -7,17 +7,20 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
+
+T = TypeVar("T")
 
 
-def until(condition: Callable[[], object]) -> None:
-    """Until it holds; it must go on to hold, for a moment may be missed."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
+def until(condition: Callable[[], T], patience_s: float = PATIENCE_S, pause_s: float = 0.001) -> T:
+    """What it gives as soon as that is true; it must go on to be, for a moment may be missed."""
+    deadline = time.monotonic() + patience_s
+    while not (found := condition()):
         assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.001)
+        time.sleep(pause_s)
+    return found
 
 
 def stand_still(process: subprocess.Popen[Any]) -> None:

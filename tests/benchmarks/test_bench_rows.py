@@ -19,7 +19,7 @@ from benchmarks.result import Section
 from benchmarks.rows import peers as peers_row
 from benchmarks.rows.ledgers import peers as replicated_row
 from benchmarks.rows.registry import BOUNDS, ROWS, measure
-from benchmarks.rows.spark import minutes, reading
+from benchmarks.rows.spark import minutes, reading, striped, writing
 from benchmarks.rows.spark.warm import warm_spark
 
 
@@ -31,7 +31,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QueueTopic, "settings", QueueTopic.settings | {"segment_bytes": 1 << 20})
 
 
-_IN_SPARK = ("reports", "spark-read", "spark-parsing")
+_IN_SPARK = ("reports", "spark-read", "spark-parsing", "spark-striped", "spark-write")
 _APART = ("peers", "ledgers-peers", "topics-peers", *_IN_SPARK)
 
 
@@ -47,7 +47,7 @@ def test_rows_in_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One for all of them: it takes longer to start than they do."""
     plan = Plan.tiny(tmp_path)
     with plan.folder() as folder, warm_spark(plan, folder) as spark:
-        for module in (minutes, reading):
+        for module in (minutes, reading, striped, writing):
             monkeypatch.setattr(module, "warm_spark", lambda plan, folder: nullcontext(spark))
         for name in _IN_SPARK:
             section = measure(name, plan)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pyreplog._native.entries import encode_entries, parse_entries
+from pyreplog._native.frame import FrameParser
+from pyreplog._native.plainadd import PlainAdd
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status, decode_reply
 from tests.bookie.memorylog import MemoryLog
 
 KEY, OTHER_KEY = b"k" * 16, b"o" * 16
@@ -92,6 +95,17 @@ class Node:
     def crash(self, kept: int = 0, *, limbo: tuple[int, ...] = ()) -> Node:
         """Another one, over what a power cut left."""
         return Node(self.log.crash(kept), limbo=limbo, **self.settings)
+
+
+def into(replies: list[Reply]) -> Callable[[Reply | PlainAdd], None]:
+    """A `respond` for ADDs that take the short way."""
+    return lambda found: replies.append(found if isinstance(found, Reply) else reply_of(found))
+
+
+def reply_of(add: PlainAdd) -> Reply:
+    """As the frame of its OK says it."""
+    ((_, body),) = FrameParser().feed(add.ok(add.confirmed))
+    return decode_reply(body)
 
 
 class Facts:

@@ -137,7 +137,7 @@ def test_the_mark_stays_when_the_last_sync_fails(
     path: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bookie = opened(path, store, Facts())
-    monkeypatch.setattr(type(bookie), "sync", lambda self: OSError("the disk failed"))
+    monkeypatch.setattr(type(bookie), "_sync", lambda self: OSError("the disk failed"))
     ask(bookie, add(0, flags=Flag.UNSYNCED))
     monkeypatch.setattr(bookie._bookie, "sync", lambda: OSError("the disk failed"))
     bookie.close()

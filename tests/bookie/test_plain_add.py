@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -11,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog._native.frame import FrameParser, encode
-from pyreplog._native.plainadd import PlainAdd, plain_add, plain_request
+from pyreplog._native.plainadd import LATER, PlainAdd, plain_add, plain_request
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.group import LATER
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import Flag, Reply, Request, Status, decode_reply, encode_request
 from pyreplog.errors import WrongTypeError
@@ -26,6 +26,7 @@ from tests.bookie.asking import (
     Node,
     add,
     entries_in,
+    into,
     last,
     read,
     records_of,
@@ -36,13 +37,13 @@ from tests.bookie.asking import (
 _NUMBER = 77
 
 
-def _found(request: Request, number: int = _NUMBER) -> PlainAdd | None:
+def plain_of(request: Request, number: int = _NUMBER) -> PlainAdd | None:
     body = encode_request(request) + bytes(request.records)
-    return plain_add(FrameParser().feed(encode(number, body)))
+    return plain_add(FrameParser().feed(encode(number, body)), {})
 
 
 def _plain(*entries: int, **more: object) -> PlainAdd:
-    found = _found(add(*entries, flags=Flag.UNSYNCED, **more))  # type: ignore[arg-type]
+    found = plain_of(add(*entries, flags=Flag.UNSYNCED, **more))  # type: ignore[arg-type]
     assert found is not None
     return found
 
@@ -65,8 +66,8 @@ def test_it_is_stored_counted_and_answered_as_any_other() -> None:
     assert entries_in(quick.ask(read(0, 9))) == [0, 1, 2, 3]
     slow.ask(read(0, 9))
     assert quick.ask(last()) == slow.ask(last())
-    assert vars(quick.bookie.counts)["replies"] == vars(slow.bookie.counts)["replies"]
-    assert vars(quick.bookie.counts)["requests"] == vars(slow.bookie.counts)["requests"]
+    assert quick.bookie.counts.replies == slow.bookie.counts.replies
+    assert quick.bookie.counts.requests == slow.bookie.counts.requests
     assert quick.bookie.counts.added_entries == slow.bookie.counts.added_entries == 4
     assert quick.bookie.counts.added_bytes == slow.bookie.counts.added_bytes
 
@@ -92,12 +93,33 @@ def test_it_tells_those_who_wait_for_the_lac() -> None:
     assert (reply.status, reply.lac) == (Status.OK, 1)
 
 
+def test_a_local_bookie_tells_them_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when the bookie has something else to do."""
+    monkeypatch.setattr("pyreplog.bookie.local._LOOK_S", 3600.0)
+    monkeypatch.setattr("pyreplog.bookie.bookie.WAIT_MS_MAX", 1 << 40)
+    came = threading.Event()
+    with LocalBookie(tmp_path / "bookie", BookieConfig(durability="appended", **ANY_SPACE)) as bookie:
+        bookie.request(add(0, 1, flags=Flag.UNSYNCED), into([]))
+        bookie.request(wait_lac(0, limit=3_600_000), lambda reply: came.set())
+        assert bookie.add_plainly(_plain(2, lac=1)) == 1
+        assert came.wait(60.0)
+
+
 def _fence(node: Node) -> None:
     node.ask(last(fence=True))
 
 
 def _delete(node: Node) -> None:
     node.bookie.forget(LEDGER)
+
+
+def _lose(node: Node) -> None:
+    node.bookie.limbo.enter([LEDGER])
+
+
+def _become_read_only(node: Node) -> None:
+    node.log.free = 0
+    node.bookie.expire(0)
 
 
 def _fill(node: Node) -> None:
@@ -115,6 +137,8 @@ def _nothing(node: Node) -> None:
 _OBSTACLES: dict[str, tuple[Callable[[Node], None], Request]] = {
     "the ledger is fenced": (_fence, add(2, flags=Flag.UNSYNCED)),
     "the ledger was deleted": (_delete, add(2, flags=Flag.UNSYNCED)),
+    "the ledger is in limbo": (_lose, add(2, flags=Flag.UNSYNCED)),
+    "space is short": (_become_read_only, add(2, flags=Flag.UNSYNCED)),
     "the disk is full": (_fill, add(2, flags=Flag.UNSYNCED)),
     "the log has failed": (_poison, add(2, flags=Flag.UNSYNCED)),
     "another's key": (_nothing, add(2, flags=Flag.UNSYNCED, key=OTHER_KEY)),
@@ -133,10 +157,10 @@ def test_what_speaks_against_it_is_left_to_handle(name: str) -> None:
     node, other = _begun(), _begun()
     meet(node)
     meet(other)
-    found = _found(request)
+    found = plain_of(request)
     assert found is not None and node.bookie.add_plainly(found) is None
     assert node.ask(request) == other.ask(request)
-    assert vars(node.bookie.counts)["replies"] == vars(other.bookie.counts)["replies"]
+    assert node.bookie.counts.replies == other.bookie.counts.replies
 
 
 _WAITING = [(True, Flag.NONE), (True, Flag.UNSYNCED), (False, Flag.NONE)]
@@ -146,7 +170,7 @@ _WAITING = [(True, Flag.NONE), (True, Flag.UNSYNCED), (False, Flag.NONE)]
 @pytest.mark.parametrize(("staged", "flags"), _WAITING)
 def test_what_waits_for_a_sync_is_left_to_handle_where_nobody_can_be_told_later(staged: bool, flags: Flag) -> None:
     node = _begun(staged=staged)
-    found = _found(add(2, flags=flags))
+    found = plain_of(add(2, flags=flags))
     assert found is not None and node.bookie.add_plainly(found) is None
     assert not node.bookie.waits and node.ask(last()).last == 1
 
@@ -155,8 +179,8 @@ def test_what_waits_for_a_sync_is_left_to_handle_where_nobody_can_be_told_later(
 def test_what_waits_for_a_sync_is_answered_behind_it(staged: bool, flags: Flag) -> None:
     node = _begun(staged=staged)
     replies: list[Reply] = []
-    found = _found(add(2, flags=flags))
-    assert found is not None and node.bookie.add_plainly(found, replies.append) == LATER
+    found = plain_of(add(2, flags=flags))
+    assert found is not None and node.bookie.add_plainly(found, into(replies)) == LATER
     reads = node.send(read(2, 2))
     assert node.bookie.waits and not replies and not reads, "it is not durable yet"
     node.bookie.commit()
@@ -167,8 +191,8 @@ def test_what_waits_for_a_sync_is_answered_behind_it(staged: bool, flags: Flag) 
 def test_a_sync_that_fails_leaves_its_fate_unknown() -> None:
     node = _begun()
     replies: list[Reply] = []
-    found = _found(add(2))
-    assert found is not None and node.bookie.add_plainly(found, replies.append) == LATER
+    found = plain_of(add(2))
+    assert found is not None and node.bookie.add_plainly(found, into(replies)) == LATER
     node.log.poisoned = True
     node.bookie.commit()
     assert [reply.status for reply in replies] == [Status.UNKNOWN]
@@ -177,8 +201,8 @@ def test_a_sync_that_fails_leaves_its_fate_unknown() -> None:
 def _shortly(node: Node, request: Request) -> list[Reply]:
     """As the service does."""
     replies: list[Reply] = []
-    found = _found(request)
-    lac = None if found is None else node.bookie.add_plainly(found, replies.append)
+    found = plain_of(request)
+    lac = None if found is None else node.bookie.add_plainly(found, into(replies))
     if lac is None:
         return node.send(request)
     if lac != LATER:
@@ -213,8 +237,8 @@ def test_the_short_way_and_the_long_one_come_to_the_same(staged: bool, seed: int
             long.bookie.commit()
         assert all(found == expected for found, expected in answers)
     assert short.log.stored == long.log.stored and short.log.syncs == long.log.syncs
-    assert vars(short.bookie.counts)["replies"] == vars(long.bookie.counts)["replies"]
-    assert vars(short.bookie.counts)["requests"] == vars(long.bookie.counts)["requests"]
+    assert short.bookie.counts.replies == long.bookie.counts.replies
+    assert short.bookie.counts.requests == long.bookie.counts.requests
 
 
 @pytest.mark.parametrize(
@@ -232,20 +256,26 @@ def test_the_short_way_and_the_long_one_come_to_the_same(staged: bool, seed: int
     ],
 )
 def test_other_requests_are_none(request_: Request) -> None:
-    assert _found(request_) is None
+    assert plain_of(request_) is None
+
+
+def test_a_request_whose_number_is_taken_is_none() -> None:
+    body = encode_request(add(2)) + records_of(2)
+    batch = FrameParser().feed(encode(_NUMBER, body))
+    assert plain_add(batch, {_NUMBER: 0}) is None and plain_add(batch, {_NUMBER + 1: 0}) is not None
 
 
 def test_bodies_that_are_no_request_are_none() -> None:
-    assert _found(add(2, flags=Flag.UNSYNCED), number=-1) is None
+    assert plain_of(add(2, flags=Flag.UNSYNCED), number=-1) is None
     good = encode_request(add(2, flags=Flag.UNSYNCED))
-    assert all(plain_add(FrameParser().feed(encode(1, good[:size]))) is None for size in range(len(good) + 1))
+    assert all(plain_add(FrameParser().feed(encode(1, good[:size])), {}) is None for size in range(len(good) + 1))
     two = encode(1, b"x") + encode(2, b"y")
-    assert plain_add(FrameParser().feed(two)) is None and plain_add(FrameParser().feed(b"")) is None
+    assert plain_add(FrameParser().feed(two), {}) is None and plain_add(FrameParser().feed(b""), {}) is None
 
 
 def test_a_request_in_this_process_is_looked_at_in_the_same_way() -> None:
     request = add(2, 3, flags=Flag.UNSYNCED)
-    found, framed = plain_request(request), _found(request)
+    found, framed = plain_request(request), plain_of(request)
     assert found is not None and framed is not None
     for name in ("ledger", "first", "last", "key", "flags", "count", "highest", "lac", "nbytes"):
         assert getattr(found, name) == getattr(framed, name)

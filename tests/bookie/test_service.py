@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.plainadd import PlainAdd
+from pyreplog._native.plainadd import LATER, PlainAdd
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.group import LATER
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.node import BookieNode
 from pyreplog.bookie.polls import Respond

@@ -14,7 +14,8 @@ import pytest
 from pyarrow import parquet
 
 import pyreplog
-from pyreplog.reports.facts import Facts, gather
+from pyreplog.reports.facts import Facts
+from pyreplog.reports.gathering import gather
 from pyreplog.tables.options import ReadOptions
 from tests.cli.support import COMMAND, Done
 from tests.ledger.processes import Cast

@@ -134,9 +134,9 @@ def _batches(log: CommitLog | LogReader) -> Iterator[RecordBatch]:
 
 
 class Recorder:
-    """Feeds a History, and writes down what it was fed."""
+    """Feeds a History, of whatever kind of log, and writes down what it was fed."""
 
-    def __init__(self, history: History, path: Path) -> None:
+    def __init__(self, history: Any, path: Path) -> None:
         self.history = history
         self._file: BinaryIO = path.open("ab", buffering=0)
 
@@ -145,7 +145,7 @@ class Recorder:
         getattr(self.history, event)(*arguments)
 
 
-def replay(history: History, path: Path, size: int | None = None) -> None:
+def replay(history: object, path: Path, size: int | None = None) -> None:
     """Feed a History with what a Recorder wrote; size: with so many bytes of it."""
     with path.open("rb") as file:
         size = path.stat().st_size if size is None else size

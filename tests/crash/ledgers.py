@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from pyreplog.errors import DiskError, PoisonedError
 from pyreplog.log import housekeeper
@@ -16,10 +15,8 @@ from pyreplog.log.ledgerlog import LedgerLog
 from tests.ledgers import SEGMENT_BYTES, open_log, read_all, record_of, without_stamp
 
 from .disk import Disk, PowerCutFiles
-from .history import Recorder, replay
-from .lives import events_of
-from .moments import Moment, Moments
-from .process import in_process
+from .history import Recorder
+from .life import Life, events_of, pass_through
 
 Pair = tuple[int, int]
 """(ledger, entry); every one is sent once."""
@@ -180,36 +177,11 @@ def hollow_and_trim(work: LedgerWork) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LedgerLife:
-    """One process: opens what the last cut left, judges it, works on, and loses power at tick `cut_at` or at the end.
+class LedgerLife(Life[LedgerHistory]):
+    """Of a log of many ledgers. script: what is done first; moments are counted from there on."""
 
-    moments: what a cut at each tick of the script would have left.
-    """
-
-    seed: str
     durability: str
     script: Script | None = None
-    steps: int = 0
-    cut_at: int = 0
-    failing_sync: int = 0
-    share: float | None = None
-    closes: bool = False
-    moments: Moments | None = None
-
-    def live(self, home: Path, target: Path, history: LedgerHistory) -> None:
-        """In a process of its own, which it ends."""
-        disk, _ = self._live(home, target, history)
-        disk.power_cut(0)
-
-    def live_beside(self, home: Path, target: Path, history: LedgerHistory) -> int:
-        """In a process that goes on with another life: what a cut would leave at the end is in `target`. How many syncs
-        there were."""
-        disk, log = self._live(home, target, history)
-        disk.leave(target, Random(self.seed))
-        syncs, disk.failing_sync = disk.syncs, 0
-        if log is not None:
-            log.close()
-        return syncs
 
     def _live(self, home: Path, target: Path, history: LedgerHistory) -> tuple[Disk, LedgerLog | None]:
         rng = Random(self.seed)
@@ -217,7 +189,7 @@ class LedgerLife:
         housekeeper._run = lambda *_: None
         disk = Disk(home, target, rng, cut_at=self.cut_at)
         disk.failing_sync, disk.share = self.failing_sync, self.share
-        record: Any = Recorder(history, events_of(target))  # type: ignore[arg-type]
+        record = Recorder(history, events_of(target))
         log = None
         try:
             log = open_log(home / "log", self.durability, PowerCutFiles(disk))
@@ -235,20 +207,6 @@ class LedgerLife:
             if not self.failing_sync:
                 raise
         return disk, log
-
-
-def pass_through(life: LedgerLife, home: Path, target: Path, history: LedgerHistory) -> bool:
-    """Live a life in a process of its own: whether the power was cut. `history` then knows what happened in it."""
-    cut = in_process(lambda: life.live(home, target, history), target.with_suffix(".report"))
-    replay(history, events_of(target))  # type: ignore[arg-type]
-    return cut
-
-
-def pass_moments(life: LedgerLife, home: Path, target: Path, history: LedgerHistory) -> list[Moment]:
-    """Live a life with moments in a process of its own: them, and its end. `history` stays as it is."""
-    assert life.moments is not None
-    in_process(lambda: life.live(home, target, history), target.with_suffix(".report"))
-    return life.moments.and_end(target, events_of(target))
 
 
 def run(seed: int, folder: Path) -> None:

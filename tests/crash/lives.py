@@ -15,8 +15,8 @@ from pyreplog.log import housekeeper
 from pyreplog.log.commitlog import CommitLog
 
 from .disk import Disk, PowerCutFiles
-from .history import History, Item, Recorder, replay
-from .moments import Moment, Moments
+from .history import History, Item, Recorder
+from .life import Life, events_of, pass_through
 from .process import in_process
 from .workload import run_until_poisoned
 
@@ -24,42 +24,19 @@ SEGMENT_BYTES = (64 << 10, 64 << 10, 128 << 10, 256 << 10)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Life:
-    """One process: opens what the last cut left, judges it, works on, and loses power at tick `cut_at` or at the end.
+class LogLife(Life[History]):
+    """Of a CommitLog.
 
-    share: chance that something unsynced is on disk then, None: drawn for each file. killed: the process ends then, and
-    the machine goes on. failing_sync: number of the sync
-    that fails. full: numbers of the allocations for which there is no room. reads: a reader looks first. threads: the
-    log's housekeeper runs in its thread; such a run may take another turn when it is repeated. moments: what a cut at
-    each tick would have left.
+    killed: the process ends at the cut, and the machine goes on. full: numbers of the allocations for which there is no
+    room. reads: a reader looks first. threads: the log's housekeeper runs in its thread; such a run may take another
+    turn when it is repeated.
     """
 
-    seed: str
     settings: dict[str, Any]
-    steps: int = 0
-    cut_at: int = 0
-    share: float | None = None
     killed: bool = False
-    failing_sync: int = 0
     full: range = range(0)
-    closes: bool = False
     reads: bool = False
     threads: bool = False
-    moments: Moments | None = None
-
-    def live(self, home: Path, target: Path, history: History) -> None:
-        """In a process of its own, which it ends."""
-        disk, _ = self._live(home, target, history)
-        disk.power_cut(0)
-
-    def live_beside(self, home: Path, target: Path, history: History) -> int:
-        """In a process that goes on with another life: what a cut would leave at the end is in `target`. How many syncs
-        there were."""
-        disk, log = self._live(home, target, history)
-        disk.leave(target, Random(self.seed))
-        syncs, disk.failing_sync = disk.syncs, 0
-        log.close()
-        return syncs
 
     def _live(self, home: Path, target: Path, history: History) -> tuple[Disk, CommitLog]:
         rng = Random(self.seed)
@@ -122,11 +99,7 @@ class Life:
         return not self.failing_sync and not self.full
 
 
-def events_of(target: Path) -> Path:
-    return target.with_suffix(".events")
-
-
-def draw_life(rng: Random, seed: str, segment_bytes: int) -> Life:
+def draw_life(rng: Random, seed: str, segment_bytes: int) -> LogLife:
     settings: dict[str, Any] = {
         "durability": rng.choice(("appended", "interval", "synced")),
         "segment_bytes": segment_bytes,
@@ -135,7 +108,7 @@ def draw_life(rng: Random, seed: str, segment_bytes: int) -> Life:
     }
     if rng.random() < 0.5:
         settings["retention_bytes"] = rng.randint(0, 6) * segment_bytes
-    return Life(
+    return LogLife(
         seed=seed,
         settings=settings,
         cut_at=rng.randint(1, 80) if rng.random() < 0.3 else int(10 ** rng.uniform(1.5, 3.3)),
@@ -166,20 +139,6 @@ def run(seed: int, folder: Path) -> None:
         home = target
     in_process(lambda: outlive(home / "log", history), folder / "report")
     shutil.rmtree(folder)
-
-
-def pass_through(life: Life, home: Path, target: Path, history: History) -> bool:
-    """Live a life in a process of its own: whether the power was cut. `history` then knows what happened in it."""
-    cut = in_process(lambda: life.live(home, target, history), target.with_suffix(".report"))
-    replay(history, events_of(target))
-    return cut
-
-
-def pass_moments(life: Life, home: Path, target: Path, history: History) -> list[Moment]:
-    """Live a life with moments in a process of its own: them, and its end. `history` stays as it is."""
-    assert life.moments is not None
-    in_process(lambda: life.live(home, target, history), target.with_suffix(".report"))
-    return life.moments.and_end(target, events_of(target))
 
 
 def outlive(path: Path, history: History) -> None:

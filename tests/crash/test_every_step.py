@@ -16,7 +16,8 @@ from pyreplog.errors import DiskError, PoisonedError
 from pyreplog.log.commitlog import CommitLog
 
 from .history import History, Recorder, replay
-from .lives import Life, events_of, pass_moments, pass_through
+from .life import events_of, pass_moments, pass_through
+from .lives import LogLife
 from .moments import Moment, Moments, judge_each
 from .process import in_process, piece
 from .workload import DATA, Workload
@@ -103,7 +104,7 @@ def torn(log: CommitLog, record: Recorder, work: Workload) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scripted(Life):
+class Scripted(LogLife):
     """A life that follows a script."""
 
     script: Script = nothing

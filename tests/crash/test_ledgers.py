@@ -9,8 +9,8 @@ import pytest
 
 from . import ledgers
 from .history import replay
-from .ledgers import LedgerHistory, LedgerLife, Script, pass_moments, pass_through
-from .lives import events_of
+from .ledgers import LedgerHistory, LedgerLife, Script
+from .life import events_of, pass_moments, pass_through
 from .moments import Moment, Moments, judge_each
 from .process import in_process, piece
 from .runner import repeat_command
@@ -39,7 +39,7 @@ def test_crash_at_every_step_of_hollowing(script: Script, durability: str, ram_p
 
     def judge(moment: Moment) -> None:
         known, lives = history.copy(), folder / "lives"
-        replay(known, events_of(folder / "1"), moment.known)  # type: ignore[arg-type]
+        replay(known, events_of(folder / "1"), moment.known)
         lives.mkdir()
         homes = [moment.left, lives / "1", lives / "2"]
         for number in (0, 1)[: 1 + again]:

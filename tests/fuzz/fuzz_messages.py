@@ -8,10 +8,13 @@ tests/property/test_messages_property.py puts the bytes that hypothesis makes to
 
 import sys
 from pathlib import Path
+from types import FunctionType
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from pyreplog._native.messageencoder import encode_messages
 from pyreplog.errors import InvalidMessagesError
+from tests.fuzz.seeds import seeded
 from tests.topic import twin
 from tests.topic.entries import as_twin, decoded
 from tests.topic.twin import BadEntry, TwinMessage
@@ -65,12 +68,31 @@ def check(data: bytes) -> None:
         assert without_odd_properties(mine, other) == without_odd_properties(other, other)
 
 
+def seeds() -> list[bytes]:
+    """Entries with each column, and with all of them."""
+    count, columns = 4, [
+        {"keys": [b"a", None, b"", b"long key"]},
+        {"event_times": [1, None, -5, 1 << 40]},
+        {"sequences": [3, 4, 9, 10], "producer": b"me"},
+        {"deliver_at": [0, 5, 0, 7]},
+        {"properties": [{"a": "b"}, {}, {"c": b"\xff", "d": ""}, {}]},
+    ]  # fmt: skip
+    every = {name: value for column in columns for name, value in column.items()}
+    return [
+        bytes((count - 1, 0)) + encode_messages([b"one", b"", b"three", b"v" * 50], **given)
+        for given in [{}, *columns, every]
+    ]
+
+
 def main() -> None:
     import atheris
 
     for function in (expected, read, check):
         globals()[function.__name__] = atheris.instrument_func(function)
-    atheris.Setup(sys.argv, check)
+    for name, function in vars(twin).items():
+        if isinstance(function, FunctionType) and function.__module__ == twin.__name__:
+            setattr(twin, name, atheris.instrument_func(function))  # its branches show the way
+    atheris.Setup(seeded(sys.argv, seeds()), check)
     atheris.Fuzz()
 
 

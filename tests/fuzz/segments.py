@@ -9,10 +9,14 @@ import tempfile
 
 from crc32c import crc32c
 
+import pyreplog
+from pyreplog._native.entries import encode_entries
 from pyreplog._native.record import Record
-from pyreplog._native.segment import HEADER_BYTES, SIZE_MIN, Segment, encode_header
+from pyreplog._native.segment import HEADER_BYTES, SIZE_MIN, Segment
+from pyreplog._native.segmentheader import encode_header
 from pyreplog._native.sparse import SparseIndex
 from pyreplog.errors import CorruptionError
+from tests import twin
 
 UUID = bytes(range(16))
 _HEAD = struct.Struct("<IIIBBHq")
@@ -26,13 +30,14 @@ def look_at(record: Record) -> int:
 
 
 def mend(data: bytearray, stamp: int) -> None:
-    """Give what looks like records the right stamp and CRC, so that the fuzzer gets behind both checks."""
+    """Give what looks like records the right stamp, padding and CRC, so that the fuzzer gets behind these checks."""
     at = 0
     while at + 32 <= len(data):
         length = _HEAD.unpack_from(data, at)[0] % 4096
         stride = (length + 7) & ~7
         if length < 32 or at + stride > len(data):
             return
+        data[at + length : at + stride] = bytes(stride - length)
         struct.pack_into("<I", data, at, length)
         struct.pack_into("<I", data, at + 8, stamp)
         struct.pack_into("<I", data, at + 4, crc32c(bytes(data[at + 12 : at + stride]), length))
@@ -50,7 +55,37 @@ def exercise(data: bytes, *, mended: bool, first_entry: int = 0) -> int:
         if mended:
             mend(body, segment.stamp)
         os.pwrite(file.fileno(), body, HEADER_BYTES)
+        twin_of(segment)
         return _read_all(segment)
+
+
+def seeds() -> list[bytes]:
+    """The first byte of a fuzzer's data, and records of each form behind each other."""
+    with tempfile.TemporaryDirectory() as folder:
+        with pyreplog.open(f"{folder}/log", segment_bytes=SIZE_MIN) as log:
+            for number in range(6):
+                log.append(b"v" * number, b"key" if number & 1 else None, event_time=number if number & 2 else None)
+            log.append(b"", properties={"a": "b", "c": ""})
+            log.append_batch([], control=b"control")
+            records = b"".join(bytes(log.read(n).raw) for n in range(log.end))
+    ledger = bytes(encode_entries([b"v", b"", b"w" * 9], [b"k", None, b""], ledger=7, first=0, lac=-1, time=5).view)
+    return [bytes((flags,)) + data for data in (records, ledger) for flags in (0, 1, 2, 3)]
+
+
+def twin_of(segment: Segment) -> int:
+    """Where the records end that follow each other from the front on, going by the twin: libFuzzer sees its branches. It
+    minds more (padding, attributes within attributes), and less (numbers, times)."""
+    data = bytes(segment.view(0, segment.size))
+    header, at = twin.read_header(data), HEADER_BYTES
+    try:
+        while at + 32 <= len(data):
+            record, stride = twin.read_record(data, at, header)
+            if record is None:
+                break
+            at += stride
+    except (AssertionError, struct.error):
+        pass
+    return at
 
 
 def _read_all(segment: Segment) -> int:

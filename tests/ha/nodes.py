@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,17 +11,10 @@ from pyreplog.config import LogConfig
 from pyreplog.ha.node import Node
 from pyreplog.ha.protocol.group import GroupConfig
 from pyreplog.log import names
+from tests.waiting import PATIENCE_S as PATIENCE_S
+from tests.waiting import until as until
 
 SEGMENT_BYTES = 64 << 10
-PATIENCE_S = 60.0
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for what other threads bring about."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.002)
 
 
 class Lab:

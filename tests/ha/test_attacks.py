@@ -408,7 +408,7 @@ def test_a_segment_that_cannot_be_read_costs_one_stream(lab: Lab, monkeypatch: p
     def take(limit: int) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(follower.sender._feed, "take", take)
+    monkeypatch.setattr(follower.sender.feed, "take", take)
     a.append(b"two")
     until(lambda: connection.error is not None)
     level(a, b, c)
@@ -462,6 +462,14 @@ def test_addresses_that_are_none_are_not_learned(lab: Lab) -> None:
         a.learn_peers({"b": "127.0.0.1:2", "c": "nowhere"})
     assert a._peers._channels == channels
     assert a._peers.addresses == {"b": "127.0.0.1:1", "c": "127.0.0.1:1"}
+
+
+@pytest.mark.parametrize("nowhere", ["nowhere", "c:", ":1", "c:0", "c:65536", "c:\u00b2"])
+def test_a_node_with_an_address_that_is_none_is_not_opened(lab: Lab, nowhere: str) -> None:
+    """Else it would promise a candidate, which then hears an error in place of the promise."""
+    with pytest.raises(InvalidArgumentError, match="host:port"):
+        lab.master(members="abc", sync_replicas=0, peers={"c": nowhere})
+    lab.master(members="abc", sync_replicas=0)  # nothing of the other one is left open
 
 
 def test_secrets_that_differ_are_named(lab: Lab) -> None:

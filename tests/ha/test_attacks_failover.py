@@ -47,7 +47,7 @@ class Stub:
 
 
 @pytest.fixture
-def stack() -> Iterator[ExitStack]:
+def stack(tmp_path: Path) -> Iterator[ExitStack]:
     with ExitStack() as stack:
         yield stack
 

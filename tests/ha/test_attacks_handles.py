@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -260,13 +261,16 @@ def test_an_append_that_is_late_for_its_masters_log_names_the_newer_term(
     master = a._master
     assert master is not None
     let_in, deposed, errors = threading.Event(), threading.Event(), []
-    admit = master._admit
+    write = master._write
 
-    def late() -> None:
-        admit()
-        if threading.current_thread() is worker and not let_in.is_set():
-            let_in.set()
-            assert deposed.wait(60)
+    def late(put: Callable[..., Any], *what: Any) -> Any:
+        def put_late(*what: Any) -> Any:
+            if threading.current_thread() is worker and not let_in.is_set():
+                let_in.set()
+                assert deposed.wait(60)
+            return put(*what)
+
+        return write(put_late, *what)
 
     def work() -> None:
         try:
@@ -274,7 +278,7 @@ def test_an_append_that_is_late_for_its_masters_log_names_the_newer_term(
         except ReplogError as error:
             errors.append(error)
 
-    monkeypatch.setattr(master, "_admit", late)
+    monkeypatch.setattr(master, "_write", late)
     worker = threading.Thread(target=work)
     worker.start()
     assert let_in.wait(60)

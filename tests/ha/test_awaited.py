@@ -87,6 +87,26 @@ def test_a_round_of_a_loop_is_offered_once_and_settled_together(room: Room) -> N
     assert asyncio.run(main()) == list(range(50))
 
 
+def test_a_round_that_its_loop_did_not_take_has_not_begun(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else those behind it would wait for an end that never comes."""
+
+    def refuse(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    async def main() -> int:
+        ack = Ack(1)
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(asyncio.get_running_loop(), "call_soon", refuse)
+            room.awaited.add(200, Ack(0))
+        room.awaited.add(300, ack)
+        await asyncio.sleep(0)
+        room.reach(300)
+        assert (room.offers, ack.done()) == (1, True)
+        return await ack
+
+    assert asyncio.run(main()) == 1
+
+
 def test_a_round_whose_loop_has_ended_is_taken_by_the_clock(room: Room) -> None:
     ack, loop = Ack(1), asyncio.new_event_loop()
 
@@ -169,14 +189,14 @@ def test_the_last_thread_that_is_woken_offers_what_the_others_have_appended(monk
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + 60
-    while room.awaited._lot.sleeping < 3:
+    while room.awaited.lot.sleeping < 3:
         assert time.monotonic() < deadline
         time.sleep(0.001)
-    assert (room.offers, room.awaited.is_waking) == (0, False)
+    assert (room.offers, room.awaited.lot.is_waking) == (0, False)
     room.let_one_go(200)
     for thread in threads:
         thread.join(30)
-    assert (room.offers, room.awaited.is_waking) == (1, False)
+    assert (room.offers, room.awaited.lot.is_waking) == (1, False)
 
 
 def test_a_failure_ends_the_waits_of_threads() -> None:

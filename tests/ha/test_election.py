@@ -218,6 +218,36 @@ def test_by_force_past_somebody_further() -> None:
     assert "c holds" in won.possible_loss
 
 
+def test_by_force_as_soon_as_nobody_is_left_who_could_answer() -> None:
+    made, _ = election(force=True)
+    refused = Decline(Code.FOREIGN, T2, "not here", None)
+    made.stored(mark(20), HISTORY, None)
+    assert made.unreachable("b") == made.unreachable("b") == made.declined("c", refused) == []
+    assert made.promised("d", promise()) == [] and not made.is_over, "e may answer yet"
+    (won,) = only(Won, made.unreachable("e"))
+    assert "1 more promises" in won.possible_loss and "c: not here" in won.possible_loss
+    assert made.unreachable("b") == made.deadline() == []
+
+
+def test_without_force_who_cannot_be_reached_is_waited_for() -> None:
+    made = binding()
+    for member in "bcde":
+        assert made.unreachable(member) == []
+    made.promised("b", promise())
+    assert only(Won, made.promised("c", promise())), "it could be reached later"
+
+
+def test_by_force_newer_members_are_asked_before_it_is_over() -> None:
+    made, _ = election(Members.first("abc", 1), force=True)
+    made.stored(mark(20), HISTORY, None)
+    made.unreachable("b")
+    newer = Members.first("abc", 1).change(Quorum.of("abcd", 1))
+    effects = made.promised("c", promise(1, members=newer))
+    assert not made.is_over and asked(effects, trial=False) == "bd"
+    made.unreachable("d")
+    assert only(Won, made.unreachable("b"))
+
+
 def test_force_that_is_not_needed_loses_nothing() -> None:
     made, _ = election(force=True)
     made.stored(mark(20), HISTORY, None)
@@ -229,8 +259,7 @@ def test_force_that_is_not_needed_loses_nothing() -> None:
 def test_by_force_without_members() -> None:
     for members in (None, Members.first("bc", 1)):
         made, _ = election(members, force=True)
-        made.stored(mark(20), HISTORY, None)
-        (won,) = only(Won, made.deadline())
+        (won,) = only(Won, [*made.stored(mark(20), HISTORY, None), *made.deadline()])
         assert won.members.quorum == Quorum(("a",), 0) and "member" in won.possible_loss
 
 

@@ -7,10 +7,9 @@ from random import Random
 
 import pytest
 
-from pyreplog._native.frame import FrameParser
+from pyreplog._native.frame import FrameBatch, FrameParser
 from pyreplog.errors import StreamError, TrimmedError, TruncatedError
 from pyreplog.ha.stream.feed import Feed
-from pyreplog.ha.stream.intake import Intake
 from pyreplog.log.mirrorlog import MirrorLog
 from tests.ha.streams import (
     PER_SEGMENT,
@@ -127,19 +126,19 @@ def test_whatever_is_changed_on_the_way_only_the_masters_records_count(tmp_path:
             _spoil(data, rng)
             batch = FrameParser(max_body=1 << 17).feed(data)
             try:
-                take_in_frames(mirror, list(batch))
+                take_in_frames(mirror, batch)
             except StreamError:
                 assert uncommitted(mirror) == everything[: len(uncommitted(mirror))]
         take_in(mirror, stream(log, mirror.resume()[0]))
         assert_same_files(log, mirror)
 
 
-def take_in_frames(mirror: MirrorLog, frames: list[tuple[int, memoryview]]) -> None:
-    intake = Intake(mirror)
-    for offset, body in frames:
-        if body:
-            intake.take(offset, body)
-    intake.flush()
+def take_in_frames(mirror: MirrorLog, batch: FrameBatch) -> None:
+    behind = 0
+    while behind < len(batch):
+        offset, bodies, size, behind = batch.run(behind, mirror._segment_bytes)
+        if size:
+            mirror.land(offset, bodies)
 
 
 def _spoil(data: bytearray, rng: Random) -> None:

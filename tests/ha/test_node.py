@@ -18,6 +18,7 @@ from pyreplog.errors import (
     HigherTermError,
     InvalidArgumentError,
     LockedError,
+    NotConnectedError,
     NotEnoughReplicasError,
     NotMasterError,
     OutcomeUnknownError,
@@ -26,7 +27,8 @@ from pyreplog.errors import (
     ReplicationTimeoutError,
     TruncatedError,
 )
-from pyreplog.ha.node import Node
+from pyreplog.ha.peers import OnAnswer
+from pyreplog.ha.protocol.messages import Message
 from pyreplog.log import checkpoint
 from pyreplog.log.files import RealFiles
 from tests.ha.nodes import Lab, assert_same_files, level, until, values
@@ -141,7 +143,7 @@ def test_a_master_goes_on_alone_and_comes_back(lab: Lab) -> None:
     replicas = [lab.replica(name, master, durability="synced") for name in "bc"]
     until(lambda: not master.replication().asynchronous)
     assert master._master is not None
-    master._master.group._fallback._limit_us = None  # however long their disks take now
+    master._master.group.fallback.limit_us = None  # however long their disks take now
     assert master.append(b"together") == 1
     assert all(replica.stats()["synced"]["entry"] >= 2 for replica in replicas)
 
@@ -219,6 +221,49 @@ def test_without_enough_members_promotion_takes_force(lab: Lab) -> None:
     assert b.role == "replica"
     assert "promises are needed" in b.promote(force=True)
     assert b.role == "master"
+
+
+def test_force_does_not_wait_for_those_who_cannot_answer(lab: Lab) -> None:
+    """Of c, d and e no address is known, and nobody listens where a was."""
+    old = lab.master(members="abcde", sync_replicas=1)
+    b = lab.replica("b", old, election_timeout_ms=3_600_000)
+    old.append(b"one")
+    level(old, b)
+    lab.close(old)
+    assert "promises are needed" in b.promote(force=True)
+
+
+def test_force_asks_again_who_was_just_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection had ended, and was about to be made again: it can answer."""
+    old = lab.master()
+    b, c = lab.replica("b", old), lab.replica("c", old)
+    old.append(b"one")
+    level(old, b, c)
+    lab.close(old)
+    really_ask, lost = c._peers.ask, list[str]()
+
+    def ask(member: str, question: Message, on_answer: OnAnswer) -> None:
+        if member == "b" and not lost:
+            lost.append(member)
+            really_ask(member, question, lambda _: on_answer(NotConnectedError("the connection was just lost")))
+        else:
+            really_ask(member, question, on_answer)
+
+    monkeypatch.setattr(c._peers, "ask", ask)
+    assert c.promote(force=True) == ""
+    assert lost
+
+
+def test_a_replica_looks_for_the_master_that_it_promised(lab: Lab) -> None:
+    """Nobody tells it where that one is, but for the addresses of its peers."""
+    old = lab.master()
+    b, c = lab.replica("b", old), lab.replica("c", old)
+    old.append(b"one")
+    level(old, b, c)
+    lab.close(old)
+    b.promote()
+    b.append(b"two")
+    level(b, c)
 
 
 def test_chains(lab: Lab) -> None:
@@ -310,21 +355,6 @@ def test_another_log_is_refused_for_good(lab: Lab) -> None:
     assert stranger.log.tail.end_entry == 1, "nothing of it was cut"
 
 
-def promoted_by_force(node: Node, answers: int) -> str:
-    """What may have been lost. Its time is over when so many others have answered."""
-    said: list[str] = []
-    thread = threading.Thread(target=lambda: said.append(node.promote(force=True)))
-    thread.start()
-    until(lambda: node._candidacy is not None)
-    candidacy = node._candidacy
-    assert candidacy is not None
-    until(lambda: len(candidacy.election._promises) == answers)
-    node._context.reactor.call_soon(lambda: candidacy.step(candidacy.election.deadline))
-    thread.join(60)
-    (lost,) = said
-    return lost
-
-
 def test_a_follower_beyond_a_cut_is_told(lab: Lab) -> None:
     old = lab.master(sync_replicas=0)
     b, c = lab.replica("b", old), lab.replica("c", old)
@@ -336,7 +366,7 @@ def test_a_follower_beyond_a_cut_is_told(lab: Lab) -> None:
     level(old, b)
     following = iter(b.log.follow(start=5, timeout=60))
     assert next(following).value == b"only on a and b"
-    assert "promote" in promoted_by_force(c, answers=2), "others hold more, and it says so"
+    assert "promote" in c.promote(force=True), "others hold more, and it says so"
     b.follow(c.address)
     with pytest.raises((TruncatedError, ClosedError)):
         next(following)

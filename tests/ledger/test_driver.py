@@ -175,6 +175,14 @@ def test_finishing_takes_back_the_timers() -> None:
     assert [timer.cancelled for timer in around.timers] == [True, True]
 
 
+@pytest.mark.parametrize(("rest", "timers"), [([Finished(7)], 0), ([], 1)])
+def test_a_timer_is_set_if_anything_is_waited_for(rest: list[Effect], timers: int) -> None:
+    around = Around()
+    driver = Driver(0, Machine(lambda: rest), around)
+    driver.post(lambda: [*ask(), Wake(1.0, None)])
+    assert (len(around.timers), driver.done.done()) == (timers, not timers)
+
+
 def test_a_timer_that_is_due_before_its_driver_has_it_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     around, machine = Around(), Machine()
     set_timer = around.wake_after

@@ -37,7 +37,7 @@ from pyreplog.ledger.ledgermetadata import State
 from pyreplog.ledger.staging import Entry
 from tests.ledger.conftest import SEGMENT_BYTES, Apart
 from tests.ledger.standins import FailingStore, Meddler
-from tests.metadata.zookeeper import until
+from tests.waiting import until
 
 WINDOW = 4096
 
@@ -82,12 +82,12 @@ def test_entries_are_numbered_in_order(ledger: Ledger, cluster: Cluster) -> None
 def test_who_waited_for_an_append_that_fails_goes_all_the_same(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Entry.of(b"other", None, None, size_max=SEGMENT_BYTES)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         monkeypatch.undo()
         assert not ledger._staging.add(other), "it does not wait for the one on its way"
         raise WrongTypeError("not this one")
 
-    monkeypatch.setattr(ledger, "_append", fail)
+    monkeypatch.setattr(ledger._writer, "append", fail)
     with pytest.raises(WrongTypeError):
         ledger.append(b"value")
     assert other.ack.result(30) == 0

@@ -30,7 +30,7 @@ from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.ledgermetadata import Fragment, State, metadata_key
 from pyreplog.ledger.reader import LedgerReader
 from tests.ledger.standins import FailingStore, Meddler
-from tests.metadata.zookeeper import until
+from tests.waiting import until
 
 
 def value(entry: int, size: int = 20) -> bytes:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from pyreplog._native.acktracker import AckTracker, Part
 from pyreplog._native.answers import Answer, settle
 from pyreplog._native.frame import FrameParser, encode
-from pyreplog._native.quorum import AckTracker, Part
 from pyreplog.bookie.protocol import Kind, Reply, Request, Status, encode_reply
 from pyreplog.errors import DisconnectedError
 from pyreplog.ledger.merging import MERGED_BYTES_MAX, Adds

@@ -15,6 +15,9 @@ from pyreplog.ledger.openledgers import OpenLedgers
 class Thing:
     """In a ledger's stead."""
 
+    def _part_of(self, whole: object) -> None:
+        return
+
 
 @pytest.fixture
 def hurry() -> Iterator[None]:
@@ -27,15 +30,16 @@ def hurry() -> Iterator[None]:
 
 def test_ledgers_come_and_go_while_all_are_looked_at(hurry: None) -> None:
     ledgers: Any = OpenLedgers()
+    whole: Any = None
     stay = [Thing() for _ in range(300)]
     for one in stay:
-        ledgers.add(one)
+        ledgers.add(one, whole)
 
     def come_and_go() -> None:
         for _ in range(30):
             some = [Thing() for _ in range(300)]
             for one in some:
-                ledgers.add(one)
+                ledgers.add(one, whole)
 
     thread = threading.Thread(target=come_and_go)
     thread.start()

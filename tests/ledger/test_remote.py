@@ -76,6 +76,12 @@ def values(cluster: Cluster, ledger: int) -> list[bytes]:
         return [bytes(record.value) for batch in reader.read() for record in batch]
 
 
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, 1e6, float("inf"), float("nan")])
+def test_a_timeout_that_is_none_is_refused(store: SQLiteStore, timeout_s: float) -> None:
+    with pytest.raises(InvalidArgumentError, match="request_timeout_s"):
+        Cluster.connect(f"sqlite:{store.path}", request_timeout_s=timeout_s)
+
+
 def test_from_many_threads(cluster: Cluster) -> None:
     """Some drive, others wait; closing is done by a thread that does neither."""
     with cluster.create_ledger(4, 3, 2) as ledger, ThreadPoolExecutor(8) as pool:

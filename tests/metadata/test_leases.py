@@ -10,7 +10,7 @@ import pytest
 from pyreplog.errors import ClosedError, InvalidArgumentError, KeyExistsError, LeaseLostError, VersionConflictError
 from pyreplog.metadata import Lease, LeaseState, open_store
 from tests.metadata.processes import HOLDER, Process
-from tests.metadata.zookeeper import until
+from tests.waiting import until
 
 TTL_S = 20
 """Of leases that nothing here waits for the end of: longer than a machine that is busy stands still."""

@@ -23,7 +23,7 @@ from pyreplog.errors import (
 from pyreplog.metadata import LeaseState
 from pyreplog.metadata.owner import Owner
 from pyreplog.metadata.sqlite import SQLiteStore
-from tests.metadata.zookeeper import until
+from tests.waiting import until
 
 TTL_S = 900
 """Of leases by a clock that the test moves: nobody renews them meanwhile, unless the test says so."""

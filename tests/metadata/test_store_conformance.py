@@ -18,7 +18,7 @@ from pyreplog.errors import (
 from pyreplog.metadata import MetadataStore, open_store
 from pyreplog.metadata.keys import KEY_MAX, VALUE_MAX
 from tests.metadata.processes import COUNTER, Process
-from tests.metadata.zookeeper import until
+from tests.waiting import until
 
 
 def in_threads(count: int, work: Callable[[int], object]) -> list[object]:

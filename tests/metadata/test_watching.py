@@ -6,7 +6,7 @@ import threading
 
 from pyreplog.metadata import watching
 from pyreplog.metadata.watching import Watchers
-from tests.metadata.zookeeper import until
+from tests.waiting import until
 
 
 def test_a_key_is_armed_before_its_watchers_look():

@@ -20,7 +20,8 @@ from pyreplog.errors import (
 from pyreplog.metadata import LeaseState, MetadataStore, open_store
 from pyreplog.metadata.session import Session
 from pyreplog.metadata.zookeeper import ZooKeeperStore
-from tests.metadata.zookeeper import Ensemble, Server, until
+from tests.metadata.zookeeper import Ensemble, Server
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -228,7 +229,7 @@ def test_an_ensemble_loses_its_leader(tmp_path):
             until(lambda: adder.acked >= 20)
             leader.kill()
             before = adder.acked
-            until(lambda: adder.acked >= before + 20 or adder.error, timeout=120)
+            until(lambda: adder.acked >= before + 20 or adder.error, patience_s=120)
             adder.stopping.set()
             adder.join()
             assert adder.error is None

@@ -6,12 +6,11 @@ import importlib.util
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 from types import TracebackType
 
 from tests.ports import free_ports
-from tests.waiting import stand_still
+from tests.waiting import stand_still, until
 
 TICK_MS = 100
 """A session lasts at least two of them, and at most 20 s."""
@@ -31,15 +30,6 @@ _JAVA = (
     "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
 )  # fmt: skip
-
-
-def until(condition, timeout: float = 60.0, pause: float = 0.01):
-    """What `condition` returns as soon as it is true; fails after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
-    while not (result := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(pause)
-    return result
 
 
 class Server:
@@ -76,7 +66,7 @@ class Server:
         self.wait()
 
     def wait(self) -> None:
-        found = until(self._mode_or_ended, _STARTS_S, pause=0.03)
+        found = until(self._mode_or_ended, _STARTS_S, pause_s=0.03)
         assert found != _ENDED, f"the server ended: {(self.directory / 'output').read_text()[-2000:]}"
 
     def _mode_or_ended(self) -> str:

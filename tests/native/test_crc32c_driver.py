@@ -1,4 +1,5 @@
-"""crc32c.c in the C program crc32c_driver.c: on this CPU, under sanitizers, and for 64-bit ARM in QEMU."""
+"""crc32c.c in the C program crc32c_driver.c: on this CPU, under sanitizers, for 64-bit ARM in QEMU,
+and its AVX-512 kernel with these instructions told in C."""
 
 from __future__ import annotations
 
@@ -33,6 +34,14 @@ def run_driver(program: Path, compiler: list[str], emulator: list[str]) -> list[
 def test_native(tmp_path: Path, flags: list[str]) -> None:
     tested = run_driver(tmp_path / "driver", ["gcc", *flags], [])
     assert sorted(tested) == sorted(checksum.kernels())
+
+
+@pytest.mark.skipif("avx2" not in checksum.kernels(), reason="the shim is made of AVX2")
+@pytest.mark.parametrize("flags", [["-O2"], ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover"]])
+def test_avx512_on_any_cpu(tmp_path: Path, flags: list[str]) -> None:
+    """The widest kernel, its instructions told in C: few CPUs have them, and no emulator does."""
+    compiler = ["gcc", *flags, "-Wno-psabi", "-include", str(HERE / "avx512_shim.h")]
+    assert "avx512" in run_driver(tmp_path / "driver", compiler, [])
 
 
 def test_arm(tmp_path: Path) -> None:

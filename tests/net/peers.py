@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import select
 import socket
+import time
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -75,12 +76,14 @@ def forgotten(reactor: Reactor, kept: list[Any], words: str) -> None:
 
     Garbage is collected by this thread only: another one would be in the middle of it when the first has been said.
     """
+    until = time.monotonic() + TIMEOUT_S
     gc.disable()
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             kept.clear()
             while not any(words in str(warning.message) for warning in warned):
+                assert time.monotonic() < until, "somebody keeps it alive"
                 gc.collect()
                 rounds: list[None] = []
                 reactor.call_soon(lambda: rounds.append(None))  # noqa: B023

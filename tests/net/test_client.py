@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -96,6 +97,31 @@ def test_no_reply_in_time(reactor: Reactor, serve: Any, connect: Any) -> None:
         connection.reply(correlation_id, body)  # type: ignore[attr-defined]
     wait(reactor, lambda: len(late) == 2 and channel.unknown_replies == 1 and channel.inflight == 0)
     assert bytes(late[1]) == b"y"
+
+
+def test_deadlines_are_looked_at_by_one_timer(reactor: Reactor, serve: Any, connect: Any) -> None:
+    """However often an earlier one comes: who waits for long is there all the time."""
+    channel = connect(serve(Recorder(answer=None)))
+    wait(reactor, lambda: channel.connected)
+    outcomes: list[Any] = []
+    channel.request(b"long", on_reply=outcomes.append, timeout=TIMEOUT_S * 60)
+    before = len(reactor._timers._wheel)
+    for number in range(1, 31):
+        channel.request(b"short", on_reply=outcomes.append, timeout=0.001)
+        wait(reactor, lambda: len(outcomes) == number)  # noqa: B023
+        wait(reactor, lambda: channel.requests.check_us - reactor.clock.monotonic_us() > 1e6 * TIMEOUT_S)
+    assert len(reactor._timers._wheel) < before + 15
+
+
+def test_a_request_of_many_parts(reactor: Reactor, serve: Any, connect: Any) -> None:
+    """More than the kernel takes at a time, before anything waits for a reply and after."""
+    channel = connect(serve(Recorder()))
+    wait(reactor, lambda: channel.connected)
+    outcomes: list[Any] = []
+    for timeout in (TIMEOUT_S, 2 * TIMEOUT_S, 1.5 * TIMEOUT_S):
+        channel.request(*([b"part"] * 3000), on_reply=outcomes.append, timeout=timeout)
+    wait(reactor, lambda: len(outcomes) == 3)
+    assert [bytes(body) for body in outcomes] == [b"part" * 3000] * 3
 
 
 def test_replies_that_nobody_asked_for(reactor: Reactor, serve: Any, connect: Any) -> None:
@@ -259,6 +285,23 @@ def test_closing_waits_until_everything_is_told(reactor: Reactor, serve: Any, co
     assert channel._gone()
 
 
+def test_a_channel_that_a_callback_has_closed_takes_nothing_more(reactor: Reactor, serve: Any, connect: Any) -> None:
+    channel = connect(serve(Recorder()))
+    assert call(reactor, channel, b"x") == b"x"
+    refused: list[ClosedError] = []
+
+    def close() -> None:
+        channel.close()
+        try:
+            channel.request(b"y", on_reply=print, timeout=TIMEOUT_S)
+        except ClosedError as error:
+            refused.append(error)
+
+    reactor.call_soon(close)
+    wait(reactor, lambda: not channel.connected)
+    assert len(refused) == 1 and channel.inflight == 0
+
+
 def test_a_closed_reactor_settles_everything(opened: Any, process: Any) -> None:
     reactor = opened.enter_context(Reactor())
     reactor.start()
@@ -286,6 +329,17 @@ def test_a_forgotten_channel_says_so(reactor: Reactor, serve: Any) -> None:
     handler = Recorder()
     kept = [Channel(reactor, serve(handler).address)]
     wait(reactor, lambda: kept[0].connected)
+    forgotten(reactor, kept, "unclosed channel")
+    wait(reactor, lambda: bool(handler.ends))
+
+
+def test_one_that_is_forgotten_with_a_request_on_its_way_says_so(reactor: Reactor, serve: Any) -> None:
+    """Also when who waits for the reply has the channel, and replies have come before."""
+    handler = Recorder(lambda body: None if body == b"held" else body)
+    kept = [Channel(reactor, serve(handler).address)]
+    assert call(reactor, kept[0], b"x") == b"x"
+    kept[0].request(b"held", on_reply=partial(setattr, kept[0], "came"), timeout=TIMEOUT_S * 60)
+    wait(reactor, lambda: len(handler.requests) == 2)
     forgotten(reactor, kept, "unclosed channel")
     wait(reactor, lambda: bool(handler.ends))
 

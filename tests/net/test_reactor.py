@@ -8,7 +8,6 @@ import logging
 import os
 import pickle
 import random
-import select
 import signal
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from pyreplog._native.polling import Epoll
 from pyreplog.clock import ManualClock
 from pyreplog.errors import ClosedError, ForkedError, InvalidArgumentError, ReplogError
 from pyreplog.net import baton
@@ -31,16 +31,16 @@ from tests.net.peers import TIMEOUT_S, Recorder, ask, call, forgotten, wait
 class CountingEpoll:
     """Notes how long each poll may sleep."""
 
-    def __init__(self, epoll: select.epoll) -> None:
+    def __init__(self, epoll: Epoll) -> None:
         self._epoll = epoll
         self.timeouts: list[float] = []
         self.polled = threading.Condition()
 
-    def poll(self, timeout: float, most: int) -> list[tuple[int, int]]:
+    def poll(self, timeout: float, spin_us: int) -> list[tuple[int, int]]:
         with self.polled:
             self.timeouts.append(timeout)
             self.polled.notify_all()
-        return self._epoll.poll(timeout, most)
+        return self._epoll.poll(timeout, spin_us)
 
     def fall_asleep(self) -> bool:
         """Wait for a poll that may sleep for ever."""

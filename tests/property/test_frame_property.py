@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyreplog._native import frame
-from pyreplog._native.frame import FrameBatch, FrameParser, ProgressParser
+from pyreplog._native.frame import FrameBatch, FrameParser
+from pyreplog._native.progress import ProgressParser
 from tests.crash.process import in_process
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-import pyreplog.ack
 import pyreplog.purgatory
 import pyreplog.timing_wheel
-from pyreplog.ack import Ack, settle_all
+from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, OutcomeUnknownError, PoisonedError
 from pyreplog.purgatory import Purgatory, Watch
 from pyreplog.timing_wheel import TimingWheel
@@ -179,7 +177,7 @@ def test_a_wheel_is_a_list_sorted_by_tick(steps: list[tuple[str, int]]) -> None:
 # Races, at every bytecode
 
 Play: TypeAlias = tuple[Callable[[], object], Callable[[], object]]
-TRACED = {module.__file__ for module in (pyreplog.ack, pyreplog.purgatory, pyreplog.timing_wheel)}
+TRACED = {module.__file__ for module in (pyreplog.purgatory, pyreplog.timing_wheel)}
 
 
 def preempted_everywhere(scene: Callable[[], Play]) -> Iterator[int]:
@@ -215,123 +213,6 @@ def preempted_everywhere(scene: Callable[[], Play]) -> Iterator[int]:
             return
         yield step
         step += 1
-
-
-def test_a_completion_at_any_moment_wakes_the_thread_that_is_about_to_block(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    acks: list[Ack[int]] = []
-
-    class Lock:
-        """Where a real lock would block, the completion comes at the latest, and must have released it."""
-
-        held = False
-
-        def acquire(self, timeout: float = -1) -> None:
-            if self.held:
-                acks[-1].complete()
-                assert not self.held, "lost wake-up"
-            self.held = True
-
-        def release(self) -> None:
-            assert self.held, "released twice"
-            self.held = False
-
-    monkeypatch.setattr(pyreplog.ack, "allocate_lock", Lock)
-    results: list[int] = []
-
-    def scene() -> Play:
-        ack = Ack(9)
-        acks.append(ack)
-        return lambda: results.append(ack.result()), ack.complete
-
-    for _ in preempted_everywhere(scene):
-        assert results.pop() == 9
-        assert not acks[-1]._waiters
-
-
-def test_two_completions_at_any_moment_have_one_winner() -> None:
-    wins: list[tuple[int, bool]] = []
-    acks: list[Ack[int]] = []
-
-    def scene() -> Play:
-        ack = Ack(0)
-        acks.append(ack)
-        return lambda: wins.append((1, ack.complete(1))), lambda: wins.append((2, ack.complete(2)))
-
-    for _ in preempted_everywhere(scene):
-        assert [acks[-1].result(0)] == [number for number, won in wins if won]
-        wins.clear()
-
-
-@pytest.mark.parametrize("completer_first", [True, False])
-def test_a_callback_added_at_any_moment_of_the_completion_is_called_once(completer_first: bool) -> None:
-    calls: list[str] = []
-
-    def scene() -> Play:
-        ack = Ack(0)
-        ack.add_done_callback(lambda _: calls.append("early"))
-        pair = (ack.complete, lambda: ack.add_done_callback(lambda _: calls.append("racing")))
-        return pair if completer_first else (pair[1], pair[0])
-
-    for _ in preempted_everywhere(scene):
-        assert sorted(calls) == ["early", "racing"]
-        calls.clear()
-
-
-def test_a_completion_at_any_moment_wakes_the_task_that_is_about_to_wait() -> None:
-    waits: list[Any] = []
-    outcomes: list[Any] = []
-
-    def scene() -> Play:
-        ack = Ack(9)
-
-        def start_waiting() -> None:
-            waits.append(ack.__await__())
-            try:
-                outcomes.append(next(waits[-1]))
-            except StopIteration as stop:
-                outcomes.append(stop.value)
-
-        return start_waiting, ack.complete
-
-    async def main() -> None:
-        for _ in preempted_everywhere(scene):
-            outcome = outcomes.pop()
-            assert outcome == 9 or (isinstance(outcome, asyncio.Future) and outcome.done())
-
-    asyncio.run(main())
-
-
-def test_a_group_settled_at_any_moment_by_two_is_settled_once() -> None:
-    calls: list[object] = []
-    groups: list[list[Ack[int]]] = []
-
-    def scene() -> Play:
-        group = [Ack(i) for i in range(2)]
-        groups.append(group)
-        for ack in group:
-            ack.add_done_callback(calls.append)
-        outcomes = [(ack, None) for ack in group]
-        return lambda: settle_all(outcomes), lambda: settle_all(outcomes)
-
-    for _ in preempted_everywhere(scene):
-        assert sorted(calls, key=id) == sorted(groups[-1], key=id)
-        calls.clear()
-
-
-def test_a_group_and_a_single_completion_at_any_moment_have_one_winner() -> None:
-    acks: list[Ack[int]] = []
-    wins: list[bool] = []
-    error = PoisonedError("sync failed")
-
-    def scene() -> Play:
-        ack = Ack(1)
-        acks.append(ack)
-        return lambda: settle_all([(ack, error)]), lambda: wins.append(ack.complete(2))
-
-    for _ in preempted_everywhere(scene):
-        assert acks[-1].exception(0) is (None if wins.pop() else error)
 
 
 def advance(purgatory: Purgatory) -> Callable[[], object]:

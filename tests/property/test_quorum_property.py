@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pyreplog._native.quorum import AckTracker, coverage, covers_cohort, kth_largest, write_set
+from pyreplog._native.acktracker import AckTracker
+from pyreplog._native.quorum import coverage, covers_cohort, kth_largest, write_set
 from pyreplog._native.stripe import gather, member_count, members
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError
 
@@ -198,6 +199,7 @@ class Acks(RuleBasedStateMachine):
         for copies in range(1, bookies.write + 1):
             assert tracker.complete_up_to(copies) == bookies.up_to(copies, prefixes)
         assert tracker.below_write_quorum() == bookies.up_to(bookies.write, prefixes) + 1
+        assert tracker.outstanding == bookies.lap - bookies.up_to(bookies.write, prefixes)
 
     @invariant()
     def nothing_is_confirmed_that_too_few_acked(self) -> None:

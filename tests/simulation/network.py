@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from pyreplog._native.acktracker import Part
 from pyreplog._native.answers import Answer
-from pyreplog._native.quorum import Part
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import DisconnectedError, NotConnectedError, PeerTimeoutError
 from pyreplog.ledger.effects import Send

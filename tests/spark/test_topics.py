@@ -119,6 +119,22 @@ def test_ranges_of_offsets(
         assert found == list(range(low, high))
 
 
+def test_nothing_to_read(tmp_path: Path) -> None:
+    """A topic without messages, and ranges that hold none, of a topic and of ledgers: no rows, and no error."""
+    with embedded(tmp_path / "data") as cluster:
+        cluster.topic("empty", durability="appended").close()
+        topic = cluster.topic("t", durability="appended", **KEPT)
+        topic.publish_batch([b"a", b"b", b"c"])
+        topic.close()
+    assert column(tmp_path / "data", "offset", topics="empty") == []
+    for bound in (0, 1, 3):
+        assert column(tmp_path / "data", "offset", topics="t", startingOffsets=bound, endingOffsets=bound) == []
+    moment_ms = 1_700_000_000_000
+    assert column(tmp_path / "data", "offset", topics="t", startingTimestamp=moment_ms, endingTimestamp=moment_ms) == []
+    assert column(tmp_path / "data", "entryId", startingOffsets=1, endingOffsets=1) == []
+    assert column(tmp_path / "data", "offset", topics="t") == [0, 1, 2]
+
+
 def test_a_range_within_a_large_ledger_takes_its_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "NARROW_BYTES", 1)
     with embedded(tmp_path / "data") as cluster:

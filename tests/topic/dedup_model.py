@@ -57,9 +57,11 @@ class Model:
     def missing(self) -> dict[bytes, set[int]]:
         """What a snapshot says is not stored: that may be stored later."""
         known = {name: set(numbers) for name, numbers in self.failed.items()}
+        passed = {name: max(numbers, default=-1) for name, numbers in self.stored.items()}
         for name, numbers in self.flights:
-            passed = max(self.stored.get(name, ()), default=-1)
-            known.setdefault(name, set()).update(number for number in numbers if number < passed)
+            before = passed.get(name, -1)
+            known.setdefault(name, set()).update(number for number in numbers if number < before)
+            passed[name] = max(before, numbers[-1])
         return known
 
     def crash(self, stored: int, missing: dict[bytes, set[int]]) -> None:

@@ -13,6 +13,7 @@ from pyreplog.clock import ManualClock
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.publishing.compression import decompress
 from pyreplog.topic.publishing.dedup import Producers
+from pyreplog.topic.publishing.outbox import Parcel
 from pyreplog.topic.publishing.publisher import Publisher
 from tests.topic.entries import records_of
 
@@ -37,7 +38,10 @@ class Ledgers:
         self._held: deque[tuple[Sequence[bytes], Sequence[int], Ack[range]]] = deque()
         self._rooms: list[Ack[None]] = []
 
-    def submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> Ack[range]:
+    def submit_all(self, parcels: Sequence[Parcel]) -> list[Ack[range]]:
+        return [self._submit(entries, counts) for entries, counts in parcels]
+
+    def _submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> Ack[range]:
         if self.raises is not None:
             raise self.raises
         assert len(entries) == len(counts) and entries
@@ -67,6 +71,10 @@ class Ledgers:
     @property
     def held(self) -> int:
         return len(self._held)
+
+    @property
+    def has_room(self) -> bool:
+        return not self.is_full
 
     def room(self) -> Ack[None]:
         ack: Ack[None] = Ack()

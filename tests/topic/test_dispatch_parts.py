@@ -116,6 +116,13 @@ def test_each_with_its_own_time() -> None:
     assert later.messages == 1
 
 
+def test_nothing_is_never_due() -> None:
+    """It would be waited for, and never be taken."""
+    later = Later()
+    later.add(array([]), NOW, NOW)
+    assert later.first_us is None
+
+
 @given(OFFSETS, st.integers(1, 50))
 def test_replays_come_out_in_order(offsets: set[int], most: int) -> None:
     replay, found = Replay(), []

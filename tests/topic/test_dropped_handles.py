@@ -6,16 +6,11 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.remote.client import connect
-from pyreplog.topic.remote.serving import TopicServer
 from tests.topic.partitioning import PATIENCE_S, PLAIN
 
 KEPT = {**PLAIN, "retention_bytes": None}  # though no subscription needs it
@@ -29,14 +24,6 @@ with pyreplog.Cluster.embedded(sys.argv[1], bookies=1) as cluster:
     consumer = topic.subscribe("s", start="earliest")
 print(sum(ack.exception() is None for ack in acks))
 """
-
-
-@pytest.fixture(params=["here", "elsewhere"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster.embedded(tmp_path / "c", bookies=1))
-        server = stack.enter_context(TopicServer(cluster))
-        yield cluster if request.param == "here" else stack.enter_context(connect(f"pyreplog://{server.address}"))
 
 
 @pytest.mark.parametrize("deduplicate", [False, True])

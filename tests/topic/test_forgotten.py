@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pyreplog.topic.cluster import Cluster
-from pyreplog.topic.remote.client import connect
-from pyreplog.topic.remote.serving import TopicServer
 from tests.topic.partitioning import PATIENCE_S, PLAIN, until
 
 VALUES = [b"%d" % at for at in range(8)]
 KEYS = [b"%d" % (at % 5) for at in range(8)]
-
-
-@pytest.fixture(params=["here", "elsewhere"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster.embedded(tmp_path / "c", bookies=1))
-        server = stack.enter_context(TopicServer(cluster))
-        yield cluster if request.param == "here" else stack.enter_context(connect(f"pyreplog://{server.address}"))
 
 
 def take(consumer: Any, count: int) -> list[Any]:

@@ -296,6 +296,15 @@ def test_old_ledgers_end(shared: Cluster) -> None:
             shared._clock = around
 
 
+def test_ledgers_end_at_so_many_bytes(shared: Cluster) -> None:
+    size = len(entry(bytes(100)))
+    with ManagedLedger.open(shared, "bytes", config=config(roll_bytes=3 * size - 1, roll_entries=99)) as topic:
+        for _ in range(7):
+            result(publish(topic, [bytes(100)]))
+        assert [item.entries for item in topic.chain.ledgers] == [3, 3, 0]
+        assert [item.size for item in topic.chain.ledgers[:2]] == [3 * size] * 2
+
+
 def test_rolling_waits_for_the_metadata_store(tmp_path: Any) -> None:
     """Without it the ledger that there is goes on, however full it is."""
     with Cluster.embedded(tmp_path, bookies=1) as cluster, ManagedLedger.open(cluster, "t", config=config()) as topic:

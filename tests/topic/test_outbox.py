@@ -9,8 +9,8 @@ import pytest
 from pyreplog.ack import Ack, Outcome
 from pyreplog.errors import TopicFullError
 from pyreplog.topic.managed.pipeline import STAGE_BYTES
-from pyreplog.topic.publishing.flight import Encoder, Flight, Share
-from pyreplog.topic.publishing.outbox import Outbox
+from pyreplog.topic.publishing.flight import Encoder, Share
+from pyreplog.topic.publishing.outbox import Landing, Outbox, Parcel
 
 
 class Plane:
@@ -34,22 +34,39 @@ class Plane:
         return []
 
 
+class Unwaited(Ack[range]):
+    """Nobody may wait for it: callbacks must not."""
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        assert self.done()
+        return super().exception(timeout)
+
+
 class Sink:
     """at_once: it confirms within `submit`."""
 
     def __init__(self, *, at_once: bool) -> None:
         self.at_once = at_once
         self.taken: list[bytes] = []
+        self.calls: list[int] = []  # how many parcels each had
         self.open: list[Ack[range]] = []
 
-    def submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> Ack[range]:
-        ack = Ack(range(len(self.taken), len(self.taken) + sum(counts)))
+    def submit_all(self, parcels: Sequence[Parcel]) -> list[Ack[range]]:
+        self.calls.append(len(parcels))
+        return [self._submit(entries, counts) for entries, counts in parcels]
+
+    def _submit(self, entries: Sequence[bytes], counts: Sequence[int]) -> Ack[range]:
+        ack = Unwaited(range(len(self.taken), len(self.taken) + sum(counts)))
         self.taken += entries
         if self.at_once:
             ack.complete()
         else:
             self.open.append(ack)
         return ack
+
+    @property
+    def has_room(self) -> bool:
+        raise AssertionError
 
     def room(self) -> Ack[None]:
         raise AssertionError
@@ -70,14 +87,22 @@ class Port:
             self.soon.append(call)
         return self._has_thread
 
-    def _land(self, flight: Flight, offsets: range, error: BaseException | None, *, is_known: bool) -> None:
-        self.landed.append((flight.entries[0], offsets, error is None))
+    def _land(self, landings: list[Landing]) -> None:
+        self.landed += [(flight.entries[0], offsets, error is None) for flight, offsets, error, _ in landings]
 
     def send(self, name: bytes, size: int = 1, *, is_awaited: bool = False) -> Plane:
         plane = Plane(name, size)
         self.outbox.enter(plane)
         self.outbox.ready(plane, is_awaited=is_awaited)
         return plane
+
+    def send_together(self, *names: bytes, size: int = 1) -> None:
+        """The first one is ready last: it takes all with it."""
+        planes = [Plane(name, size) for name in names]
+        for plane in planes:
+            self.outbox.enter(plane)
+        for plane in reversed(planes):
+            self.outbox.ready(plane, is_awaited=True)
 
 
 def test_where_it_takes_a_while_everything_is_sent() -> None:
@@ -168,3 +193,32 @@ def test_what_cannot_be_sent_lands_in_its_turn(at_once: bool) -> None:
     port.outbox.ready(plane, is_awaited=True)
     assert port.sink.taken == [b"a"]
     assert port.landed[-1] == (b"bad", range(0), False)
+
+
+def test_what_is_ready_goes_together_and_lands_together() -> None:
+    port = Port(at_once=False)
+    port.send_together(b"a", b"b", b"c")
+    assert port.sink.calls == [3]
+    for ack in port.sink.open:
+        ack.complete()
+    assert port.landed == [(b"a", range(1), True), (b"b", range(1, 2), True), (b"c", range(2, 3), True)]
+
+
+def test_the_last_one_is_refused_before_its_turn() -> None:
+    port = Port(at_once=False)
+    port.send_together(b"a", b"b", b"c")
+    first, second, third = port.sink.open
+    third.fail(TopicFullError("bench", "it is full"))
+    first.complete()
+    assert port.landed == [], "one has no outcome yet"
+    second.complete()
+    assert port.landed == [(b"a", range(1), True), (b"b", range(1, 2), True), (b"c", range(0), False)]
+
+
+def test_nobody_waits_for_the_outcome_of_very_much() -> None:
+    port = Port(at_once=False)
+    port.send_together(b"a", b"b", b"c", size=STAGE_BYTES // 2)
+    assert port.sink.calls == [2, 1]
+    port.sink.open[0].complete()
+    port.sink.open[1].complete()
+    assert [name for name, _, _ in port.landed] == [b"a", b"b"]

@@ -27,7 +27,7 @@ from pyreplog.topic.owner import TopicOwner, owner_key, owner_of
 from pyreplog.topic.ownership import Claim, Ownership
 from tests.metadata.conftest import other, shared_url, sqlite_url, store, url
 from tests.metadata.processes import Process
-from tests.metadata.zookeeper import until
+from tests.waiting import until
 
 __all__ = ["other", "shared_url", "sqlite_url", "store", "url"]  # fixtures
 

@@ -315,7 +315,8 @@ def test_only_what_needs_anothers_partition_fails(cluster: Cluster, topic: Parti
         ):
             with pytest.raises(TopicOwnedError, match="t-partition-1"):
                 call()
-        assert stored_here(topic, 0) == [b"v"], "nothing of the batch"
+        assert topic.publish(b"u", mine) == PartitionOffset(0, 1), "nothing of the batch, not even on its way"
+        assert stored_here(topic, 0) == [b"v", b"u"]
         assert topic.subscriptions() == []
         assert list(topic.stats().parts) == [0, 2]
         held.close()

@@ -38,9 +38,9 @@ class Twin:
     def submit(self, counts: list[int]) -> None:
         number = len(self.submitted)
         messages = [[b"%d.%d.%d" % (number, at, m) for m in range(count)] for at, count in enumerate(counts)]
-        one = Submission.of([b"|".join(some) for some in messages], counts)
+        one = Submission([b"|".join(some) for some in messages], counts)
         self.submitted.append((one, [message for some in messages for message in some]))
-        self.pipeline.add(one)
+        self.pipeline.add([one])
 
     def send(self, most: int) -> None:
         if self.pipeline.is_queued:
@@ -96,14 +96,14 @@ def test_against_a_twin(events: list[tuple[str, object]]) -> None:
 
 def test_what_is_sent_together() -> None:
     pipeline = Pipeline(ORIGIN)
-    pipeline.add(Submission.of([b"a"], [1]))
+    pipeline.add([Submission([b"a"], [1])])
     assert pipeline.is_due, "nobody waits for company"
     pipeline.flew(pipeline.take(9), Ack())
     for size in (STAGE_BYTES - 1, 1):
         assert not pipeline.is_due
-        pipeline.add(Submission.of([bytes(size)], [1]))
+        pipeline.add([Submission([bytes(size)], [1])])
     assert pipeline.is_due
-    pipeline.add(Submission.of([bytes(GROUP_BYTES)], [1]))
+    pipeline.add([Submission([bytes(GROUP_BYTES)], [1])])
     assert [one.size for one in pipeline.take(99)] == [STAGE_BYTES - 1, 1]
     assert [one.size for one in pipeline.take(0)] == [GROUP_BYTES] and not pipeline.is_queued
 
@@ -117,15 +117,14 @@ def test_when_a_ledger_is_full() -> None:
         pipeline = Pipeline(ORIGIN)
         pipeline.begin_ledger(500)
         if entries:
-            pipeline.flew([Submission.of([bytes(size - entries + 1), *[b"x"] * (entries - 1)], [1] * entries)], Ack())
+            pipeline.flew([Submission([bytes(size - entries + 1), *[b"x"] * (entries - 1)], [1] * entries)], Ack())
         assert pipeline.is_full(config, 500 + age_us) is full
 
 
 def test_what_bookies_refuse_is_tried_a_few_times() -> None:
     pipeline = Pipeline(ORIGIN)
-    bad, good = Submission.of([b"bad"], [1]), Submission.of([b"good"], [1])
-    pipeline.add(bad)
-    pipeline.add(good)
+    bad, good = Submission([b"bad"], [1]), Submission([b"good"], [1])
+    pipeline.add([bad, good])
     for _ in range(REFUSALS_MAX - 1):
         failed: Ack[range] = Ack()
         failed.fail(EntryRefusedError(1, "no"))
@@ -139,9 +138,9 @@ def test_what_bookies_refuse_is_tried_a_few_times() -> None:
 def test_half_of_a_submission() -> None:
     """The ledger that failed kept the first of its entries: the result covers both halves."""
     pipeline = Pipeline(ORIGIN)
-    one, two = Submission.of([b"a", b"bb", b"c"], [1, 2, 3]), Submission.of([b"d"], [4])
+    one, two = Submission([b"a", b"bb", b"c"], [1, 2, 3]), Submission([b"d"], [4])
     for submission in (one, two):
-        pipeline.add(submission)
+        pipeline.add([submission])
     pipeline.flew(pipeline.take(9), Ack())
     assert pipeline.end_ledger(1) == [] and pipeline.end == Total(1, 1, 1)
     pipeline.begin_ledger(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -235,6 +236,49 @@ def test_flush_waits_for_no_time() -> None:
     bench.ledgers.confirm()
     assert flushed.done()
     bench.timers.fire()
+
+
+class Interrupted:
+    """A lock; `call` is called when it is to be taken next, as if another thread came before."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self.call: Callable[[], object] | None = None
+
+    def __enter__(self) -> bool:
+        call, self.call = self.call, None
+        if call is not None:
+            call()
+        return self._lock.__enter__()
+
+    def __exit__(self, *ending: Any) -> None:
+        self._lock.release()
+
+
+def test_a_flush_waits_for_what_came_while_the_last_one_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    intake = bench.publisher._intake
+    lock = Interrupted(intake._lock)
+    monkeypatch.setattr(intake, "_lock", lock)
+    bench.submit(b"0")
+    first, later = bench.publisher.flush(), list[Ack[None]]()
+
+    def meanwhile() -> None:
+        bench.submit(b"1")
+        later.append(bench.publisher.flush())
+
+    tell = intake._tell_flushed
+
+    def tell_later() -> None:
+        monkeypatch.setattr(intake, "_tell_flushed", tell)
+        lock.call = meanwhile
+        tell()
+
+    monkeypatch.setattr(intake, "_tell_flushed", tell_later)
+    bench.ledgers.confirm()
+    assert not later[0].done(), "1 has no outcome yet"
+    bench.ledgers.confirm()
+    assert first.done() and later[0].done()
 
 
 def test_what_lingers_fails_when_the_publisher_is_stopped() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -39,17 +38,6 @@ from tests.topic.owners import until
 from tests.topic.remoting import PATIENCE_S, PLAIN, Served, receive, served
 
 VALUES = [b"one", b"two", b"three", b"four"]
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path) as here:
-        yield here
-
-
-@pytest.fixture
-def client(here: Served) -> Client:
-    return here.client()
 
 
 @pytest.fixture
@@ -141,7 +129,7 @@ def test_entries_of_peers_are_not_believed(topic: RemoteTopic) -> None:
     sender = topic._publishers[""][1]
     for bad in (bytes(32), bytes(64), b"\x01" + bytes(7) + b"\x02" + bytes(100)):
         with pytest.raises(pyreplog.InvalidMessagesError):
-            topic._link.wait(sender.submit([bad], [1]))
+            topic._link.wait(sender.submit_all([([bad], [1])])[0])
     assert topic.publish(b"good") == 0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,20 +16,9 @@ from pyreplog.topic.remote.outlet import Outlet
 from pyreplog.topic.remote.remotetopic import RemoteTopic
 from pyreplog.topic.statistics.stats import TopicStats
 from tests.topic.owners import until
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, receive, served
+from tests.topic.remoting import PATIENCE_S, PLAIN, Served, receive
 
 VALUES = [b"one", b"two", b"three", b"four"]
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path) as here:
-        yield here
-
-
-@pytest.fixture
-def client(here: Served) -> Client:
-    return here.client()
 
 
 @pytest.fixture

@@ -20,21 +20,9 @@ from pyreplog.topic.remote.protocol import Answer, Call
 from pyreplog.topic.remote.serving import TopicServer
 from tests.ledger.processes import Cast
 from tests.topic.owners import until
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive, served
+from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive
 
 VALUES = [b"one", b"two", b"three", b"four"]
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path) as here:
-        yield here
-
-
-@pytest.fixture
-def wire(here: Served) -> Iterator[Wire]:
-    with Wire(here.server.address) as wire:
-        yield wire
 
 
 def values_of(here: Served, topic: str = "news") -> list[bytes]:

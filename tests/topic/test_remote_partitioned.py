@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,22 +22,11 @@ from pyreplog.topic.remote.client import Client
 from pyreplog.topic.remote.remotepartitioned import RemotePartitionedTopic
 from pyreplog.topic.remote.serving import TopicServer
 from tests.topic.partitioning import key_of, other_process, receive, until
-from tests.topic.remoting import PATIENCE_S, PLAIN, Served, served
+from tests.topic.remoting import PATIENCE_S, PLAIN, Served
 from tests.topic.test_routing import PULSAR
 
 KEYS = [b"%02d" % (at * 7 % 20) for at in range(60)]
 VALUES = [b"%03d" % at for at in range(60)]
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path) as here:
-        yield here
-
-
-@pytest.fixture
-def client(here: Served) -> Client:
-    return here.client()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pyreplog._native.messages import MessageBatch, decode_messages
 from pyreplog.errors import InvalidMessageError, MissingExtraError, PeerError, ReplogError
 from pyreplog.topic.place import Total
 from pyreplog.topic.remote import protocol
-from pyreplog.topic.remote.batches import Delivered, cut, decode_delivered, encode_delivered
+from pyreplog.topic.remote.batches import Delivered, cut, decode_delivered, encode_delivered, size_of
 from pyreplog.topic.remote.faults import decode_fault, encode_fault
 from pyreplog.topic.remote.fields import Reader
 from pyreplog.topic.remote.link import outcome_of, parse_address
@@ -47,9 +47,10 @@ REQUESTS: list[Any] = [
     protocol.Detach(8),
     protocol.Flow(8, 1 << 20),
     protocol.Fetch((1 << 32) - 1),
-    protocol.Acknowledge(8, OFFSETS),
-    protocol.AcknowledgeRange(8, 0, 1 << 61),
-    protocol.AcknowledgeCumulative(8, 5),
+    protocol.Acknowledge(8, 3, OFFSETS),
+    protocol.AcknowledgeRange(8, (1 << 32) - 1, 0, 1 << 61),
+    protocol.AcknowledgeAndFetch(8, 2, 7, 8),
+    protocol.AcknowledgeCumulative(8, 0, 5),
     protocol.Nack(8, -1, OFFSETS),
     protocol.Redeliver(8),
     protocol.Seek(8, "latest"),
@@ -100,13 +101,13 @@ def test_noise_is_no_request_that_breaks_anything(body: bytes) -> None:
 
 @pytest.mark.parametrize("offsets", [[], [3, 3], [4, 3], [-1, 5]], ids=["none", "equal", "descending", "negative"])
 def test_offsets_ascend_from_0_on(offsets: list[int]) -> None:
-    body = body_of(protocol.Acknowledge(1, np.array(offsets, np.int64)))
+    body = body_of(protocol.Acknowledge(1, 0, np.array(offsets, np.int64)))
     with pytest.raises(InvalidMessageError, match="offsets"):
         decode_request(memoryview(body))
 
 
 def test_a_count_is_bounded_before_it_is_believed() -> None:
-    for head in (b"\x03" + bytes(4), b"\x08" + bytes(4)):
+    for head in (b"\x03" + bytes(4), b"\x08" + bytes(8)):
         with pytest.raises(InvalidMessageError, match="4294967295"):
             decode_request(memoryview(head + b"\xff" * 4))
 
@@ -193,6 +194,7 @@ def test_messages_come_as_they_lie_in_the_ledger(entries: list[int], data: st.Da
     assert found.batch.entry_id.tolist() == batch.entry_id[used].tolist()
     assert found.batch.entries_before.tolist() == batch.entries_before[used].tolist()
     assert found.batch.bytes_before.tolist() == batch.bytes_before[used].tolist()
+    assert size_of(batch) == int(batch.entry_size[used].sum()) and size_of(batch.slice(0, 0)) == 0
 
 
 def test_no_messages_are_told_too() -> None:

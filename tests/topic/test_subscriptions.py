@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from pyreplog.errors import (
     SubscriptionBusyError,
 )
 from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.consumer import Consumer
 from pyreplog.topic.topic import Topic
 from tests.topic.handling import (
     PATIENCE_S,
@@ -27,6 +29,7 @@ from tests.topic.handling import (
     check_backlog,
     fill,
     nothing_comes,
+    offsets,
     open_cluster,
     receive,
     received,
@@ -54,6 +57,37 @@ def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
     with cluster.topic(request.node.name[:100], **SMALL) as topic:
         fill(topic, 20)
         yield topic
+
+
+def test_subscriptions_that_wait_get_all_that_comes(topic: Topic) -> None:
+    def take(consumer: Consumer) -> list[int]:
+        found: list[int] = []
+        while len(found) < 100:
+            messages = consumer.receive(10, timeout=PATIENCE_S)
+            assert 1 <= len(messages) <= 10, f"{len(found)} came"
+            found += offsets(messages)
+        return found
+
+    with ExitStack() as stack, ThreadPoolExecutor(10) as pool:
+        consumers = [stack.enter_context(topic.subscribe(f"s{at}")) for at in range(10)]
+        taken = [pool.submit(take, consumer) for consumer in consumers]
+        until(lambda: all(there.consumers[0].permits for there in topic.stats().subscriptions))
+        fill(topic, 100)
+        assert [found.result() for found in taken] == [list(range(20, 120))] * 10
+
+
+def test_a_ledger_of_which_all_is_acknowledged_is_not_read(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    with topic.subscribe("s", start="earliest", type="shared") as consumer:
+        consumer.acknowledge(range(6, 12))
+        consumer.flush(PATIENCE_S)
+    read, asked = topic.managed._entries.read, list[int]()
+    monkeypatch.setattr(
+        topic.managed._entries, "read", lambda ledger, *rest: (asked.append(ledger), read(ledger, *rest))[1]
+    )
+    with topic.subscribe("s", type="shared") as consumer:
+        assert received(consumer, 14) == [*range(6), *range(12, 20)]
+    ledgers = [item.ledger for item in topic.managed.chain.ledgers]
+    assert sorted(set(asked)) == [ledgers[0], *ledgers[2:4]]
 
 
 # ---- types -----------------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
-"""A sample log, made once and copied by whoever damages it."""
+"""A sample log, made once and copied by whoever damages it; and threads that switch eagerly."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,3 +18,12 @@ def sample_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     samples.make_log(path)
     assert len(samples.segments(path)) == 4 and len(samples.indexes(path)) == 3
     return path
+
+
+@pytest.fixture
+def eager_switching() -> Iterator[None]:
+    """Makes threads lose the GIL as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)

@@ -8,7 +8,6 @@ import logging
 import os
 import pickle
 import signal
-import sys
 import threading
 import time
 from collections import Counter
@@ -21,15 +20,6 @@ from pyreplog.ack import Ack, settle_all
 from pyreplog.errors import InvalidArgumentError, OutcomeUnknownError, PoisonedError, WrongTypeError
 
 T = TypeVar("T")
-
-
-@pytest.fixture
-def eager_switching() -> Iterator[None]:
-    """Makes threads lose the GIL as often as they can."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
 
 
 def run_threads(*targets: Callable[[], object]) -> None:
@@ -263,6 +253,38 @@ def test_ctrl_c_in_a_callback_is_raised_after_the_others_were_called() -> None:
     assert sorted(calls, key=id) == sorted(acks, key=id)
 
 
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, KeyboardInterrupt])
+def test_what_a_callback_raises_ends_no_thread_but_the_main_one(error: type[BaseException]) -> None:
+    ack = Ack(1)
+    ended: list[bool] = []
+
+    def leave(_: object) -> None:
+        raise error
+
+    def settle() -> None:
+        try:
+            ended.append(not ack.complete())
+        except BaseException:
+            ended.append(True)
+
+    ack.add_done_callback(leave)
+    run_threads(settle)
+    assert ended == [False]
+
+
+def test_any_number_of_callbacks_may_raise_what_is_no_exception() -> None:
+    acks = [Ack(i) for i in range(100_000)]
+
+    def leave(_: object) -> None:
+        raise SystemExit
+
+    for ack in acks:
+        ack.add_done_callback(leave)
+    with pytest.raises(SystemExit):
+        settle_all([(ack, None) for ack in acks])
+    assert not any(ack._waiters for ack in acks)
+
+
 # Groups
 
 
@@ -273,6 +295,12 @@ def test_a_group_is_settled_each_in_its_own_way() -> None:
     settle_all([(won_before, error), (completed, None), (failed, error)])
     assert [won_before.result(), completed.result()] == ["first", "b"]
     assert failed.exception() is error
+
+
+def test_what_is_no_ack_is_refused_in_a_group() -> None:
+    for wrong in (None, 5):
+        with pytest.raises((AttributeError, TypeError)):
+            settle_all([(wrong, None)])  # type: ignore[list-item]
 
 
 def test_all_of_a_group_are_settled_before_the_first_is_told() -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyreplog._native.acktracker import AckTracker, Part
 from pyreplog._native.answers import Answer, Group, Lane, settle
 from pyreplog._native.frame import FrameBatch, FrameParser, encode
-from pyreplog._native.quorum import AckTracker, Part
 from pyreplog.bookie.protocol import Reply, Status, encode_reply
 
 LEDGER = 7
@@ -231,13 +231,3 @@ def test_an_ok_without_a_reply_counts_as_one_with_it() -> None:
     assert answers[1].stored() and driver.acks == 1 and tracker.lac == 0
     tracker.mute(2)
     assert not answers[2].stored() and driver.acks == 1 and not driver.answers
-
-
-def test_a_request_goes_alone_when_nothing_waits_before_it() -> None:
-    way, request = Way(), (1, LEDGER, 4, 9)
-    group = way.alone(1, request, "whom")
-    assert group is not None and (group.ledger, group.first, group.last) == (LEDGER, 4, 9)
-    assert group.adds == ((request, "whom"),) and way.unanswered == 1
-    assert way.alone(1, request, "whom") is None and way.unanswered == 1
-    way.waits = True
-    assert way.alone(2, request, "whom") is None

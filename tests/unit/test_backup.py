@@ -313,6 +313,7 @@ def test_a_manifest_with_impossible_sizes(copy, tmp_path):
     piece = made.pieces[1]
     for changed in (
         {"segment_bytes": 1 << 40},
+        {"segment_bytes": "64 KiB"},
         {"end_position": 5},
         {"pieces": ()},
         {"pieces": (*made.pieces[:1], manifest.Piece(**{**vars(piece), "bytes": 1 << 40}), *made.pieces[2:])},

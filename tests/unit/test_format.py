@@ -14,8 +14,8 @@ from tests import twin
 
 NATIVE = Path(pyreplog.__file__).parent / "_native"
 FORMAT = (NATIVE / "FORMAT.md").read_text()
-SOURCE = re.findall(r'cdef extern from \*:\n    """\n(.*?)"""', (NATIVE / "index.pxd").read_text(), re.DOTALL)[0]
-"""What index.pxd has in C; includes layout.h."""
+SOURCE = re.findall(r'cdef extern from \*:\n    """\n(.*?)"""', (NATIVE / "indexfile.pxd").read_text(), re.DOTALL)[0]
+"""What indexfile.pxd has in C; includes layout.h."""
 
 TABLE = re.compile(r"<!-- table: (\w+) -->\n\|[^\n]*\n\|[-|]*\n((?:\|[^\n]*\n)+)")
 
@@ -105,6 +105,27 @@ def test_twin_reads_what_was_written(tmp_path, durability):
         for row in written
     ]
     assert [r.value for r in mine if r.kind == 3] == [b"c%d" % n for n in range(0, 600, 50)]
+
+
+@pytest.mark.parametrize("times", [False, True])
+def test_twin_makes_the_same_sparse_index(tmp_path, seed, times):
+    """From records of one size and of many, with and without numbers and event times."""
+    rng = random.Random(seed)
+    with pyreplog.open(tmp_path / "log", segment_bytes=1 << 17) as log:
+        while len(sealed := sorted(log.path.glob("*.log"))) < 6:
+            size, count = rng.choice([0, 1, 100, 1000, 9000]), rng.randrange(1, 200)
+            event_times = [rng.choice([None, rng.randrange(-(1 << 40), 1 << 60)]) for _ in range(count)]
+            log.append_batch([rng.randbytes(size)] * count, None, event_times if times else None)
+            if rng.random() < 0.3:
+                log.append_batch([], control=rng.randbytes(rng.randrange(40)))
+            log.append_batch([rng.randbytes(rng.randrange(5000)) for _ in range(rng.randrange(20))])
+    compared = 0
+    for path in sealed:
+        index = path.with_suffix(".idx")
+        if index.exists():
+            assert index.read_bytes() == twin.make_index(path), path
+            compared += 1
+    assert compared >= 3
 
 
 def test_stamps_of_one_log_differ():

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from pyreplog._native import frame
-from pyreplog._native.frame import FrameBatch, FrameParser, ProgressParser
+from pyreplog._native.frame import FrameBatch, FrameParser
+from pyreplog._native.progress import ProgressParser
 from pyreplog.errors import FrameError, InvalidArgumentError, OutOfRangeError
 
 Frames = list[tuple[int, bytes]]
@@ -144,6 +145,29 @@ def test_noting_what_came() -> None:
         assert batch.note(found := dict(sizes), 1) == (6, bad)
         assert found == sizes | {7: 6}
     assert FrameParser().feed(b"").note(sizes, 10) == (0, None)
+
+
+def test_frames_that_lie_end_to_end_are_a_run() -> None:
+    frames = [
+        (70, b"ab"), (72, b"c"), (73, b"defg"), (77, b"x" * 3), (80, b"header"), (86, b"i"), (87, b""), (87, b"k"),
+        (-1, b"said"), (-1, b"more"), (88, b"l"), (90, b"gap"), (90, b"again"), (2**63 - 1, b"end"),
+    ]  # fmt: skip
+    batch = FrameParser().feed(stream_of(frames))
+    runs, i = list[tuple[int, list[bytes]]](), 0
+    while i < len(batch):
+        offset, bodies, size, behind = batch.run(i, 80)
+        assert (size, behind) == (sum(map(len, bodies)), i + len(bodies))
+        runs.append((offset, [bytes(body) for body in bodies]))
+        i = behind
+    assert runs == [
+        (70, [b"ab", b"c", b"defg", b"xxx"]), (80, [b"header"]), (86, [b"i"]), (87, [b""]), (87, [b"k"]),
+        (-1, [b"said"]), (-1, [b"more"]), (88, [b"l"]), (90, [b"gap"]), (90, [b"again"]), (2**63 - 1, [b"end"]),
+    ]  # fmt: skip
+    assert batch.run(0, 1) == (70, [b"ab"], 2, 1)
+    with pytest.raises(OutOfRangeError):
+        batch.run(len(batch), 80)
+    with pytest.raises(InvalidArgumentError, match="unit"):
+        batch.run(0, 0)
 
 
 def test_an_empty_batch() -> None:

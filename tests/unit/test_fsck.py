@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pyreplog
-from pyreplog._native.segment import encode_header
+from pyreplog._native.segmentheader import encode_header
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import names, recovery, truncation
 from pyreplog.log.files import RealFiles
@@ -171,16 +171,16 @@ def test_a_log_that_changes_while_it_is_checked_is_checked_again(log, monkeypatc
 
 def test_a_recycled_file_is_not_taken_for_its_earlier_life(log, monkeypatch):
     """Opened by its old name, and locked only when it had become another segment."""
-    path, lock_range = names.segment_path(log, 0), holding.lock_range
+    path, share = names.segment_path(log, 0), holding.share
 
-    def recycle_first(fd: int, *, exclusive: bool) -> bool:
+    def recycle_first(fd: int) -> bool:
         uuid, _, size, _, epoch = recovery.read_header(path)
         path.rename(log / "spare-1.seg")
         with (log / "spare-1.seg").open("r+b") as file:
             file.write(encode_header(uuid, 8 * size, size, -2, epoch))
-        return lock_range(fd, exclusive=exclusive)
+        return share(fd)
 
-    monkeypatch.setattr(holding, "lock_range", recycle_first)
+    monkeypatch.setattr(holding, "share", recycle_first)
     with pytest.raises(pyreplog.TrimmedError):
         holding.hold(log, 0)
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
 
 import pytest
 
 from pyreplog._native.parking import ParkingLot
+from tests.waiting import PATIENCE_S, until
 
-PATIENCE_S = 30
 FOREVER_US = 3_600_000_000
 
 
@@ -30,7 +29,7 @@ class Sleepers:
             thread = threading.Thread(target=self.lot.park, args=(position, FOREVER_US), daemon=True)
             self._threads[position] = thread
             thread.start()
-            wait_until(lambda before=before: self.lot.sleeping > before)  # type: ignore[misc]
+            until(lambda before=before: self.lot.sleeping > before)  # type: ignore[misc]
 
     def is_through(self, position: int) -> bool:
         """Whether the one who waits there comes through."""
@@ -41,13 +40,6 @@ class Sleepers:
         self.lot.close()
         self.lot.leave()
         assert all(self.is_through(position) for position in self._threads)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 @pytest.fixture
@@ -68,6 +60,15 @@ def test_those_are_woken_whose_position_is_reached(sleepers: Sleepers) -> None:
     sleepers.lot.reach(400)
     assert sleepers.is_through(300)
     assert sleepers.is_through(400)
+
+
+def test_a_wait_is_over_when_it_is_reached_or_never_will_be() -> None:
+    lot = ParkingLot(100)
+    assert (lot.is_over(100), lot.is_over(101)) == (True, False)
+    lot.reach(200)
+    assert (lot.is_over(200), lot.is_over(201)) == (True, False)
+    lot.close()
+    assert lot.is_over(201)
 
 
 def test_nobody_sleeps_for_what_is_there(sleepers: Sleepers) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import select
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -16,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog._native import pump
-from pyreplog._native.frame import HEADER_SIZE, MAX_BODY, FrameParser, encode, encode_header
+from pyreplog._native.frame import HEADER_SIZE, MAX_BODY, FrameParser, encode
+from pyreplog._native.outbox import FrameOutbox
 from pyreplog.errors import FrameError, InvalidArgumentError
-from pyreplog.net.outbox import FrameOutbox
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -88,15 +87,19 @@ def test_frames_that_a_socket_takes_in_pieces_leave_whole(bodies: list[list[byte
     """Of each call a random part is taken, often nothing."""
     random, taken = Random(seed), bytearray()
 
-    def sendmsg(buffers: Sequence[ReadableBuffer]) -> int:
-        data = b"".join(bytes(buffer) for buffer in buffers)
-        count = random.randint(0, len(data))
-        if not count:
-            raise BlockingIOError
-        taken.extend(data[:count])
-        return count
+    class Stream:
+        def fileno(self) -> int:
+            raise AssertionError("it is no plain socket")
 
-    outbox = FrameOutbox(sendmsg, lambda offset, body, size: sendmsg([encode_header(offset, size), *body]))
+        def sendmsg(self, buffers: Iterable[ReadableBuffer], /) -> int:
+            data = b"".join(bytes(buffer) for buffer in buffers)
+            count = random.randint(0, len(data))
+            if not count:
+                raise BlockingIOError
+            taken.extend(data[:count])
+            return count
+
+    outbox = FrameOutbox(Stream(), print)
     frames = [(number, b"".join(parts)) for number, parts in enumerate(bodies)]
     for (number, body), parts in zip(frames, bodies, strict=True):
         while outbox.queued_bytes:
@@ -174,17 +177,3 @@ def test_a_bad_frame_ends_the_stream(pair: Pair) -> None:
     assert isinstance(batch.error, FrameError)
     with pytest.raises(FrameError):
         pump.receive(theirs, parser)
-
-
-def test_spinning_ends_with_an_event_or_with_its_time(pair: Pair) -> None:
-    ours, theirs = pair
-    with select.epoll() as epoll:
-        epoll.register(theirs, select.EPOLLIN)
-        assert not pump.spin(epoll.fileno(), 0)
-        assert not pump.spin(epoll.fileno(), 100)
-        ours.send(b"x")
-        assert pump.spin(epoll.fileno(), 60_000_000)
-        assert epoll.poll(0) == [(theirs.fileno(), select.EPOLLIN)]  # it is still told
-        closed = epoll.fileno()
-    with pytest.raises(OSError):
-        pump.spin(closed, 0)

@@ -5,25 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, OutcomeUnknownError, PoisonedError
 from pyreplog.purgatory import Purgatory, Watch
-
-
-@pytest.fixture
-def eager_switching() -> Iterator[None]:
-    """Makes threads lose the GIL as often as they can."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
 
 
 def run_threads(*targets: Callable[[], object]) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from pyreplog._native import quorum
-from pyreplog._native.quorum import MAX_ENSEMBLE, MAX_ENTRY, MAX_WAITING, AckTracker, check_quorums
+from pyreplog._native.acktracker import MAX_WAITING, AckTracker
+from pyreplog._native.quorum import MAX_ENSEMBLE, MAX_ENTRY, check_quorums
 from pyreplog._native.stripe import gather, member_count, members
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError
 

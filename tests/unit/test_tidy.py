@@ -36,7 +36,7 @@ LAYERS = [
 ]
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 # Single modules that count as one part.
-BASE = {"config", "clock", "handles", "metrics", "ack", "purgatory", "timing_wheel", "uninterrupted"}
+BASE = {"config", "clock", "handles", "metrics", "ack", "purgatory", "sealedjson", "timing_wheel", "uninterrupted"}
 
 LAZY = {
     "numpy",
@@ -261,3 +261,19 @@ def test_every_extension_has_a_stub(path: Path) -> None:
 
 def test_every_stub_has_an_extension() -> None:
     assert not [name(path) for path in sources("*.pyi") if not path.with_suffix(".pyx").exists()]
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("__init__.py")), ids=name)
+def test_a_package_says_where_everything_is(path: Path) -> None:
+    told = re.findall(r"\w+", ast.get_docstring(ast.parse(path.read_text())) or "")
+    there = {one.stem for one in path.parent.glob("*.py")} | {
+        one.parent.name for one in path.parent.glob("*/__init__.py")
+    }
+    assert not {one for one in there if not one.startswith("__")} - {"_version"} - {*told}
+
+
+def test_the_table_of_native_files_names_all() -> None:
+    native = PACKAGE / "_native"
+    rows = re.findall(r"^\| (.+?) \|", (native / "__init__.py").read_text(), re.MULTILINE)
+    told = {name for row in rows[1:] for name in row.split(", ") if "." not in name}
+    assert told == {path.stem for path in sources("*.pyx", "*.pxd", under=native)} - {"__init__", "layout"}

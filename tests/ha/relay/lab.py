@@ -113,15 +113,6 @@ class Table:
         finally:
             database.close()
 
-    def apply_alone(self, batch: RecordBatch, advance: Advance) -> None:
-        """At least once: the rows only."""
-        database = self.connect()
-        try:
-            with database:
-                self.insert(database, batch)
-        finally:
-            database.close()
-
     def numbers(self) -> list[int]:
         database = self.connect()
         found = [int(value) for (value,) in database.execute("SELECT value FROM applied ORDER BY place")]

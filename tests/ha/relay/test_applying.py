@@ -7,7 +7,7 @@ import pytest
 from pyreplog.errors import ApplyError, InvalidArgumentError
 from pyreplog.ha.relay import Applied, State
 from pyreplog.ha.relay.applying import Allowed, Applying, Group, Until
-from pyreplog.ha.relay.space import Space
+from pyreplog.ha.relay.space import FRAME_BYTES, Space, landing_bytes, reach
 
 ERROR = ApplyError(0, 0, "no")
 NO_KEYS: frozenset[bytes | None] = frozenset()
@@ -163,25 +163,26 @@ class _Tap:
         self.said.append("resume")
 
 
-LANDING_BYTES = 1 << 18
+SEGMENT_BYTES = 1 << 20
 
 
 def space_of(limit: int | None, tap: _Tap, *, end: int = 0, visible: int = 10) -> Space:
-    space = Space(limit, LANDING_BYTES, tap)
+    space = Space(limit, SEGMENT_BYTES, tap)
     space.landed(end, visible)
     return space
 
 
 def test_space_pauses_while_a_frame_still_fits():
     tap = _Tap()
-    space = space_of(LANDING_BYTES + 1000, tap, end=1000)
+    last = 2 * SEGMENT_BYTES - (landing_bytes(SEGMENT_BYTES) - FRAME_BYTES)  # from where two segments are reached
+    space = space_of(reach(last, SEGMENT_BYTES), tap, end=last)
     assert not space.paused
-    space.landed(1001, 10)
-    space.landed(1001 + LANDING_BYTES, 10)
+    space.landed(last + 1, 10)
+    space.landed(last + FRAME_BYTES, 10)
     assert (space.paused, tap.said) == (True, ["pause"])
     space.applied(600, 5, 10)
     assert space.paused
-    space.applied(1000 + LANDING_BYTES, 8, 10)
+    space.applied(SEGMENT_BYTES, 8, 10)
     assert (space.paused, space.pauses, tap.said) == (False, 1, ["pause", "resume"])
     assert not space_of(None, tap, end=1 << 60).paused
 
@@ -189,7 +190,7 @@ def test_space_pauses_while_a_frame_still_fits():
 def test_a_receiver_is_not_paused_when_only_more_can_help():
     """What is there is applied, or waits for its commit, which comes behind it in the stream."""
     tap = _Tap()
-    space = space_of(LANDING_BYTES, tap, end=5000, visible=10)
+    space = space_of(SEGMENT_BYTES, tap, end=5000, visible=10)
     assert space.paused
     space.applied(0, 10, 10)
     assert not space.paused

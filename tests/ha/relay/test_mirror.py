@@ -11,7 +11,7 @@ import pytest
 
 from pyreplog import RecordBatch
 from pyreplog.ha.relay import Advance, Applier, State, discard, refetch_from
-from pyreplog.ha.relay.space import FRAME_BYTES, landing_bytes
+from pyreplog.ha.relay.space import FRAME_BYTES, landing_bytes, reach
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.mirrorlog import MirrorLog
 from tests.ha.streams import SEGMENT_BYTES, config, copy, frames_of, make_mirror, open_master, stream, take_in, values
@@ -183,6 +183,15 @@ def test_a_cut_of_what_was_applied(tmp_path, master):
     assert first_of(memory.values) == list(range(40))
 
 
+def ends_and_sizes(log, transfer_bytes):
+    """Of the frames that a master sends of its log: where each ends, and the bytes of bodies up to there; from 0 on."""
+    ends, sizes = [0], [0]
+    for offset, body in frames_of(stream(log, 0, transfer_bytes=transfer_bytes)):
+        ends.append(offset + len(body))
+        sizes.append(sizes[-1] + len(body))
+    return ends, sizes
+
+
 @pytest.mark.parametrize("segment_bytes", [SEGMENT_BYTES, 1 << 20])
 def test_what_lands_at_once_takes_no_more_than_is_reckoned_with(tmp_path, seed, segment_bytes):
     """However large the records are, and however many segments a frame's worth of them fills."""
@@ -192,13 +201,30 @@ def test_what_lands_at_once_takes_no_more_than_is_reckoned_with(tmp_path, seed, 
         for _ in range(8):
             size = random.randrange(1, max(2, room // random.choice((1, 2, 20))))
             log.append_batch([bytes(size)] * max(1, min(5000, FRAME_BYTES // size)))
-        ends, sizes = [0], [0]
-        for offset, body in frames_of(stream(log, 0, transfer_bytes=500)):
-            ends.append(offset + len(body))
-            sizes.append(sizes[-1] + len(body))
+        ends, sizes = ends_and_sizes(log, transfer_bytes=500)
     first = most = 0
     for last in range(1, len(ends)):
         while sizes[last] - sizes[first] > FRAME_BYTES:
             first += 1
         most = max(most, ends[last] - ends[first])
     assert FRAME_BYTES < most <= landing_bytes(segment_bytes)
+
+
+@pytest.mark.parametrize("segment_bytes", [SEGMENT_BYTES, 1 << 20, 1 << 21])
+def test_how_far_the_log_may_reach_at_the_next_look(tmp_path, seed, segment_bytes):
+    """Also with records of a whole segment, which leave whatever another one has free."""
+    random = Random(seed)
+    with open_master(tmp_path / "log", segment_bytes=segment_bytes) as log:
+        room = segment_bytes - (8 << 10)
+        for _ in range(40):
+            log.append(bytes(random.randrange(1, room // random.choice((1, 1, 2, 20)))))
+            log.append_batch([bytes(random.randrange(1, 5000))] * random.randrange(20))
+        ends, sizes = ends_and_sizes(log, transfer_bytes=5000)
+    first = most = 0
+    for last in range(1, len(ends)):
+        while sizes[last] - sizes[first] > FRAME_BYTES:
+            first += 1
+        assert ends[last] <= reach(ends[first], segment_bytes)
+        most = max(most, ends[last] - ends[first])
+    if segment_bytes > 1 << 20:
+        assert most > landing_bytes(segment_bytes), "no record left much free"

@@ -27,8 +27,8 @@ def reactor() -> Iterator[Reactor]:
 
 
 @pytest.fixture
-def opened(reactor: Reactor) -> Iterator[ExitStack]:
-    """Closed before the reactor is."""
+def opened(reactor: Reactor, tmp_path: Path) -> Iterator[ExitStack]:
+    """Closed before the reactor is, and before its files go."""
     with ExitStack() as stack:
         yield stack
 

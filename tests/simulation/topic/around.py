@@ -17,6 +17,8 @@ from ..bookies import Node
 from .metadata import Way
 
 if TYPE_CHECKING:
+    from pyreplog.handles import Handle
+
     from .processes import Process
 
 T = TypeVar("T")
@@ -133,6 +135,9 @@ class Around:
         self.metadata = Way(process, process.schedule.host)
         self.counts = ClientCounts()
         self.roads = {node.name: Road(process, node) for node in process.schedule.nodes.places}
+
+    def belong_to(self, cluster: Handle) -> None:
+        self.metadata._part_of(cluster)
 
     def expect(self, done: Ack[Any]) -> None:
         return

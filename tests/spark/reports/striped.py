@@ -18,7 +18,8 @@ from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_
 from pyreplog.log import names
 from pyreplog.log.ledgerlog import LedgerLog
 from pyreplog.metadata.sqlite import SQLiteStore
-from pyreplog.reports.facts import Facts, gather
+from pyreplog.reports.facts import Facts
+from pyreplog.reports.gathering import gather
 from tests import samples, twin
 from tests.spark.reading import options_of
 

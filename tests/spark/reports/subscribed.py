@@ -14,7 +14,8 @@ import numpy as np
 
 import pyreplog
 from pyreplog.clock import ManualClock
-from pyreplog.reports.facts import Facts, gather
+from pyreplog.reports.facts import Facts
+from pyreplog.reports.gathering import gather
 from pyreplog.topic.partitions.routing import partition_of
 from pyreplog.topic.subscription import NOBODY
 from tests.spark.clusters import SEGMENT

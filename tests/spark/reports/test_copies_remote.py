@@ -16,7 +16,8 @@ from pyreplog.reports.copies.audit import CrcAudit
 from pyreplog.reports.copies.divergence import ReplicaDivergence
 from pyreplog.reports.copies.holes import ReplicaHoles
 from pyreplog.reports.copies.underreplicated import UnderReplicated
-from pyreplog.reports.facts import Facts, gather
+from pyreplog.reports.facts import Facts
+from pyreplog.reports.gathering import gather
 from pyreplog.reports.report import Report
 from pyreplog.tables.copyreading import UntoldError, read_copies
 from tests.spark.clusters import Nodes, fill

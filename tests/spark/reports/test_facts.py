@@ -16,7 +16,8 @@ import pyreplog
 from pyreplog import reports
 from pyreplog.bookie.identity import IDENTITY
 from pyreplog.errors import InvalidMetadataError, NoSuchTopicError
-from pyreplog.reports.facts import Facts, SubscriptionFact, gather
+from pyreplog.reports.facts import Facts, SubscriptionFact
+from pyreplog.reports.gathering import gather
 from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, create_subscription
 from pyreplog.topic.place import Total
 from tests import samples

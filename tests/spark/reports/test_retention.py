@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pyreplog.reports.facts import Facts, gather
+from pyreplog.reports.facts import Facts
+from pyreplog.reports.gathering import gather
 from pyreplog.reports.subscriptions.drain import DrainEstimate
 from pyreplog.reports.subscriptions.retention import DeadSubscriptions, RetentionForecast
 from pyreplog.topic.policies.retention import ClosedLedger, trimmable

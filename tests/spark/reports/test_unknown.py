@@ -12,7 +12,8 @@ from pyreplog import reports
 from pyreplog.bookie.identity import IDENTITY
 from pyreplog.cli.report import _news, _summary
 from pyreplog.reports import local, onspark, suite
-from pyreplog.reports.facts import Facts, gather
+from pyreplog.reports.facts import Facts
+from pyreplog.reports.gathering import gather
 from pyreplog.reports.outcome import Outcome
 from pyreplog.tables.options import ReadOptions
 from tests.spark.reports.pages import html

@@ -1,0 +1,88 @@
+"""Clusters, members of groups, backups and offloaded logs of every released version of the format are read, and go on."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+from pyreplog.ha.protocol.members import MembersFile
+from pyreplog.ha.protocol.terms import TermsFile
+from pyreplog.ha.relay.positionfile import PositionFile
+from pyreplog.log.backup.restoring import restore
+from pyreplog.log.files import RealFiles
+from pyreplog.log.fsck import check
+from tests.golden.others import ACKED, CODECS, KEYS, POSITION, START_US, VALUES
+from tests.spark.reading import column
+
+ARCHIVES = sorted(Path(__file__).parent.glob("others-v*.tar.gz"))
+
+
+@pytest.fixture(params=ARCHIVES, ids=lambda path: path.name)
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    with tarfile.open(request.param) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path
+
+
+def test_there_is_one_for_the_present_version() -> None:
+    assert "others-v1.tar.gz" in [path.name for path in ARCHIVES]
+
+
+def test_a_cluster(golden: Path) -> None:
+    for bookie in (golden / "cluster").glob("bookie-*"):
+        assert check.check(bookie / "log").clean
+    clock = pyreplog.ManualClock(START_US + 1_000_000)
+    with pyreplog.Cluster.embedded(golden / "cluster", bookies=2, clock=clock) as cluster:
+        metadata = cluster.ledger_metadata(0)
+        assert (metadata.custom, metadata.last_entry, metadata.ack_quorum) == ({"of": "golden"}, 499, 2)
+        with cluster.open_ledger(0, password=b"secret") as ledger:
+            rows = [(record.value, record.key) for batch in ledger.read() for record in batch]
+        assert rows == list(zip(VALUES, KEYS, strict=True)) * 5
+        assert cluster.count_copies(0, password=b"secret").tolist() == [2] * 500
+        for codec in CODECS:
+            goes_on(cluster.topic(codec, create=False))
+
+
+def goes_on(topic: pyreplog.Topic) -> None:
+    """With its messages, what is acknowledged, and what its producer has published."""
+    rows = [message for batch in topic.read() for message in batch]
+    assert [(message.value, message.key) for message in rows] == list(zip(VALUES, KEYS, strict=True))
+    assert [message.sequence for message in rows] == list(range(0, 200, 2))
+    assert {message.properties["n"] for message in rows} == {b"1"}
+    (there,) = topic.stats().subscriptions
+    assert (there.backlog_messages, there.properties) == (100 - len(ACKED), {"a": "b"})
+    producer = topic.producer("p")
+    assert producer.last_sequence == 198
+    producer.publish(b"again", sequence=100)
+    assert (producer.publish(b"new", sequence=200), topic.end) == (100, 101)
+    with topic.subscribe("s", type="shared") as consumer:
+        found = consumer.receive(101 - len(ACKED), timeout=30.0)
+        assert [message.offset for message in found] == [at for at in range(101) if at not in ACKED]
+
+
+def test_a_backup(golden: Path) -> None:
+    restore(golden / "backup", golden / "restored")
+    with pyreplog.open(golden / "restored") as log, pyreplog.open(golden / "log", "r") as original:
+        assert log[:] == original[:] == VALUES * 5
+        assert log.append(b"new") == 500
+
+
+def test_an_offloaded_log(golden: Path) -> None:
+    found = column(f"file://{golden}/offloaded", "value")
+    assert found == (VALUES * 5)[: len(found)] and len(found) > 300
+
+
+def test_a_member_of_a_group(golden: Path) -> None:
+    directory, files = golden / "member", RealFiles()
+    terms, members = TermsFile(directory, files), MembersFile(directory, files).members
+    assert (terms.promised.number, terms.promised.master, len(terms.history.starts)) == (1, "a", 1)
+    assert members is not None and members.quorum == (("a", "b"), 0)
+    with pyreplog.open(directory, "r") as log:
+        assert log[:] == VALUES
+
+
+def test_the_position_of_an_applier(golden: Path) -> None:
+    assert PositionFile(golden / "applied").load() == POSITION

@@ -1,0 +1,36 @@
+"""Topics of this process, and of a server in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.remote.client import Client
+from tests.topic.remoting import Served, Wire, served
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path / "cluster") as here:
+        yield here
+
+
+@pytest.fixture
+def wire(here: Served) -> Iterator[Wire]:
+    """A way to the server that can be cut."""
+    with Wire(here.server.address) as wire:
+        yield wire
+
+
+@pytest.fixture
+def client(here: Served) -> Client:
+    return here.client()
+
+
+@pytest.fixture(params=["here", "elsewhere"])
+def place(request: pytest.FixtureRequest, here: Served) -> Cluster | Client:
+    """Where topics are asked for: the cluster itself, or a client of its server."""
+    return here.cluster if request.param == "here" else here.client()

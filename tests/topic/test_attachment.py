@@ -1,0 +1,76 @@
+"""A consumer of a client whose subscription has moved to another server, as the last replies of the first one come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from pyreplog.errors import ClosedError, ReplogError
+from pyreplog.topic.consumer import Consumer
+from pyreplog.topic.remote.attachment import FETCHES, Attachment, Wanted
+from pyreplog.topic.remote.batches import Delivered, encode_delivered
+from pyreplog.topic.remote.fields import Reader
+from pyreplog.topic.remote.link import Link, OnOutcome, outcome_of
+from pyreplog.topic.remote.protocol import Done, Fetch, Moved, Request, Seek, Subscribe, encode_reply
+from tests.topic.publishing import Bench
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+class Hand:
+    """A Link: what was asked, to be answered by the test."""
+
+    timeout = 30.0
+
+    def __init__(self) -> None:
+        self._asked: list[tuple[Request, OnOutcome]] = []
+        self._handles = 0
+
+    def next_handle(self) -> int:
+        self._handles += 1
+        return self._handles
+
+    def ask(self, topic: str, request: Request, came: OnOutcome) -> None:
+        self._asked.append((request, came))
+
+    def send(self, address: Any, request: Request, came: OnOutcome, timeout: float | None = None) -> None:
+        self._asked.append((request, came))
+
+    def wake_after(self, seconds: float, call: Callable[[], None]) -> None:
+        raise AssertionError
+
+    def wait(self, ack: Any, timeout: float | None = None) -> Any:
+        return ack.result(0)
+
+    def answer(self, kind: type[Any], reply: Sequence[ReadableBuffer] | ReplogError) -> None:
+        """The first request of a kind that has no answer."""
+        at = next(at for at, (request, _) in enumerate(self._asked) if isinstance(request, kind))
+        _, came = self._asked.pop(at)
+        outcome: Reader | ReplogError = (
+            reply if isinstance(reply, ReplogError) else outcome_of(memoryview(b"".join(reply)))[0]
+        )
+        came(("a server", 7400), outcome)
+
+
+def test_a_reply_of_the_owner_before_does_not_count_for_the_next() -> None:
+    bench, link = Bench(holds=False), Hand()
+    bench.submit_batch([b"one", b"two"])
+    with Consumer("news", "s", "c") as consumer:
+        attachment = Attachment(
+            cast("Link", link), Wanted("news", "s", "earliest", True, 0, ""), consumer, lambda _: None
+        )
+        attached = attachment.attach()
+        link.answer(Subscribe, [encode_reply(Done())])
+        assert attached.done()
+        consumer.attached(attachment, 1)
+        sought = attachment.seek("earliest")
+        link.answer(Fetch, ClosedError("its topic was closed at this server"))
+        link.answer(Subscribe, [encode_reply(Done())])
+        link.answer(Seek, [encode_reply(Moved(0, 3))])
+        assert sought.result(0) == 0
+        for _ in range(FETCHES - 1):
+            link.answer(Fetch, ClosedError("late"))  # the others of the first handle
+        link.answer(Fetch, encode_delivered(Delivered(0, True, bench.ledgers.stored(), {})))
+        batch = consumer.receive_batch(timeout=0)
+        assert batch is not None and batch.values() == [b"one", b"two"]

@@ -1,0 +1,66 @@
+"""A cluster, or a client, that is forgotten with topics open: it is said once, all is closed, and nothing is lost."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from pathlib import Path
+
+import pytest
+
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.remote.client import Client, connect
+from tests.topic.partitioning import PLAIN, until
+from tests.topic.remoting import served
+
+VALUES = [b"%d" % at for at in range(8)]
+KEPT = {**PLAIN, "retention_bytes": None}
+
+
+def use(cluster: Cluster | Client) -> None:
+    """Two topics, of which one has partitions, a consumer that has left, and what nobody has sent yet."""
+    topic = cluster.topic("orders", linger_ms=60_000, batch_messages=1 << 16, **KEPT)
+    topic.publish_batch(VALUES)
+    with topic.subscribe("s", start="earliest") as consumer:
+        consumer.acknowledge(range(5))
+    topic.submit(b"late")
+    cluster.topic("news", partitions=2, **KEPT).publish(b"x", b"key")
+
+
+def ended(others: set[threading.Thread], names: tuple[str, ...] = ("pyreplog",)) -> bool:
+    """others: threads of before; tests that play a crash leave some. names: how those begin that must go."""
+    gc.collect()
+    return not [thread for thread in {*threading.enumerate()} - others if thread.name.startswith(names)]
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_it_is_said_once_and_all_is_closed(tmp_path: Path) -> None:
+    others = {*threading.enumerate()}
+    with pytest.warns(ResourceWarning) as said:
+        use(Cluster.embedded(tmp_path, bookies=1))
+        until(lambda: (gc.collect(), len(said))[1])
+        until(lambda: ended(others))
+    assert [str(one.message).partition(",")[0] for one in said] == [f"unclosed cluster in {tmp_path}"]
+    with Cluster.embedded(tmp_path, bookies=1) as cluster:
+        check_what_is_there(cluster)
+
+
+def check_what_is_there(cluster: Cluster) -> None:
+    topic = cluster.topic("orders")
+    assert [value for batch in topic.read() for value in batch.values()] == [*VALUES, b"late"]
+    assert topic.stats().subscriptions[0].backlog_messages == len(VALUES) + 1 - 5
+    news = cluster.topic("news")
+    assert [batch.values() for part in range(2) for batch in news.read(part)] == [[b"x"]]
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_so_is_a_client(tmp_path: Path) -> None:
+    with served(tmp_path) as here:
+        others = {*threading.enumerate()}
+        url = f"pyreplog://{here.server.address}"
+        with pytest.warns(ResourceWarning) as said:
+            use(connect(url))
+            until(lambda: (gc.collect(), len(said))[1])
+            until(lambda: ended(others, ("pyreplog-close", "pyreplog-net")))  # the cluster goes on
+        assert [str(one.message).partition(",")[0] for one in said] == [f"unclosed client of {url}"]
+        check_what_is_there(here.cluster)

@@ -1,0 +1,95 @@
+"""What goes back and forth for messages that are published and taken one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import cast
+
+import pytest
+
+from pyreplog._native.messageencoder import encode_messages
+from pyreplog._native.messages import decode_messages
+from pyreplog.topic.remote import protocol
+from pyreplog.topic.remote.attachment import FETCHES
+from pyreplog.topic.remote.batches import BATCH_BYTES
+from pyreplog.topic.remote.client import Client
+from pyreplog.topic.remote.outlet import WAITING_BYTES, Outlet
+from pyreplog.topic.remote.service import TopicService
+from pyreplog.topic.source import Delivery
+from pyreplog.topic.subscription import Subscription
+from tests.topic.entries import records_of
+from tests.topic.remoting import PATIENCE_S, PLAIN, Served, receive
+
+MESSAGES = 20
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[type]:
+    """How many requests of each kind came to the server."""
+    kinds: Counter[type] = Counter()
+    handle = TopicService._handle
+
+    def spy(service: TopicService, session: object, number: int, request: object) -> None:
+        kinds[type(request)] += 1
+        handle(service, session, number, request)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(TopicService, "_handle", spy)
+    return kinds
+
+
+def test_an_acknowledgement_asks_for_the_next_message(here: Served, client: Client, asked: Counter[type]) -> None:
+    topic = client.topic("news", **PLAIN)
+    with topic.subscribe("s", start="earliest") as consumer:
+        for number in range(MESSAGES):
+            topic.publish(b"%d" % number)
+            message = consumer.receive(timeout=PATIENCE_S)
+            assert message is not None and message.value == b"%d" % number
+            consumer.acknowledge(message)
+            consumer.flush()
+    assert asked[protocol.Publish] == asked[protocol.AcknowledgeAndFetch] == MESSAGES
+    assert asked[protocol.Fetch] == FETCHES
+    assert not asked[protocol.AcknowledgeRange]
+    assert here.cluster.topic("news").stats().subscriptions[0].backlog_messages == 0
+
+
+def test_who_acknowledges_nothing_is_given_more(client: Client, asked: Counter[type]) -> None:
+    topic = client.topic("news", **PLAIN)
+    with topic.subscribe("s", start="earliest") as consumer:
+        for number in range(MESSAGES):
+            topic.publish(b"%d" % number)
+            assert receive(consumer, 1) == [b"%d" % number]
+        assert not asked[protocol.AcknowledgeAndFetch]
+        consumer.acknowledge(range(MESSAGES))
+        consumer.flush()
+        (subscription,) = topic.stats().subscriptions
+        assert subscription.backlog_messages == 0
+
+
+class Flows:
+    """A Subscription that hears of permits."""
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+
+    def flow(self, consumer: int, messages: int) -> None:
+        self.given.append(messages)
+
+
+def test_what_is_handed_out_in_parts_leaves_room_for_as_much_again() -> None:
+    """Three entries, each nearly all that a delivery has."""
+    flows, answers = Flows(), list[tuple[int, int]]()
+    outlet = Outlet("c", lambda request, *buffers: answers.append((request, sum(map(len, buffers)))))
+    outlet.attached(cast("Subscription", flows), 1)
+    entries = [encode_messages([bytes(BATCH_BYTES - 1000)]) for _ in range(3)]
+    batch = decode_messages(records_of(entries, [1] * 3), offset=0, entries=0, size=0)
+    for number in range(5):
+        outlet.flow(3)
+        assert sum(flows.given) == 3 * number + 3
+        outlet.deliver(Delivery(batch, {}))
+        for request in range(3):
+            outlet.fetch(request)
+        for request, (answered, size) in enumerate(answers):
+            assert answered == request and BATCH_BYTES - 1000 < size < BATCH_BYTES
+        answers.clear()
+    outlet.flow(100)
+    assert flows.given[-1] == WAITING_BYTES // (BATCH_BYTES - 1000)

@@ -1,0 +1,165 @@
+"""Acknowledgements of a client on their way to the owner while somebody else moves the subscription."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+
+from pyreplog.topic.consumer import Consumer
+from pyreplog.topic.remote.attachment import FETCHES_LEAST
+from pyreplog.topic.remote.outlet import Outlet
+from tests.topic.owners import until
+from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive
+
+VALUES = [b"one", b"two", b"three", b"four"]
+
+ACKNOWLEDGE: dict[str, Callable[[Consumer], object]] = {
+    "some": lambda consumer: consumer.acknowledge([0, 2]),
+    "a range": lambda consumer: consumer.acknowledge([0, 1, 2]),
+    "up to one": lambda consumer: consumer._source.acknowledge_cumulative(consumer._id, 3),  # nobody hears of its end
+}
+
+
+@pytest.fixture
+def came(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when the owner has done with an acknowledgement of a client."""
+    event = threading.Event()
+    for name in ("acknowledge", "acknowledge_cumulative"):
+        done = getattr(Outlet, name)
+
+        def spy(outlet: Outlet, *args: Any, done: Callable[..., Any] = done) -> Any:
+            try:
+                return done(outlet, *args)
+            finally:
+                event.set()
+
+        monkeypatch.setattr(Outlet, name, spy)
+    return event
+
+
+def backlog(here: Served) -> int:
+    return here.cluster.topic("news").stats().subscriptions[0].backlog_messages
+
+
+@pytest.mark.parametrize("how", ACKNOWLEDGE)
+def test_of_before_a_seek_that_the_client_has_not_heard_of(
+    here: Served, wire: Wire, came: threading.Event, how: str
+) -> None:
+    here.client().topic("news", **PLAIN).publish_batch(VALUES)
+    with here.client(wire.address).topic("news").subscribe("s", start="earliest") as consumer:
+        assert receive(consumer, 4) == VALUES
+        wire.swallow()
+        assert here.client().topic("news").seek("s", "earliest") == 0
+        ACKNOWLEDGE[how](consumer)
+        assert came.wait(PATIENCE_S)
+        assert backlog(here) == 4, "all that lies behind the place it was moved to comes again"
+        wire.cut_and_mend()
+        assert receive(consumer, 4) == VALUES
+        ACKNOWLEDGE[how](consumer)
+        until(lambda: backlog(here) == (2 if how == "some" else 1))
+
+
+@pytest.mark.parametrize("how", ["some", "a range"])
+def test_between_a_seek_and_what_follows_from_it(here: Served, came: threading.Event, how: str) -> None:
+    """The consumer's deliveries are not discarded yet: another thread is about to."""
+    topic = here.client().topic("news", **PLAIN)
+    topic.publish_batch(VALUES)
+    at_it, go_on = threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        at_it.set()
+        assert go_on.wait(PATIENCE_S)
+
+    with topic.subscribe("s", start="earliest") as consumer, ThreadPoolExecutor(1) as pool:
+        assert receive(consumer, 4) == VALUES
+        there = here.cluster.topic("news").subscription("s")
+        standing = pool.submit(there._driver._events.post, stand_still)
+        try:
+            assert at_it.wait(PATIENCE_S)
+            sought = there.seek("earliest")
+            ACKNOWLEDGE[how](consumer)
+            assert came.wait(PATIENCE_S)
+        finally:
+            go_on.set()
+        standing.result(PATIENCE_S)
+        assert sought.result(PATIENCE_S) == 0
+        assert backlog(here) == 4
+        assert receive(consumer, 4) == VALUES
+
+
+@pytest.mark.parametrize("again", ["a seek", "others"])
+def test_between_two_seeks(here: Served, came: threading.Event, monkeypatch: pytest.MonkeyPatch, again: str) -> None:
+    """Messages come to the client behind the first of two, or what others had, when the other was taken already."""
+    topic = here.client().topic("news", **PLAIN)
+    topic.publish_batch(VALUES)
+    delivered = threading.Event()
+    stands = [(threading.Event(), threading.Event()) for _ in range(2)]
+
+    def stand_still(at_it: threading.Event, go_on: threading.Event) -> None:
+        at_it.set()
+        assert go_on.wait(PATIENCE_S)
+
+    with topic.subscribe("s", start="earliest") as consumer, ThreadPoolExecutor(1) as pool:
+        assert receive(consumer, 4) == VALUES
+        there = here.cluster.topic("news").subscription("s")
+        (outlet,) = there._consumers.values()
+        assert isinstance(outlet, Outlet)
+        until(lambda: len(outlet._fetches) >= FETCHES_LEAST)  # one is answered by the discard, one by the delivery
+        standing = pool.submit(outlet._events.post, partial(stand_still, *stands[0]))
+        try:
+            assert stands[0][0].wait(PATIENCE_S)
+            post = outlet.deliver
+            monkeypatch.setattr(outlet, "deliver", lambda delivery: (post(delivery), delivered.set()))
+            first = there.seek("earliest") if again == "a seek" else there.redeliver(outlet.number)
+            assert delivered.wait(PATIENCE_S)
+            outlet._events.post(partial(stand_still, *stands[1]))
+            second = there.seek("earliest")
+            stands[0][1].set()
+            assert stands[1][0].wait(PATIENCE_S)
+            assert receive(consumer, 4) == VALUES
+            consumer.acknowledge([0, 2])
+            assert came.wait(PATIENCE_S)
+            assert backlog(here) == 4
+        finally:
+            for _, go_on in stands:
+                go_on.set()
+        standing.result(PATIENCE_S)
+        assert second.result(PATIENCE_S) == 0 and (first is None or first.result(PATIENCE_S) == 0)
+        assert receive(consumer, 4) == VALUES
+        consumer.acknowledge([0, 2])
+        until(lambda: backlog(here) == 2)
+
+
+@pytest.mark.parametrize("how", ["some", "a range"])
+def test_behind_a_seek_that_the_client_has_heard_of(here: Served, how: str) -> None:
+    topic = here.client().topic("news", **PLAIN)
+    topic.publish_batch(VALUES)
+    with topic.subscribe("s", start="earliest") as consumer:
+        for _ in range(3):
+            assert receive(consumer, 4) == VALUES
+            assert here.client().topic("news").seek("s", "earliest") == 0
+            assert receive(consumer, 4) == VALUES
+            ACKNOWLEDGE[how](consumer)
+            consumer.flush()
+            assert backlog(here) == (2 if how == "some" else 1)
+            assert consumer.seek("earliest") == 0
+
+
+@pytest.mark.parametrize("how", ACKNOWLEDGE)
+def test_when_messages_go_to_another_without_a_seek(here: Served, wire: Wire, came: threading.Event, how: str) -> None:
+    """What the consumer has is not its own any more, but done with is done with."""
+    here.client().topic("news", **PLAIN).publish_batch(VALUES)
+    with here.client(wire.address).topic("news").subscribe("s", start="earliest", type="failover", priority=1) as first:
+        assert receive(first, 4) == VALUES
+        wire.swallow()
+        with here.client().topic("news").subscribe("s", type="failover", priority=0) as second:
+            assert receive(second, 4) == VALUES
+            ACKNOWLEDGE[how](first)
+            assert came.wait(PATIENCE_S)
+            until(lambda: backlog(here) == (2 if how == "some" else 1))
+            wire.cut_and_mend()

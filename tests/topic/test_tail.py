@@ -1,0 +1,112 @@
+"""Subscriptions at the end of a topic: what was just published comes from its owner's memory, once it is confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyreplog._native.messages import Message
+from pyreplog.bookie.protocol import Kind
+from pyreplog.errors import TopicFencedError
+from pyreplog.ledger.cluster import Cluster as Ledgers
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.managed.managedledger import ManagedLedger
+from pyreplog.topic.topic import Topic
+from tests.ledger.standins import Meddler
+from tests.topic.counting import Faults
+from tests.topic.handling import PATIENCE_S, open_cluster, until
+from tests.topic.owners import config, process, publish, read_all, result
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with open_cluster(tmp_path, bookies=3) as cluster:
+        yield cluster
+
+
+def open_topic(cluster: Cluster) -> Topic:
+    return cluster.topic("t", ensemble=3, write_quorum=3, ack_quorum=2, durability="appended", retention_bytes=None)
+
+
+def is_nothing_kept(topic: Topic) -> bool:
+    ledger = topic.managed._writer.ledger
+    return ledger is None or ledger._just_written.is_empty
+
+
+def test_no_bookie_is_asked(cluster: Cluster) -> None:
+    """But for what another thread, which was at the subscription just then, came late for."""
+    topic, told = open_topic(cluster), list[tuple[object, ...]]()
+    with topic.subscribe("one") as one, topic.subscribe("two") as two, Meddler(cluster) as meddler:
+
+        def came_without() -> bool:
+            before, number = meddler.count(Kind.READ), topic.end
+            topic.publish(b"%d" % number, b"key", properties={"a": "b"}, event_time=number)
+            for consumer in (one, two):
+                message = consumer.receive(timeout=PATIENCE_S)
+                assert message is not None and message.offset == number
+                told.append(said(message))
+            return meddler.count(Kind.READ) == before
+
+        until(came_without)
+        until(lambda: is_nothing_kept(topic))
+    there = [said(message) for batch in topic.read(0) for message in batch]
+    assert told == [one for one in there for _ in ("one", "two")]
+
+
+def said(message: Message) -> tuple[object, ...]:
+    return (
+        message.offset, message.value, message.key, message.properties, message.publish_time, message.event_time,
+        message.deliver_at, message.sequence, message.producer,
+    )  # fmt: skip
+
+
+def test_nothing_stays(cluster: Cluster) -> None:
+    """Whether somebody reads or not."""
+    topic = open_topic(cluster)
+    topic.publish(b"nobody")
+    until(lambda: is_nothing_kept(topic))
+    with topic.subscribe("one", start="earliest", queue=1) as consumer:
+        for _ in range(5):
+            topic.publish(b"nobody has room for all")
+            until(lambda: is_nothing_kept(topic))
+        assert [consumer.receive(timeout=PATIENCE_S) is not None for _ in range(6)] == [True] * 6
+
+
+def test_nothing_comes_before_it_is_confirmed(cluster: Cluster) -> None:
+    topic = open_topic(cluster)
+    topic.publish(b"0")
+    with topic.subscribe("one", start="earliest") as consumer, Meddler(cluster) as meddler:
+        assert consumer.receive(timeout=PATIENCE_S) is not None
+        meddler.rule(meddler.hold, kind=Kind.ADD)
+        coming = topic.submit(b"1")
+        meddler.wait_for(Kind.ADD, 3)
+        assert len(result(topic.managed.read(1))) == 0 and topic.end == 1
+        assert consumer.receive(timeout=0) is None
+        meddler.clear()
+        meddler.release()
+        assert coming.result(PATIENCE_S) == 1
+        message = consumer.receive(timeout=PATIENCE_S)
+        assert message is not None and message.value == b"1"
+
+
+def test_the_owner_before_gives_out_nothing_that_was_not_confirmed(cluster: Cluster) -> None:
+    """No bookie has it, so the next owner writes something else in its place; the acks come, too late."""
+    ledgers: Ledgers = cluster
+    with process(ledgers, Faults()) as one:
+        before = ManagedLedger.open(one, "taken", config=config(ensemble=3, ack_quorum=2, roll_entries=9))
+        result(publish(before, [b"confirmed"]))
+        meddler = Meddler(one)
+        meddler.rule(meddler.hold, kind=Kind.ADD)
+        lost = publish(before, [b"lost"])
+        meddler.wait_for(Kind.ADD, 3)
+        with ManagedLedger.open(ledgers, "taken") as after:
+            assert result(publish(after, [b"another"])) == range(1, 2)
+            assert read_all(before) == {0: b"confirmed"}
+            meddler.clear()
+            meddler.release()
+            with pytest.raises(TopicFencedError):
+                result(lost)
+            assert before.end.offset == 1
+            assert read_all(after) == {0: b"confirmed", 1: b"another"}

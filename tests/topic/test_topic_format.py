@@ -1,0 +1,157 @@
+"""FORMAT.md's tables of topics, on the wire and in ledgers, and the code."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pyreplog
+from pyreplog.topic.cursors import pages, record
+from pyreplog.topic.publishing import producersnapshot
+from pyreplog.topic.remote import batches, fields, protocol
+from pyreplog.topic.remote.protocol import encode_request
+from tests.topic.test_remote_protocol import REQUESTS
+
+FORMAT = (Path(pyreplog.__file__).parent / "_native" / "FORMAT.md").read_text()
+WIRE = "Topics over TCP (version 1; on the wire only)"
+TYPES = {
+    "u32": (fields.U32, fields.COUNT),
+    "i32": (fields.I32,),
+    "flag": (fields.FLAG,),
+    "offset": (fields.OFFSET,),
+    "offset?": (fields.OFFSET_OR_NONE,),
+    "name": (fields.NAME,),
+    "text": (fields.TEXT,),
+    "start": (fields.START,),
+    "offsets": (fields.OFFSETS,),
+    "entries": (fields.ENTRIES,),
+}
+
+
+def section(title: str) -> str:
+    found = FORMAT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    assert found, title
+    return found
+
+
+def types(cell: str) -> list[str]:
+    return re.findall(r"`([a-z0-9]+\??)`", cell)
+
+
+def documented() -> dict[int, tuple[str, list[str]]]:
+    """kind -> (name, types of its fields)"""
+    rows = re.findall(r"^\| (\d+) \| ([A-Z_]+) \| (.*?) \| .* \|$", section(WIRE), re.MULTILINE)
+    return {int(kind): (name, types(cell)) for kind, name, cell in rows}
+
+
+def shouted(kind: type[Any]) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).upper()
+
+
+def test_requests_and_their_fields() -> None:
+    said = documented()
+    assert {kind: (shouted(made), len(of.fields)) for kind, (made, of) in protocol._REQUESTS.items()} == {
+        kind: (name, len(of)) for kind, (name, of) in said.items()
+    }
+    for kind, (_, of) in protocol._REQUESTS.items():
+        assert all(field in TYPES[name] for field, name in zip(of.fields, said[kind][1], strict=True)), said[kind]
+
+
+def test_replies_and_their_fields() -> None:
+    rows = dict(re.findall(r"^\| ([A-Z][a-z]+) \| (.*?) ?\|$", section(WIRE), re.MULTILINE))
+    for kind, of in protocol._REPLIES.items():
+        said = types(rows[kind.__name__])
+        assert all(field in TYPES[name] for field, name in zip(of.fields, said, strict=True)), kind
+
+
+class Twin:
+    """Reads a request by FORMAT.md alone."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body, self.at = body, 0
+
+    def take(self, layout: str) -> Any:
+        found = struct.unpack_from(">" + layout, self.body, self.at)
+        self.at += struct.calcsize(">" + layout)
+        return found[0] if len(found) == 1 else list(found)
+
+    def read(self, kind: str) -> Any:
+        plain = {"u32": "I", "i32": "i", "flag": "B", "offset": "q", "offset?": "q", "start": "Bq"}
+        if kind in plain:
+            return self.take(plain[kind])
+        if kind in ("name", "text"):
+            return self.take(f"{self.take('B' if kind == 'name' else 'I')}s").decode()
+        count = self.take("I")
+        if kind == "offsets":
+            return [self.take("q") for _ in range(count)]
+        sizes = [self.take("I") for _ in range(count)]
+        return [self.take(f"{size}s") for size in sizes]
+
+
+def plain(value: Any) -> Any:
+    """As the twin reads it."""
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
+def test_bodies_are_as_documented(request_: Any) -> None:
+    twin = Twin(b"".join(bytes(part) for part in encode_request(request_)))
+    name, of = documented()[twin.take("B")]
+    found = [twin.read(kind) for kind in of]
+    assert (name, twin.at) == (shouted(type(request_)), len(twin.body))
+    for value, read, kind in zip(request_, found, of, strict=True):
+        if kind != "start":
+            assert plain(value) == read
+        elif isinstance(value, str):
+            assert read == [["earliest", "latest"].index(value), 0]
+        else:
+            assert read == ([2, value] if isinstance(value, int) else [3, round(value.timestamp() * 1e6)])
+
+
+def test_codes_and_limits_of_the_wire() -> None:
+    text = section(WIRE)
+    assert f"{protocol.OK} OK, {protocol.ERROR} ERROR, {protocol.STALE} STALE" in text
+    assert f"`{batches._HEAD.format}`" in text
+    for name, most in (
+        ("text", fields.TEXT_BYTES_MAX),
+        ("offsets", fields.OFFSETS_MAX),
+        ("entries", fields.ENTRIES_MAX),
+    ):
+        (row,) = re.findall(rf"^\| `{name}` \| (.*) \|$", text, re.MULTILINE)
+        assert f"{most:,}".replace(",", " ") in row
+
+
+@pytest.mark.parametrize(
+    ("title", "layout", "fixed"),
+    [
+        ("Producer snapshot", producersnapshot._HEADER, "offset"),
+        ("Producer snapshot", producersnapshot._PRODUCER, "offset"),
+        ("Cursor ledgers", pages._HEADER, "offset"),
+        ("Cursor ledgers", pages._PART, "offset"),
+        ("Cursor record", record._HEAD, "offset"),
+    ],
+)
+def test_tables_add_up(title: str, layout: struct.Struct, fixed: str) -> None:
+    text = section(title).partition(f"`{layout.format}`")[2]
+    if layout is pages._PART:  # both layouts are named above the first table
+        text = section(title).partition("\nPart, ")[2]
+    table = text.partition(f"| {fixed} |")[2].partition("\n\n")[0]
+    rows = [(int(at), int(size)) for at, size in re.findall(r"^\| (\d+) \| (\d+) \|", table, re.MULTILINE)]
+    ends = [at + size for at, size in rows]
+    assert ends == [*[at for at, _ in rows[1:]], layout.size]
+
+
+def test_constants_of_what_lies_in_ledgers() -> None:
+    text = section("Cursor ledgers")
+    assert f"at most {pages.PAGE_BYTES:,} bytes".replace(",", " ") in text and f"`{pages.MAGIC.decode()}`" in text
+    assert f"at most {pages.RECORD_BYTES_MAX:,} bytes".replace(",", " ") in text
+    assert "1: the record begins here; 2: it ends here; 4: it is a snapshot" in text
+    assert (pages._FIRST, pages._LAST, pages._WHOLE) == (1, 2, 4)
+    text = section("Cursor record")
+    assert "1 snapshot, 2 delta" in text and (record._SNAPSHOT, record._DELTA) == (1, 2)
+    assert f"at most {record.PROPERTIES_MAX:,}".replace(",", " ") in text
