@@ -233,6 +233,23 @@ def warm_spark(folder: str, is_long: bool) -> None:
     serve(folder, is_long)
 
 
+def read_task(path: str) -> None:
+    """Read keys and values of a log as one task of Spark does: how many rows there were, and the most private memory
+    that this process had meanwhile."""
+    from pyreplog.tables import schema
+    from pyreplog.tables.options import ReadOptions
+    from pyreplog.tables.planning import plan
+    from pyreplog.tables.reading import read
+
+    options = ReadOptions(paths=(path,), columns=("key", "value"), max_partition_bytes=1 << 40)
+    rows = peak = 0
+    for task in plan(options):
+        for batch in read(task, schema.default_columns(options), options):
+            rows += batch.num_rows
+            peak = max(peak, anonymous_bytes([os.getpid()]))
+    _tell([rows, peak])
+
+
 def _bell(path: str) -> Bell:
     from benchmarks.limits import bare
 
@@ -255,7 +272,7 @@ _JOBS = {
     job.__name__: job
     for job in (
         follow, hear, hear_stamps, crash, grow, load_peer, bookie, bare_bookie, pour, echo, keep, abandon, load_ledger,
-        ha_node, warm_spark,
+        ha_node, warm_spark, read_task,
     )
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyreplog
 from benchmarks.entries import BATCH, VALUES, in_turn, make_values, stride, verify
 from benchmarks.plan import Plan
+from benchmarks.sampling import timed
 from pyreplog import CommitLog
 from pyreplog.log.files import RealFiles
 
@@ -34,7 +35,7 @@ class RecycledLog:
 
     def __init__(self, log: CommitLog, files: CountingFiles, size: int) -> None:
         self.log, self.values = log, make_values(size)
-        self._files = files
+        self._files, self._size = files, size
         self.written = 0
         self._warm(size)
         self._created = files.created
@@ -56,6 +57,14 @@ class RecycledLog:
     def lap(self, size: int) -> int:
         """About a segment full of entries, in whole turns of the values."""
         return max(self.log.stats().segment_bytes // stride(size) // VALUES, 1) * VALUES
+
+    def batches(self) -> float:
+        """Entries per second of `append_batch`, over about a segment; then the next segments are waited for."""
+        batch, count = in_turn(self.values, BATCH), max(self.lap(self._size) // BATCH, 1)
+        self.written += count * BATCH
+        took = timed(lambda: [self.log.append_batch(batch) for _ in range(count)], count * BATCH)
+        settle(self.log)
+        return 1 / took
 
     def verified(self) -> str:
         """Read back what is left, and say whether the segments really were recycled."""

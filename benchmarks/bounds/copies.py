@@ -12,7 +12,7 @@ from benchmarks.ledgers import SPARES, turn_entries
 from benchmarks.logs import recycled, settle
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Section
-from benchmarks.sampling import interleave, timed
+from benchmarks.sampling import interleave
 from pyreplog._native.entries import Entries, encode_entries
 from pyreplog.config import LogConfig
 from pyreplog.log.ledgerlog import LedgerLog
@@ -32,14 +32,7 @@ def copies(plan: Plan) -> Section:
 
         logs = Copies(plan, folder, stack, encoded, turn_entries(plan, _SIZE, BATCH))
 
-        def of_log() -> float:
-            count = max(log.lap(_SIZE) // BATCH, 1)
-            log.written += count * BATCH
-            took = timed(lambda: [log.log.append_batch(values) for _ in range(count)], count * BATCH)
-            settle(log.log)
-            return 1 / took
-
-        found = interleave(plan, {"copies": logs.turn, "log": of_log})
+        found = interleave(plan, {"copies": logs.turn, "log": log.batches})
         section.comparisons.append(
             Comparison(
                 f"batches of {BATCH} x {SIZES[_SIZE]}, {_COPIES} copies",

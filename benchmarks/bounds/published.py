@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from benchmarks.bounds.copies import Copies
 from benchmarks.entries import BATCH, SIZES
 from benchmarks.ledgers import turn_entries
-from benchmarks.logs import recycled, settle
+from benchmarks.logs import recycled
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Section
-from benchmarks.sampling import interleave, timed
+from benchmarks.sampling import interleave
 from pyreplog._native.entries import Entries, encode_entries
 from pyreplog._native.messageencoder import encode_messages
 
@@ -32,14 +32,7 @@ def published(plan: Plan) -> Section:
 
         logs = Copies(plan, folder, stack, encoded, turn_entries(plan, BATCH * (_SIZE + 8), _TOGETHER))
 
-        def of_log() -> float:
-            count = max(log.lap(_SIZE) // BATCH, 1)
-            log.written += count * BATCH
-            took = timed(lambda: [log.log.append_batch(values) for _ in range(count)], count * BATCH)
-            settle(log.log)
-            return 1 / took
-
-        found = interleave(plan, {"copies": lambda: logs.turn() * BATCH, "log": of_log})
+        found = interleave(plan, {"copies": lambda: logs.turn() * BATCH, "log": log.batches})
         section.comparisons.append(
             Comparison(
                 f"batches of {BATCH} x {SIZES[_SIZE]}, bytes of each copy",

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.entries import BATCH, in_turn, make_values
 from benchmarks.peers import PEERS, Peer, Pyreplog, Work, load
@@ -65,14 +66,18 @@ class Writer:
         return found
 
 
-def compare(peer: Peer, values: list[bytes]) -> int:
-    """Compare a store's entries with what was written; how many there are."""
-    found = peer.values()
+def compare(peer: Peer, values: list[bytes], last: bytes | None = None) -> int:
+    """Compare a store's entries with what was written; how many there are. last: another one, behind all of these."""
+    found = iter(peer.values())  # from now on none is removed
     number = first = peer.first()
     for value in found:
         if value != values[number % len(values)]:
+            if value == last and next(found, None) is None:
+                return number - first
             raise ValueError(f"{peer.title}: entry {number} is not what was written")
         number += 1
+    if last is not None:
+        raise ValueError(f"{peer.title}: the entry appended last is not there")
     return number - first
 
 
@@ -154,9 +159,20 @@ def read_rates(plan: Plan, size: int) -> tuple[Rates, dict[str, tuple[float, int
         return rates, disk, sum(store.count for store in stores.values())
 
 
-def crashes(plan: Plan, size: int) -> dict[str, tuple[float, int, int]]:
-    """By store, after kill -9 of a process that filled it: seconds to reopen it and append once, private bytes that
-    it grew by, entries."""
+class Crashed(NamedTuple):
+    """What became of a store whose process was killed (-9) after it had filled it."""
+
+    seconds: float
+    """To reopen it and append once."""
+    private: int
+    """Bytes of memory that it grew by."""
+    written: int
+    """Entries."""
+    lost: int
+
+
+def crashes(plan: Plan, size: int) -> dict[str, Crashed]:
+    """By store."""
     found = {}
     for name, kind in PEERS.items():
         with plan.folder() as folder:
@@ -164,19 +180,21 @@ def crashes(plan: Plan, size: int) -> dict[str, tuple[float, int, int]]:
             with job("load_peer", *arguments) as loader:
                 told = loader.answer()
                 loader.wait(killed=True)
-            found[name] = reopen(kind, folder, size, told["count"]), told["private"], told["count"]
+            seconds, survived = reopen(kind, folder, size)
+            if survived != told["count"] and kind.keeps_all:
+                raise ValueError(f"{kind.title}: {survived} of {told['count']} entries survived kill -9")
+            found[name] = Crashed(seconds, told["private"], told["count"], told["count"] - survived)
     return found
 
 
-def reopen(kind: type[Peer], folder: Path, size: int, count: int) -> float:
-    """Seconds until a store that was killed takes an entry again; all that it held must still be there."""
-    values = make_values(size)
+def reopen(kind: type[Peer], folder: Path, size: int) -> tuple[float, int]:
+    """Seconds until a store that was killed takes an entry again; how many of those before it are there, in order."""
+    last = bytes(size)
     begin = time.perf_counter()
     peer = kind(folder, synced=False)
-    peer.append(values[count % len(values)])
-    took = time.perf_counter() - begin
-    found = compare(peer, values)
-    peer.close()
-    if found != count + 1:
-        raise ValueError(f"{kind.title}: {found - 1} of {count} entries survived kill -9")
-    return took
+    try:
+        peer.append(last)
+        took = time.perf_counter() - begin
+        return took, compare(peer, make_values(size), last)
+    finally:
+        peer.close()

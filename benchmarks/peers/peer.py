@@ -35,6 +35,8 @@ class Peer(ABC):
 
     title: ClassVar[str]
     work: ClassVar[frozenset[Work]] = frozenset(Work)
+    keeps_all: ClassVar[bool] = True
+    """Whether an entry survives its processes as soon as the call has returned."""
 
     @abstractmethod
     def __init__(self, directory: Path, *, synced: bool) -> None: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.entries import SIZES
 from benchmarks.peers import PEERS, Work
-from benchmarks.peers.contest import APPENDS, RECYCLED, SYNCED, Rates, append_rates, crashes, read_rates
+from benchmarks.peers.contest import APPENDS, RECYCLED, SYNCED, Crashed, Rates, append_rates, crashes, read_rates
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Durability, Figure, Goal, Section, Table
 
@@ -17,7 +17,8 @@ _OURS = "Pyreplog"
 _NOTES = (
     "Brackets: how many times as fast pyreplog is (append and x256: the recycled one). Empty: the store cannot, or not "
     "with that durability: persist-queue has no batches and no random reads, and only its SQLite queue syncs.",
-    "append, x256: the entry survives the process when the call returns; Redis syncs once a second besides. 'pyreplog, "
+    "append, x256: the entry survives the process when the call returns; Redis syncs once a second besides, and "
+    "answers before it writes while a sync is under way: what it then loses by kill -9 stands under 'lost'. 'pyreplog, "
     "recycled' runs under retention, so that its segments are recycled ones; 'pyreplog' keeps all.",
     "pyreplog allocates segments of 64 MiB ahead, two beyond the active one; that is what 'allocated' shows of it.",
     "scan and read give bytes objects; pyreplog gives views at 16 KiB. It, LevelDB, RocksDB and file verify checksums "
@@ -94,21 +95,21 @@ def _cell(by_store: dict[str, float], name: str) -> str:
     return rate if name in (RECYCLED, _OURS) else f"{rate} ({by_store[ours] / by_store[name]:.1f})"
 
 
-def _state_table(size: int, disk: dict[str, tuple[float, int]], crashed: dict[str, tuple[float, int, int]]) -> Table:
-    headers = ["", "entries", "disk B/entry", "allocated", "private memory", "recovery after kill -9"]
+def _state_table(size: int, disk: dict[str, tuple[float, int]], crashed: dict[str, Crashed]) -> Table:
+    headers = ["", "entries", "disk B/entry", "allocated", "private memory", "recovery after kill -9", "lost"]
     rows = []
     for name, peer in PEERS.items():
         used, allocated = disk[name]
-        seconds, private, count = crashed[name]
-        memory, recovery = Figure("", max(private, 0), "B", "reading"), Figure("", seconds, "s", "reading")
+        crash = crashed[name]
         rows.append(
             [
                 peer.title,
-                f"{count:,}",
+                f"{crash.written:,}",
                 f"{used:,.0f}",
                 str(Figure("", allocated, "B", "reading")),
-                str(memory),
-                str(recovery),
+                str(Figure("", max(crash.private, 0), "B", "reading")),
+                str(Figure("", crash.seconds, "s", "reading")),
+                f"{crash.lost:,}",
             ]
         )
     return Table(f"{SIZES[size]}, disk, memory and recovery", headers, rows)

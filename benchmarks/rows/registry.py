@@ -38,8 +38,12 @@ from benchmarks.rows.peers import groups, peers
 from benchmarks.rows.read import read
 from benchmarks.rows.recovery import recovery
 from benchmarks.rows.scan import scan
+from benchmarks.rows.spark.memory import memory as spark_memory
 from benchmarks.rows.spark.minutes import minutes
+from benchmarks.rows.spark.planning import planning
 from benchmarks.rows.spark.reading import parsing, reading
+from benchmarks.rows.spark.striped import striped as spark_striped
+from benchmarks.rows.spark.writing import writing
 from benchmarks.rows.synced import callers, one
 from benchmarks.rows.tail import tail
 from benchmarks.rows.topics.backlog import backlog as topic_backlog
@@ -88,6 +92,10 @@ ROWS: dict[str, Row] = {
     "reports": minutes,
     "spark-read": reading,
     "spark-parsing": parsing,
+    "spark-planning": planning,
+    "spark-memory": spark_memory,
+    "spark-striped": spark_striped,
+    "spark-write": writing,
 }
 
 

@@ -11,7 +11,7 @@ from departuresbyhour import PLOT, DeparturesByHour
 from topicservice import ARCHIVE, TOPIC
 from verification import Mismatch
 
-from pyreplog.reports import facts, local, suite
+from pyreplog.reports import gathering, local, suite
 from pyreplog.reports.files import replacing
 from pyreplog.reports.outcome import Outcome
 from pyreplog.reports.page import plots as pageplots
@@ -46,7 +46,7 @@ def report(directory: Path, rows: int) -> Iterator[str]:
 
 def outcomes(given: Mapping[str, str]) -> Iterator[Outcome]:
     """Of all reports there are, and of one of the demo's own."""
-    gathered = facts.gather(ReadOptions.of(given), time.time_ns() // 1000)
+    gathered = gathering.gather(ReadOptions.of(given), time.time_ns() // 1000)
     yield from suite.outcomes(suite.chosen([]), given, gathered, local.run)
     pageplots.PLOTS[DeparturesByHour.name] = (PLOT,)
     yield Outcome(DeparturesByHour, local.run(DeparturesByHour(), {**given, "topics": TOPIC}, gathered))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.limits.build import ROOT
-from benchmarks.peers.replicated.peer import Servers, free_ports, program
+from benchmarks.peers import java
+from benchmarks.peers.replicated.peer import Servers, free_ports
 from benchmarks.result import Durability
 
 _BUILT = ROOT / "build" / "bookkeeper"
-_SECONDS = 600
 _SERVER_MEMORY = ("-Xmx512m", "-XX:MaxDirectMemorySize=512m")
 
 _BOOKIE = """
@@ -51,8 +49,7 @@ class Loaded(NamedTuple):
 
 def build() -> None:
     """Have Maven fetch BookKeeper, and compile the load."""
-    pom = Path(__file__).parent / "pom.xml"
-    _run([program("mvn", "maven"), "-q", "-B", "-f", str(pom), "package"])
+    java.package(Path(__file__).parent)
 
 
 class BookKeeper:
@@ -66,15 +63,15 @@ class BookKeeper:
             (folder / "zookeeper").mkdir()
             main = ("org.apache.zookeeper.server.ZooKeeperServerMain", str(keeper), str(folder / "zookeeper"))
             self._serve(folder / "zookeeper.log", "-Dzookeeper.admin.enableServer=false", *main)
-            self._servers.until(lambda: _listens(keeper), ConnectionRefusedError)
+            self._servers.until(lambda: java.listens(keeper), ConnectionRefusedError)
             configurations = [self._configure(folder / str(port), port, durability) for port in ports]
             shell = ("org.apache.bookkeeper.bookie.BookieShell", "-conf", str(configurations[0]))
-            _run(_java(*shell, "metaformat", "-nonInteractive", "-force"))
+            java.run(_java(*shell, "metaformat", "-nonInteractive", "-force"))
             for configuration in configurations:
                 main = ("org.apache.bookkeeper.server.Main", "--conf", str(configuration))
                 self._serve(configuration.with_suffix(".log"), *_SERVER_MEMORY, *main)
             for port in ports:
-                self._servers.until(partial(_listens, port), ConnectionRefusedError)
+                self._servers.until(partial(java.listens, port), ConnectionRefusedError)
         except BaseException:
             self.close()
             raise
@@ -92,7 +89,7 @@ class BookKeeper:
     def load(self, quorums: tuple[int, int, int], size: int, window: int, warm_up_s: int, seconds: int) -> Loaded:
         """One client appends entries, `window` of them on their way."""
         numbers = (*quorums, size, window, warm_up_s, seconds)
-        told = _run(_java("-Xmx1g", "pyreplog.Load", self._uri, *map(str, numbers)))
+        told = java.run(_java("-Xmx1g", "pyreplog.Load", self._uri, *map(str, numbers)))
         (line,) = (line for line in told.splitlines() if line.startswith("{"))  # the others are its logs
         return Loaded(**json.loads(line))
 
@@ -101,16 +98,4 @@ class BookKeeper:
 
 
 def _java(*words: str) -> list[str]:
-    return [program("java", "default-jdk-headless"), "-cp", f"{_BUILT / 'load.jar'}:{_BUILT / 'lib' / '*'}", *words]
-
-
-def _listens(port: int) -> bool:
-    socket.create_connection(("127.0.0.1", port)).close()
-    return True
-
-
-def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
-    return done.stdout
+    return java.command(f"{_BUILT / 'load.jar'}:{_BUILT / 'lib' / '*'}", *words)

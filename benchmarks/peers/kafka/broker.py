@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import socket
-import subprocess
 from pathlib import Path
 
 from benchmarks.limits.build import ROOT
-from benchmarks.peers.replicated.peer import Servers, free_ports, program
+from benchmarks.peers import java
+from benchmarks.peers.replicated.peer import Servers, free_ports
 
-_POM = Path(__file__).parent / "pom.xml"
+_HERE = Path(__file__).parent
 _LIBRARIES = ROOT / "build" / "kafka" / "lib"
-_SECONDS = 600
 _VERSION = re.compile(r"<kafka.version>([^<]+)<")
 _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 
@@ -37,13 +35,13 @@ group.initial.rebalance.delay.ms=0
 
 def version() -> str:
     """Of the broker."""
-    (found,) = _VERSION.findall(_POM.read_text())
+    (found,) = _VERSION.findall((_HERE / "pom.xml").read_text())
     return str(found)
 
 
 def build() -> None:
     """Have Maven fetch Kafka."""
-    _run([program("mvn", "maven"), "-q", "-B", "-f", str(_POM), "package"])
+    java.package(_HERE)
 
 
 class Broker:
@@ -54,11 +52,11 @@ class Broker:
         self.address = f"127.0.0.1:{port}"
         settings = folder / "broker.properties"
         settings.write_text(_SETTINGS.format(port=port, controller=controller, folder=folder))
-        _run(_java("kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(settings)))
+        java.run(_java("kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(settings)))
         self._servers = Servers()
         self._servers.start(_java("-Xms256m", "-Xmx1g", "kafka.Kafka", str(settings)), folder / "broker.log")
         try:
-            self._servers.until(lambda: _listens(port), ConnectionRefusedError)
+            self._servers.until(lambda: java.listens(port), ConnectionRefusedError)
         except BaseException:
             self.close()
             raise
@@ -69,15 +67,4 @@ class Broker:
 
 
 def _java(*words: str) -> list[str]:
-    return [program("java", "default-jdk-headless"), "-cp", str(_LIBRARIES / "*"), *words]
-
-
-def _listens(port: int) -> bool:
-    socket.create_connection(("127.0.0.1", port)).close()
-    return True
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+    return java.command(str(_LIBRARIES / "*"), *words)

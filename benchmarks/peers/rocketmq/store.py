@@ -8,11 +8,11 @@ from pathlib import Path
 from types import TracebackType
 
 from benchmarks.limits.build import ROOT
-from benchmarks.peers.replicated.peer import program
+from benchmarks.peers import java
 from benchmarks.proc import cpu_ns
 
 _BUILT = ROOT / "build" / "rocketmq"
-_SECONDS = 600
+_ENDS_S = 600
 _VERSION = re.compile(r"<rocketmq.version>([^<]+)<")
 
 # RocketMQ unmaps files and reads /proc by means that Java has closed since.
@@ -31,11 +31,7 @@ def version() -> str:
 
 def build() -> None:
     """Have Maven fetch RocketMQ's store, and compile the program that runs it."""
-    pom = Path(__file__).parent / "pom.xml"
-    command = [program("mvn", "maven"), "-q", "-B", "-f", str(pom), "package"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+    java.package(Path(__file__).parent)
 
 
 class Store:
@@ -44,11 +40,10 @@ class Store:
     def __init__(self, role: str, folder: Path, port: int, file_bytes: int) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        java = [program("java", "default-jdk-headless"), *_JAVA, f"-Duser.home={folder}"]
-        java += ["-cp", f"{_BUILT / 'store.jar'}:{_BUILT / 'lib' / '*'}", "pyreplog.Store"]
+        words = (*_JAVA, f"-Duser.home={folder}", "pyreplog.Store", role, str(folder), str(port), str(file_bytes))
         self._log = (folder.parent / f"{folder.name}.log").open("a+b")
         self._process = subprocess.Popen(
-            [*java, role, str(folder), str(port), str(file_bytes)],
+            java.command(f"{_BUILT / 'store.jar'}:{_BUILT / 'lib' / '*'}", *words),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, bufsize=1,
         )  # fmt: skip
         self._answer()
@@ -82,7 +77,7 @@ class Store:
     def close(self) -> None:
         if self._process.poll() is None:
             self.tell("stop")
-            self._process.wait(_SECONDS)
+            self._process.wait(_ENDS_S)
         self._log.close()
 
     def __enter__(self) -> Store:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from benchmarks.entries import BATCH, SIZES
 from benchmarks.ledgers import SPARES, Turns, segment_files, settings, turn_entries
-from benchmarks.logs import recycled, settle
+from benchmarks.logs import recycled
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
 from benchmarks.rows.ledgers.pipelined import QUORUMS
-from benchmarks.sampling import interleave, timed
+from benchmarks.sampling import interleave
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.surroundings import EmbeddedSurroundings
 
@@ -52,19 +52,11 @@ def embedded(plan: Plan) -> Section:
     with plan.folder() as folder, ExitStack() as stack, recycled(plan, _SIZE) as log:
         turns = Turns(EmbeddedBookies(plan, folder, stack), _SIZE, QUORUMS, "appended")
         turns.warm_up(entries, BATCH)
-        groups = [log.values * (BATCH // len(log.values))]
-
-        def of_log() -> float:
-            count = max(log.lap(_SIZE) // BATCH, 1)
-            log.written += count * BATCH
-            took = timed(lambda: [log.log.append_batch(groups[0]) for _ in range(count)], count * BATCH)
-            settle(log.log)
-            return 1 / took
 
         def of_ledger() -> float:
             return entries / sum(turns.in_turn(entries // BATCH, BATCH))
 
-        found = interleave(plan, {"ours": of_ledger, "log": of_log})
+        found = interleave(plan, {"ours": of_ledger, "log": log.batches})
         section.comparisons.append(
             Comparison(
                 f"append_batch {SIZES[_SIZE]}, three copies",

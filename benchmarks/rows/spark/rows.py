@@ -25,11 +25,12 @@ _BEGIN_US = 1_700_000_000_000_000 // 60_000_000 * 60_000_000
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "size")
 
 
-def write_log(path: Path, size: int, plan: Plan, segments: int = SEGMENTS) -> int:
-    """A log whose entries are spread over so many minutes; how many entries."""
+def write_log(path: Path, size: int, plan: Plan, segments: int = SEGMENTS, *, segment_bytes: int | None = None) -> int:
+    """A log whose entries are spread over so many minutes; how many entries. segments: of the plan's size, whatever its
+    own are."""
     clock, values = ManualClock(_BEGIN_US), in_turn(make_values(size), BATCH)
     batches = max(segments * plan.segment_bytes // stride(size) // BATCH, 1)
-    with pyreplog.open(path, clock=clock, segment_bytes=plan.segment_bytes) as log:
+    with pyreplog.open(path, clock=clock, segment_bytes=segment_bytes or plan.segment_bytes) as log:
         for _ in range(batches):
             log.append_batch(values)
             clock.advance(_MINUTES * 60_000_000 // batches)

@@ -15,7 +15,7 @@ from benchmarks.plan import Plan
 from benchmarks.proc import Job, job
 
 _STARTS_FAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-_WARM = 3
+_WARM = 1
 """So many times a piece of work is done before it is measured: Spark compiles meanwhile."""
 
 

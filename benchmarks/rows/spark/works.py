@@ -11,11 +11,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 import pyreplog
 from pyreplog._native.segment import HEADER_BYTES, Segment
 
 _PAIR = "key binary, value binary"
+_TASKS = 4
+"""Of the source of rows in memory: as many as ours has for a GiB."""
 
 # ---- all bytes -------------------------------------------------------------------------------------------------
 
@@ -81,8 +85,9 @@ class Mapped(DataSource):
     def name(cls) -> str:
         return "mapped"
 
-    def schema(self) -> str:
-        return _PAIR
+    def schema(self) -> StructType:
+        first = min(Path(self.options["path"]).iterdir())
+        return from_arrow_schema(pa.ipc.open_file(pa.memory_map(str(first))).schema)
 
     def reader(self, schema: Any) -> DataSourceReader:
         return _MappedReader(str(self.options["path"]))
@@ -94,8 +99,8 @@ class _MappedReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         files = sorted(map(str, Path(self._folder).iterdir()))
-        half = -(-len(files) // 8)
-        return [InputPartition(files[at : at + half]) for at in range(0, len(files), half)]
+        each = -(-len(files) // _TASKS)
+        return [InputPartition(files[at : at + each]) for at in range(0, len(files), each)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         for path in partition.value:
@@ -112,6 +117,12 @@ def sum_log(spark: SparkSession, log: str) -> list[Any]:
     return _sums(spark.read.format("pyreplog").options(columns="timestamp,size").load(log))
 
 
+def sum_arrow(spark: SparkSession, folder: str) -> list[Any]:
+    """The same, by a source in Python that has nothing to do but to hand over what is in memory."""
+    spark.dataSource.register(Mapped)
+    return _sums(spark.read.format("mapped").load(folder))
+
+
 def sum_parquet(spark: SparkSession, folder: str) -> list[Any]:
     """The same, by Spark's own reader."""
     return _sums(spark.read.parquet(folder))
@@ -120,3 +131,34 @@ def sum_parquet(spark: SparkSession, folder: str) -> list[Any]:
 def _sums(frame: DataFrame) -> list[Any]:
     groups = frame.groupBy(f.expr("unix_micros(timestamp) div 60000000"))
     return sorted(tuple(row) for row in groups.agg(f.count("*"), f.sum("size")).collect())
+
+
+# ---- a ledger --------------------------------------------------------------------------------------------------
+
+
+def touch_ledgers(spark: SparkSession, cluster: str) -> int:
+    """All bytes of a cluster's entries, each once."""
+    return _touched(spark.read.format("pyreplog").options(columns="key,value").load(cluster))
+
+
+def count_ledgers(spark: SparkSession, cluster: str) -> list[int]:
+    """How many rows there are, how many entries, and how many shuffles in the plan that reads them."""
+    frame = spark.read.format("pyreplog").options(columns="ledgerId,entryId,value").load(cluster)
+    shuffles = str(frame._jdf.queryExecution().executedPlan()).count("Exchange")  # type: ignore[operator]
+    rows = frame.agg(f.count("*"), f.expr("count(distinct ledgerId, entryId)")).collect()
+    return [*map(int, rows[0]), shuffles]
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------
+
+
+def write_topic(spark: SparkSession, folder: str, cluster: str, topic: str) -> None:
+    """Keys and values of Parquet files into a topic."""
+    rows = spark.read.parquet(folder).select("key", "value")
+    rows.write.format("pyreplog").mode("append").options(cluster=cluster, topic=topic).save()
+
+
+def write_parquet(spark: SparkSession, folder: str, into: str) -> None:
+    """The same into Parquet files, uncompressed."""
+    rows = spark.read.parquet(folder).select("key", "value")
+    rows.write.mode("overwrite").option("compression", "none").parquet(into)

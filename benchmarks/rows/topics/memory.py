@@ -24,6 +24,9 @@ _SLACK_BYTES = 1 << 20
 _PATIENCE_S = 30.0
 """Threads that make and close segments have their files open meanwhile; by then they are done."""
 
+_SLACK_DESCRIPTORS, _SLACK_TIMERS = 8, 3
+"""The cluster's own, however many topics there are: logs that have grown, and housekeeping."""
+
 
 class _Held(NamedTuple):
     """By this process. timers: that are set; those of one tick of the cluster's housekeeping count as one."""
@@ -78,13 +81,12 @@ def _held(cluster: Cluster) -> _Held:
 
 
 def _settled(cluster: Cluster, before: _Held) -> _Held:
-    """What is held for good. ValueError: idle ones have threads, descriptors or timers. A few timers are the cluster's
-    own."""
+    """What is held for good. ValueError: idle ones have threads, descriptors or timers."""
+    most = before.threads, before.descriptors + _SLACK_DESCRIPTORS, before.timers + _SLACK_TIMERS
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         after = _held(cluster)
-        more = (now > then for now, then in zip(after[1:], (*before[1:3], before.timers + 3), strict=True))
-        if not any(more):
+        if all(now <= then for now, then in zip(after[1:], most, strict=True)):
             return after
         if time.monotonic() > deadline:
             raise ValueError(f"before {before}, with idle topics {after}")

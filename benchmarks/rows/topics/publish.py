@@ -6,10 +6,10 @@ import time
 
 from benchmarks.entries import BATCH, SIZES
 from benchmarks.ledgers import SPARES
-from benchmarks.logs import recycled, settle
+from benchmarks.logs import recycled
 from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Goal, Section
-from benchmarks.sampling import interleave, timed
+from benchmarks.sampling import interleave
 from benchmarks.topics import COPIES, collect, fill, topic, verify_topic
 from pyreplog.topic.topic import Topic
 
@@ -27,16 +27,7 @@ def publish(plan: Plan) -> Section:
         turns = _Turns(ours, log.values, count)
         for _ in range(_WARM_UPS if plan.budget >= 1 else 1):
             turns.publish()
-
-        def of_log() -> float:
-            batches = max(log.lap(_SIZE) // BATCH, 1)
-            group = log.values * (BATCH // len(log.values))
-            log.written += batches * BATCH
-            took = timed(lambda: [log.log.append_batch(group) for _ in range(batches)], batches * BATCH)
-            settle(log.log)
-            return 1 / took
-
-        found = interleave(plan, {"ours": turns.publish, "log": of_log})
+        found = interleave(plan, {"ours": turns.publish, "log": log.batches})
         verified = f"{turns.verified()}; log: {log.verified()}"
     for work, copies in (("each copy", 1), ("all three copies", COPIES)):
         section.comparisons.append(

@@ -1,0 +1,51 @@
+"""Many ledgers of one entry, made at once: through a writer each would take milliseconds."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from pyreplog._native.entries import encode_entries
+from pyreplog.config import LogConfig
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
+from pyreplog.log.ledgerlog import LedgerLog
+from pyreplog.metadata.keys import name_of, parent_of
+from pyreplog.metadata.sqlite import SQLiteStore
+from pyreplog.tables.paths import METADATA, bookie_logs
+
+_VALUE = b"one entry" * 10
+_COPIES = 2
+_AT_ONCE = 1000
+
+
+def make_ledgers(path: Path, count: int) -> None:
+    """A cluster in a directory, of two bookies that have an entry of each ledger."""
+    Cluster.embedded(path, bookies=_COPIES, durability="appended").close()
+    logs = bookie_logs(path)
+    bookies = tuple(logs)
+    with SQLiteStore(path / METADATA) as store:
+        revision = store.create(metadata_key(0), _metadata(0, bookies).encode())
+    rows = [(metadata_key(number), _metadata(number, bookies).encode()) for number in range(1, count)]
+    with closing(sqlite3.connect(path / METADATA)) as database, database:  # one transaction
+        database.executemany(
+            "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, NULL)",
+            ((key, parent_of(key), name_of(key), value, revision, revision) for key, value in rows),
+        )
+    for folder in logs.values():
+        with LedgerLog(folder, LogConfig.of({"durability": "appended"})) as log:
+            for start in range(0, count, _AT_ONCE):
+                log.append(b"".join(_record(n) for n in range(start, min(start + _AT_ONCE, count))))
+
+
+def _metadata(ledger: int, bookies: tuple[str, ...]) -> LedgerMetadata:
+    return LedgerMetadata(
+        ledger=ledger, ensemble_size=_COPIES, write_quorum=_COPIES, ack_quorum=_COPIES, durability="appended",
+        fragments=(Fragment(0, bookies),), proof=key_proof(ledger_key(b"")), state=State.CLOSED, last_entry=0,
+        length=len(_VALUE), messages=1,
+    )  # fmt: skip
+
+
+def _record(ledger: int) -> bytes:
+    return bytes(encode_entries([_VALUE], ledger=ledger, first=0, lac=-1, time=1).view)
