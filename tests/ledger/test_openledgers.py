@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from pyreplog.ledger.openledgers import OpenLedgers
+from tests.waiting import PATIENCE_S
 
 
 class Thing:
@@ -19,31 +18,33 @@ class Thing:
         return
 
 
-@pytest.fixture
-def hurry() -> Iterator[None]:
-    """Threads take turns all the time."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
-
-
-def test_ledgers_come_and_go_while_all_are_looked_at(hurry: None) -> None:
+def test_those_that_are_forgotten_are_gone() -> None:
     ledgers: Any = OpenLedgers()
-    whole: Any = None
-    stay = [Thing() for _ in range(300)]
-    for one in stay:
-        ledgers.add(one, whole)
+    stay = [Thing() for _ in range(3)]
+    for one in [*stay, Thing(), Thing()]:
+        ledgers.add(one, None)
+    del one
+    assert set(ledgers) == set(stay)
 
-    def come_and_go() -> None:
-        for _ in range(30):
-            some = [Thing() for _ in range(300)]
-            for one in some:
-                ledgers.add(one, whole)
 
-    thread = threading.Thread(target=come_and_go)
-    thread.start()
-    while thread.is_alive():
-        assert set(stay) <= set(ledgers)
-    thread.join()
-    assert set(ledgers) == set(stay), "those that were forgotten are gone"
+def test_another_one_comes_while_all_are_looked_at() -> None:
+    ledgers: Any = OpenLedgers()
+    late = Thing()
+    thread = threading.Thread(target=ledgers.add, args=(late, None))
+
+    class Crowded(weakref.WeakSet[Thing]):
+        """At the first one it comes, and is there before the second unless it has to wait."""
+
+        def __iter__(self) -> Iterator[Thing]:
+            for at, one in enumerate(super().__iter__()):
+                if not at:
+                    is_held = ledgers._lock.locked()
+                    thread.start()
+                    thread.join(0 if is_held else PATIENCE_S)
+                yield one
+
+    stay = [Thing() for _ in range(3)]
+    ledgers._ledgers = Crowded(stay)
+    assert set(ledgers) == set(stay)
+    thread.join(PATIENCE_S)
+    assert late in ledgers._ledgers and len(ledgers._ledgers) == 4
