@@ -188,5 +188,6 @@ cdef class Tail:
         return end
 
     def wake(self):
-        """Wake everybody who sleeps on the page (close, truncate)."""
-        wake_sleepers(self.page)
+        """Wake everybody who sleeps on the page (close, truncate). On one mapped read-only nobody of this process does."""
+        if self.writable:
+            wake_sleepers(self.page)

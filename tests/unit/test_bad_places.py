@@ -199,6 +199,13 @@ def in_child(work) -> str:
     return told
 
 
+def read_and_close(path: Path) -> str:
+    """What a reader does to a log, its tail page mapped read-only: also to let go of it."""
+    with pyreplog.open(path, "r") as log:
+        last = list(log.follow(1198, timeout=0.01))[1].entry
+        return f"{log[7]!r} {last}"
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_directory_that_may_not_be_written():
     """As a user who may read only: root is refused nothing, so the child becomes nobody."""
@@ -223,11 +230,7 @@ def test_a_directory_that_may_not_be_written():
         for path, error in ((top / "log", "ReadOnlyError"), (top / "bare", "ReadOnlyError")):
             told = in_child(lambda path=path: as_reader(lambda: pyreplog.open(path)))
             assert told.startswith(f"{error}: {path} cannot be written; open it with mode='r'"), told
-        assert in_child(lambda: as_reader(lambda: pyreplog.open(top / "log", "r")[7])) == str(samples.value_of(7))
-        told = in_child(
-            lambda: as_reader(lambda: list(pyreplog.open(top / "log", "r").follow(1198, timeout=0.01))[1].entry)
-        )
-        assert told == "1199"
+        assert in_child(lambda: as_reader(lambda: read_and_close(top / "log"))) == f"{samples.value_of(7)!r} 1199"
     finally:
         for path in (top / "log", top / "bare"):
             path.chmod(0o755)
