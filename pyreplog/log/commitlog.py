@@ -22,7 +22,7 @@ from pyreplog.log import indexes, names, publication, recovery, retention, start
 from pyreplog.log.access import Access, as_int
 from pyreplog.log.checkpoint import CheckpointFile
 from pyreplog.log.commit import GroupCommit
-from pyreplog.log.files import Files, RealFiles
+from pyreplog.log.files import Files, RealFiles, full_disk_told
 from pyreplog.log.housekeeper import Housekeeper
 from pyreplog.log.lock import WriterLock
 from pyreplog.log.segments import SegmentPool
@@ -55,13 +55,14 @@ class CommitLog(Access, Appender):
         self._lock = threading.RLock()  # the table of segments, the checkpoint, and all that changes them
         self._pid = os.getpid()
         self._clock: Clock = clock if clock is not None else SystemClock()
-        startup.prepare_directory(path, self._files, create=create, mirror=mirror, grouped=gated)
-        self._writer_lock = WriterLock(path)
-        try:
-            self._open(create, clock)
-        except BaseException:
-            self._writer_lock.release()
-            raise
+        with full_disk_told(f"{path} cannot be opened"):
+            startup.prepare_directory(path, self._files, create=create, mirror=mirror, grouped=gated)
+            self._writer_lock = WriterLock(path)
+            try:
+                self._open(create, clock)
+            except BaseException:
+                self._writer_lock.release()
+                raise
         self._error = None
         self._housekeeper.start()
         self._opened_at = handles.opened(self)
@@ -114,6 +115,7 @@ class CommitLog(Access, Appender):
             self._files.sync(self._state[0].fileno())
         else:
             active = found.opened[-1]
+            self._files.allocate(active.fileno(), Path(active.path), active.size)
             self._activate(active, active.end, found.entry, found.last_time)
 
     def _check_kind(self, found: recovery.Recovered) -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pyreplog._native.disk import Steps, lock_file, unlock_file
 from pyreplog._native.pump import write_sync
-from pyreplog.errors import DiskFullError, UnsupportedFilesystemError
+from pyreplog.errors import DiskError, DiskFullError, UnsupportedFilesystemError
 
 if TYPE_CHECKING:
     from pyreplog._native.segment import Segment
 
 _ZEROS = bytes(1 << 20)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_GET_FLAGS, _SET_FLAGS, _NO_COPY = 0x80086601, 0x40086602, 0x00800000  # <linux/fs.h>: FS_IOC_*FLAGS, FS_NOCOW_FL
 
 
 class Files(Protocol):
@@ -24,6 +29,10 @@ class Files(Protocol):
     def create(self, path: Path, size: int, *, zeroed: bool) -> int:
         """Make a file of really allocated `size` bytes; `zeroed`: written and synced, so that a later write of the
         same blocks needs no journal. Returns a descriptor. DiskFullError leaves nothing behind."""
+
+    def allocate(self, fd: int, path: Path, size: int) -> None:
+        """See that a file has all its `size` bytes on disk: a copy that left out zeros does not, and a store through a
+        mapping, for which there is no room, kills the process. DiskFullError, UnsupportedFilesystemError."""
 
     def open(self, path: Path, *, writable: bool) -> int: ...
     def write(self, fd: int, data: bytes | memoryview, offset: int) -> None: ...
@@ -59,7 +68,8 @@ class RealFiles:
     def create(self, path: Path, size: int, *, zeroed: bool) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            self._allocate(fd, path, size)
+            _write_in_place(fd)
+            self.allocate(fd, path, size)
             if zeroed:
                 for offset in range(0, size, len(_ZEROS)):
                     self.write(fd, memoryview(_ZEROS)[: size - offset], offset)
@@ -70,7 +80,9 @@ class RealFiles:
             raise
         return fd
 
-    def _allocate(self, fd: int, path: Path, size: int) -> None:
+    def allocate(self, fd: int, path: Path, size: int) -> None:
+        if os.fstat(fd).st_blocks * 512 >= size:  # full disks may refuse even what is there
+            return
         try:
             os.posix_fallocate(fd, 0, size)
         except OSError as error:
@@ -142,11 +154,37 @@ class RealFiles:
     def _make_new(self, path: Path, data: bytes) -> int:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
+            _write_in_place(fd)
             self.write(fd, data, 0)
         except BaseException:
             os.close(fd)
             raise
         return fd
+
+
+def _write_in_place(fd: int) -> None:
+    """Of a new, empty file, on a file system that copies on write (btrfs): its blocks are written where they are.
+
+    Else each write, and each store through a mapping, needs room of its own, however much was allocated."""
+    with contextlib.suppress(OSError):  # there is nothing to switch off
+        flags = struct.unpack("l", fcntl.ioctl(fd, _GET_FLAGS, bytes(struct.calcsize("l"))))[0]
+        fcntl.ioctl(fd, _SET_FLAGS, struct.pack("l", flags | _NO_COPY))
+
+
+def disk_error(error: OSError, what: str) -> DiskError:
+    """What to raise when the disk has refused something, and nothing is the worse for it."""
+    return (DiskFullError if error.errno in _FULL else DiskError)(error.errno, f"{what}: {error}")
+
+
+@contextlib.contextmanager
+def full_disk_told(what: str) -> Iterator[None]:
+    """In the block, a full disk is a DiskFullError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL and not isinstance(error, DiskError):
+            raise disk_error(error, what) from error
+        raise
 
 
 def lock_range(fd: int, *, exclusive: bool) -> bool:

@@ -6,17 +6,21 @@ import contextlib
 import os
 from pathlib import Path
 
-from pyreplog.errors import LockedError
+from pyreplog.errors import LockedError, ReadOnlyError
 from pyreplog.log import names
 from pyreplog.log.files import lock_range
 
 
 class WriterLock:
-    """Held from construction to `release`. LockedError when another handle, of any process, holds it."""
+    """Held from construction to `release`. LockedError when another handle, of any process, holds it;
+    ReadOnlyError when this user may not take it."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / names.LOCK
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except PermissionError as error:
+            raise ReadOnlyError(f"{path} belongs to somebody else; open the log with mode='r'") from error
         try:
             if not lock_range(self._fd, exclusive=True):
                 raise LockedError(directory, _pid_in(self._fd))

@@ -19,7 +19,7 @@ from pyreplog._native.segment import Segment
 from pyreplog._native.segmentheader import encode_header
 from pyreplog.errors import DiskError, ReplogError
 from pyreplog.log import names
-from pyreplog.log.files import Files, lock_range
+from pyreplog.log.files import Files, disk_error, lock_range
 from pyreplog.log.hollow import is_hollow
 
 PREPARED = -2
@@ -147,7 +147,7 @@ class SegmentPool:
         except ReplogError:  # a full disk, or a file system that lacks something
             raise
         except OSError as error:
-            raise DiskError(error.errno, f"{path} cannot be prepared: {error}") from error
+            raise disk_error(error, f"{path} cannot be prepared") from error
 
     def _populate(self, segment: Segment) -> None:
         """In stretches, of a segment whose appends may have begun already; what they have passed needs nothing."""
@@ -169,7 +169,7 @@ class SegmentPool:
         try:
             self._files.write(segment.fileno(), self._header(segment.base, first_entry), 0)
         except OSError as error:  # it stays prepared
-            raise DiskError(error.errno, f"{segment.path} cannot be begun: {error}") from error
+            raise disk_error(error, f"{segment.path} cannot be begun") from error
         with self._lock:
             self._prepared.popleft()
             self.next_base = segment.base + self._size
@@ -211,7 +211,7 @@ class SegmentPool:
             for path in (*spares, *(Path(segment.path) for segment in reused)):
                 with contextlib.suppress(OSError):  # a stray file, then: no part of the log
                     self._files.remove(path)
-            raise DiskError(error.errno, f"{reused[0].path} cannot be prepared: {error}") from error
+            raise disk_error(error, f"{reused[0].path} cannot be prepared") from error
         self._recycled = free
         self._prepared.extend(reused)
 

@@ -121,6 +121,7 @@ def open_tail(path: Path, files: Files, started: Started) -> Tail:
     if not page.exists() or page.stat().st_size < PAGE:
         files.replace_small(page, bytes(PAGE))
     with page.open("r+b") as file:
+        files.allocate(file.fileno(), page, PAGE)
         tail = Tail(file, writable=True)
     if not tail.belongs_to(boot_id(), uuid):
         tail.publish(

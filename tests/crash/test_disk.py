@@ -85,5 +85,5 @@ def test_the_whole_disk_layer_is_modelled() -> None:
     calls = {name for name in vars(RealFiles) if not name.startswith("_")}
     assert calls == {
         "create", "open", "write", "sync", "write_sync", "sync_directory", "rename", "remove", "replace_small",
-        "write_new", "unlock", "populate", "run",
+        "write_new", "unlock", "populate", "run", "allocate",
     }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import struct
 import threading
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import pyreplog
 from pyreplog.errors import DiskFullError, PoisonedError, ReplogError
 from pyreplog.log import checkpoint, housekeeper
+from pyreplog.log import files as log_files
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import RealFiles
 
@@ -230,6 +232,26 @@ def test_full_disk_refuses_whole_calls_and_is_written_again_later(
         assert log.end == end + 200
 
 
+@pytest.mark.parametrize("call", ["create", "run"])
+def test_no_room_for_a_name_is_a_full_disk(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system may have none for another file, or for a longer directory."""
+    log = pyreplog.open(tmp_path / "log", files=(files := RealFiles()), segment_bytes=SEGMENT_BYTES, spare_segments=1)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with log:
+        log._housekeeper.stop()
+        monkeypatch.setattr(files, call, full)
+        with pytest.raises(DiskFullError):
+            log.append_batch([KILOBYTE] * 200)
+        monkeypatch.undo()
+        log.append_batch([KILOBYTE] * 200)
+    monkeypatch.setattr(files, "replace_small", full)
+    with pytest.raises(DiskFullError, match="another cannot be opened: "):
+        pyreplog.open(tmp_path / "another", files=files)
+
+
 def mount_small(folder: Path, size: int) -> None:
     """In this process alone: a file system of `size` bytes in `folder`. PermissionError where the kernel forbids it."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -279,3 +301,83 @@ def test_full_file_system(durability: str, tmp_path: Path) -> None:
             log.append_batch([KILOBYTE] * 100)
 
     in_process(work, tmp_path / "report")
+
+
+def copy_with_holes(log: Path, copy: Path) -> None:
+    """As `cp --sparse=always` and rsync -S do: what is zero takes no room."""
+    copy.mkdir()
+    for path in log.iterdir():
+        with (copy / path.name).open("wb") as file:
+            data = path.read_bytes()
+            file.truncate(len(data))
+            for at in range(0, len(data), 4096):
+                if any(data[at : at + 4096]):
+                    os.pwrite(file.fileno(), data[at : at + 4096], at)
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+def test_a_log_with_holes_is_whole_before_it_is_appended_to(durability: str, tmp_path: Path) -> None:
+    """Else a store through the mapping, for which there is no room, would kill the process."""
+    with pyreplog.open(tmp_path / "log", segment_bytes=1 << 20, durability=durability) as log:
+        log.append(KILOBYTE)
+    copy_with_holes(tmp_path / "log", tmp_path / "copy")
+    os.truncate(tmp_path / "copy" / "tail", 0)
+    os.truncate(tmp_path / "copy" / "tail", 4096)
+    segment, tail = tmp_path / "copy" / f"{0:020d}.log", tmp_path / "copy" / "tail"
+    assert segment.stat().st_blocks * 512 < 1 << 20 and tail.stat().st_blocks == 0
+    filled: list[Path] = []
+
+    class Watched(RealFiles):
+        def allocate(self, fd: int, path: Path, size: int) -> None:
+            super().allocate(fd, path, size)
+            filled.append(path)
+
+    with pyreplog.open(tmp_path / "copy", durability=durability, files=Watched()) as log:
+        assert filled[:2] == [tail, segment] and segment.stat().st_blocks * 512 >= 1 << 20
+        assert log[:] == [KILOBYTE] and log.append(b"x") == 1
+
+
+def test_there_is_no_room_for_what_is_missing_of_a_log_with_holes(tmp_path: Path) -> None:
+    with pyreplog.open(tmp_path / "log", segment_bytes=4 * SEGMENT_BYTES) as log:
+        log.append(KILOBYTE)
+    (folder := tmp_path / "small").mkdir()
+
+    def work() -> None:
+        try:
+            mount_small(folder, 6 * SEGMENT_BYTES)
+        except PermissionError:
+            os._exit(0)
+        copy_with_holes(tmp_path / "log", folder / "log")
+        (ballast := folder / "ballast").write_bytes(bytes(4 * SEGMENT_BYTES))
+        with pytest.raises(DiskFullError):
+            pyreplog.open(folder / "log")
+        with pyreplog.open(folder / "log", "r") as reader:
+            assert reader[:] == [KILOBYTE]
+        ballast.unlink()
+        with pyreplog.open(folder / "log") as log:
+            ballast.touch()
+            with pytest.raises(OSError, match="space"), ballast.open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+            assert fill_up(log) > 200
+
+    in_process(work, tmp_path / "report")
+
+
+def test_files_are_written_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a file system that copies what is written, room is needed for each store: a full disk would kill the process."""
+    asked: dict[str, tuple[int, int]] = {}
+
+    def ioctl(fd: int, request: int, data: bytes) -> bytes:
+        (flags,) = struct.unpack("l", data)
+        if request == 0x80086601:  # FS_IOC_GETFLAGS
+            return struct.pack("l", 0x10)
+        assert request == 0x40086602  # FS_IOC_SETFLAGS
+        asked[Path(f"/proc/self/fd/{fd}").readlink().name] = flags, os.fstat(fd).st_size
+        return data
+
+    monkeypatch.setattr(log_files.fcntl, "ioctl", ioctl)
+    with pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT_BYTES, spare_segments=1) as log:
+        log.append(KILOBYTE)
+    empty_and_not_copied = 0x10 | 0x00800000, 0  # FS_NOCOW_FL: takes effect on an empty file alone
+    assert {asked[name] for name in ("checkpoint.new", "tail.new", f"fresh-{0:020d}.seg")} == {empty_and_not_copied}

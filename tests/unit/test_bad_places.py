@@ -230,6 +230,10 @@ def test_a_directory_that_may_not_be_written():
         for path, error in ((top / "log", "ReadOnlyError"), (top / "bare", "ReadOnlyError")):
             told = in_child(lambda path=path: as_reader(lambda: pyreplog.open(path)))
             assert told.startswith(f"{error}: {path} cannot be written; open it with mode='r'"), told
+        (top / "log").chmod(0o777)  # the directory may be written, and what is in it may not
+        told = in_child(lambda: as_reader(lambda: pyreplog.open(top / "log")))
+        assert told == f"ReadOnlyError: {top / 'log' / 'lock'} belongs to somebody else; open the log with mode='r'"
+        (top / "log").chmod(0o555)
         assert in_child(lambda: as_reader(lambda: read_and_close(top / "log"))) == f"{samples.value_of(7)!r} 1199"
     finally:
         for path in (top / "log", top / "bare"):
