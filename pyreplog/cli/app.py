@@ -6,6 +6,7 @@ A command module has NAME, HELP, add_arguments(parser) and run(arguments) -> exi
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -66,12 +67,24 @@ def _needed(argv: Sequence[str]) -> Sequence[str]:
     return argv[:1] if argv and argv[0] in COMMANDS else COMMANDS
 
 
+def _mend_streams() -> None:
+    """What a command prints can be printed, whatever its streams are."""
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:  # closed: else the next file that is opened, one of a log, has its number
+            while (opened := os.open(os.devnull, os.O_RDWR)) < number:
+                continue
+            setattr(sys, name, os.fdopen(opened, "w", closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the locale's encoding does not have
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code. What goes wrong is one line on standard error."""
+    _mend_streams()
     logging.basicConfig(format="pyreplog: %(message)s", level=logging.WARNING)
     given = sys.argv[1:] if argv is None else argv
-    arguments = parser(_needed(given)).parse_args(given)
     try:
+        arguments = parser(_needed(given)).parse_args(given)
         code = int(arguments.run(arguments))
         sys.stdout.flush()
         return code

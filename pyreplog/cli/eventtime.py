@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -9,6 +10,7 @@ from functools import lru_cache, partial
 
 from pyreplog.errors import InvalidArgumentError
 
+_SOME_TIME = datetime(2013, 1, 2, 15, 4, 5, 6, tzinfo=UTC)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
@@ -25,13 +27,22 @@ def parser(text_format: str) -> Callable[[str], int | None]:
         return partial(_number, unit=_UNITS[text_format])
     if text_format == "iso":
         parse = datetime.fromisoformat
-    elif "%" in text_format:
+    elif "%" in text_format and _is_readable(text_format):
         parse = partial(_strptime, text_format=text_format)
     else:
         raise InvalidArgumentError(
             f"event time format: expected iso, s, ms, us or a strptime format, found {text_format!r}"
         )
     return lru_cache(_CACHED)(partial(_calendar, parse=parse))
+
+
+def _is_readable(text_format: str) -> bool:
+    """Whether what is written in a format can be read: no time has one with a directive that there is not, or twice."""
+    try:
+        _strptime(_SOME_TIME.strftime(text_format), text_format=text_format)
+    except (ValueError, re.error):
+        return False
+    return True
 
 
 def _number(text: str, *, unit: int) -> int | None:

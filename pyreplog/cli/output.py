@@ -14,8 +14,17 @@ from pyreplog._native.record import NO_EVENT_TIME
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on a line of its own."""
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    """One JSON value on a line of its own.
+
+    Escaped is what UTF-8 cannot hold (a file's name may be no text), and all that is not ASCII where standard output
+    has another encoding.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode("utf-8" if sys.stdout.encoding.lower() in ("utf-8", "utf8") else "ascii")
+    except UnicodeEncodeError:
+        text = json.dumps(value)
+    print(text, flush=True)
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:

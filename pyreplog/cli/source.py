@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -57,6 +58,8 @@ class Source:
     """
 
     def __init__(self, path: str, name: str | None) -> None:
+        if path == "-" and sys.stdin is None:
+            raise InvalidArgumentError("standard input is closed; name a file, or redirect it")
         self.label = "standard input" if path == "-" else path
         self.name = name if name is not None or path == "-" else str(Path(path).resolve())
         self._fd = os.dup(_STANDARD_INPUT) if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)

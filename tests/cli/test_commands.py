@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import signal
 import subprocess
@@ -13,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog.cli.app import COMMANDS
-from tests.cli.support import COMMAND, SEGMENT_BYTES, Run, process
+from pyreplog.cli.app import COMMANDS, main
+from tests.cli.support import COMMAND, SEGMENT_BYTES, Done, Run, process
 
 DEADLINE_S = 60.0
 
@@ -224,3 +225,53 @@ def test_a_broken_pipe_is_quiet(log: Path, how: tuple[str, ...]) -> None:
         running.stdout.close()
         assert running.stderr.read() == b""
         assert running.wait(DEADLINE_S) == 141
+
+
+def with_closed(number: int, *arguments: object) -> Done:
+    """Run a command with one of its standard streams closed."""
+    command = ["sh", "-c", f'exec "$@" {number}>&-', "sh", *COMMAND, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, timeout=DEADLINE_S, check=False)
+    return Done(done.returncode, done.stdout.decode("latin-1"), done.stderr.decode())
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_closed_stream_is_no_file_of_the_log(filled: Path, tmp_path: Path, number: int) -> None:
+    """Whatever is opened next gets its number: what is printed, by whom ever, must not go there."""
+    (tmp_path / "rows").write_bytes(b"a\nb\n")
+    for command in (
+        ["stat", filled],
+        ["cat", filled],
+        ["ingest", filled, tmp_path / "rows"],
+        ["fsck", filled, "--json"],
+    ):
+        done = with_closed(number, *command)
+        assert (done.code, done.error) == (0, "")
+        assert bool(done.out) == (number == 2)
+    done = with_closed(number, "stat", tmp_path / "nothing")
+    assert (done.code, done.out) == (2, "") and bool(done.error) == (number == 1)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_names_that_the_locale_does_not_have(filled: Path, tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / os.fsdecode("ü \u2192 ".encode() + b"\xff")
+    filled.rename(path)
+    told = {}
+    for command in (["stat"], ["stat", "--json"], ["fsck"], ["dump", "--entry", "0"]):
+        done = subprocess.run(
+            [*COMMAND, *command, path],
+            capture_output=True,
+            check=False,
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+        )
+        assert (done.returncode, done.stderr) == (0, b""), command
+        told[*command] = done.stdout
+    assert json.loads(told["stat", "--json"].decode())["path"] == str(path)
+    assert b"\\udcff" in told["stat",]
+
+
+def test_an_interrupt_while_a_command_is_loaded(monkeypatch: pytest.MonkeyPatch, filled: Path) -> None:
+    def interrupted(name: str) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pyreplog.cli.app.import_module", interrupted)
+    assert main(["stat", str(filled)]) == 130

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -218,6 +219,20 @@ def test_event_time_of_several_columns(name: str) -> None:
     data = {"csv": b"d,h,m\n1970-01-02,0,5\n,,\n", "jsonl": b'{"d":"1970-01-02","h":0,"m":5}\n{"d":null}\n'}[name]
     columns = Columns(event_time=("d", "h", "m"), event_time_format="%Y-%m-%d %H %M")
     assert read(name, data, columns)[1].times == [(86400 + 300) * SECOND, None]
+
+
+@pytest.mark.parametrize("form", ["%Q", "%", "%Y%", "%Y %Y", "%Y-%m-%d %-H", "%G"])
+def test_event_time_formats_that_no_time_has(form: str) -> None:
+    """Else each row would be skipped for it, one after the other."""
+    with pytest.raises(InvalidArgumentError, match=re.escape(f"found {form!r}")):
+        formats.of("csv", Columns(event_time_format=form))
+
+
+@pytest.mark.parametrize(
+    "form", ["%Y", "%c", "%d.%m.%y %I:%M %p", "%Y-%jT%H%z", "%Y-%m-%d %H:%M:%S.%f %Z", "%%%Y", "(%Y", "%G %V %u"]
+)
+def test_event_time_formats_that_a_time_may_have(form: str) -> None:
+    formats.of("csv", Columns(event_time_format=form))
 
 
 def test_event_time_format_must_be_one() -> None:

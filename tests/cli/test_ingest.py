@@ -347,8 +347,8 @@ def test_a_source_that_is_not_there(run: Run, log: Path, tmp_path: Path) -> None
     closed = subprocess.run(
         ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "ingest", str(log)], capture_output=True, check=False
     )
-    assert (closed.returncode, closed.stdout) == (1, b"")
-    assert closed.stderr.startswith(b"pyreplog: ")
+    assert (closed.returncode, closed.stdout) == (2, b"")
+    assert closed.stderr == b"pyreplog: standard input is closed; name a file, or redirect it\n"
 
 
 def test_a_row_too_large_for_the_log(run: Run, log: Path, source: Path) -> None:
