@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 
 import pyreplog
 from pyreplog.cli.output import amount, counted, print_json
 from pyreplog.cli.progress import progress
 from pyreplog.log.backup.copying import backup
+from pyreplog.log.opening import as_directory
 
 NAME = "backup"
 HELP = "copy a log, live or not, into a directory that `restore` makes a log of"
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    path = Path(arguments.log)
+    path = as_directory(arguments.log)
     with pyreplog.open(path, "r") as log:
         total = log.end_position - log.start_position
     with progress("backup", start=0, total=total) as shown:

@@ -10,6 +10,8 @@ from pyreplog.cli.explain import Explained, explain_header, explain_record
 from pyreplog.cli.output import print_json
 from pyreplog.cli.rawsegment import RawSegment
 from pyreplog.errors import CorruptionError, OutOfRangeError
+from pyreplog.log import recovery
+from pyreplog.log.opening import as_directory
 
 NAME = "dump"
 HELP = "explain the bytes of a record or of a segment header, damaged ones too"
@@ -28,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    directory = Path(arguments.log)
+    recovery.check_directory(directory := as_directory(arguments.log))
     if arguments.segment is not None:
         segment, offset = rawsegment.at_base(directory, arguments.segment), 0
         lines = explain_header(segment)

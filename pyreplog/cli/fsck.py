@@ -14,6 +14,7 @@ from pyreplog.log import names
 from pyreplog.log.fsck import check as fsck
 from pyreplog.log.fsck.damage import Damage, Report
 from pyreplog.log.fsck.repair import repair
+from pyreplog.log.opening import as_directory
 
 NAME = "fsck"
 HELP = "verify every byte of a log and report each damage; exit code 4 when something is damaged"
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    path = Path(arguments.log)
+    path = as_directory(arguments.log)
     if arguments.truncate_at_damage and not arguments.repair:
         raise InvalidArgumentError("--truncate-at-damage: goes with --repair")
     with progress("fsck", start=0, total=_size(path)) as shown:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pyreplog
 from pyreplog.cli.output import amount, moment, print_fields, print_json
-from pyreplog.errors import NotALogError
+from pyreplog.errors import CorruptionError
 from pyreplog.log import LogReader, names
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log.fsck import survey
+from pyreplog.log.opening import as_directory
 
 NAME = "stat"
 HELP = "show what a log holds, who writes it, and how far it is on disk"
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    path = Path(arguments.log)
+    path = as_directory(arguments.log)
     with pyreplog.open(path, "r") as log:
         found = stat(path, log)
     if arguments.json:
@@ -40,7 +41,7 @@ def stat(path: Path, log: LogReader) -> dict[str, Any]:
     """
     checkpoint = checkpoints.load(path)
     if checkpoint is None:
-        raise NotALogError(f"{path} has no intact checkpoint; see what fsck says")
+        raise CorruptionError(path / names.CHECKPOINT, 0, "an intact checkpoint", "none; see what fsck says")
     start, end = log.start, log.end
     bases = names.segment_bases(path)
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -13,8 +14,8 @@ ASIDE = "aside"
 REPLICA = "replica"
 TERMS, MEMBERS = "terms", "members"
 
-_SEGMENT = re.compile(r"(\d{20})\.log")
-_LEDGERS = re.compile(r"(\d{20})\.led")
+_SEGMENT = re.compile(r"([0-9]{20})\.log")
+_LEDGERS = re.compile(r"([0-9]{20})\.led")
 
 
 def segment_path(directory: Path, base: int) -> Path:
@@ -43,6 +44,19 @@ def spare_path(directory: Path, number: int) -> Path:
 def segment_bases(directory: Path) -> list[int]:
     """Bases of the segment files in a directory, ascending."""
     return sorted(int(match[1]) for path in directory.iterdir() if (match := _SEGMENT.fullmatch(path.name)))
+
+
+def no_files(directory: Path) -> list[Path]:
+    """What has the name of a file of a log, and is no file; nothing of a directory that may not be read."""
+    try:
+        with os.scandir(directory) as entries:
+            return [Path(entry.path) for entry in entries if _is_own(entry.name) and not entry.is_file()]
+    except (FileNotFoundError, PermissionError):
+        return []
+
+
+def _is_own(name: str) -> bool:
+    return name in (LOCK, TAIL, CHECKPOINT, TRUNCATION) or _SEGMENT.fullmatch(name) is not None
 
 
 def spare_paths(directory: Path) -> list[Path]:

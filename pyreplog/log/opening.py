@@ -56,13 +56,18 @@ def open(
     return CommitLog(directory, config or LogConfig.of(settings), create=create, clock=clock, files=files)
 
 
-def as_directory(path: str | os.PathLike[str]) -> Path:
-    """A path that a directory can have."""
+def as_path(path: str | os.PathLike[str]) -> Path:
+    """A path that something can have: an empty one is not the current directory."""
     if not isinstance(path, str | os.PathLike) or not isinstance(name := os.fspath(path), str):
         raise WrongTypeError(f"path: expected a str or a path of str, found {type(path).__name__}")
     if not name or "\0" in name:
         raise InvalidArgumentError(f"path: expected the name of a directory, found {name!r}")
-    directory = Path(name)
+    return Path(name)
+
+
+def as_directory(path: str | os.PathLike[str]) -> Path:
+    """A path that a directory can have."""
+    directory = as_path(path)
     nearest = next(place for place in (directory, *directory.absolute().parents) if os.path.lexists(place))
     if not nearest.is_dir():
         raise NotALogError(

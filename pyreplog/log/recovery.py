@@ -375,6 +375,10 @@ def _rewrite(files: Files, segment: Segment, start: int) -> None:
 
 
 def check_directory(path: Path) -> None:
-    """NotALogError when a path that exists cannot be, or hold, a log."""
+    """NotALogError when a path that exists cannot be, or hold, a log; CorruptionError when what has the name of one of
+    its files is none: who opens a pipe waits for ever, and a link to nowhere may be to a disk that is not mounted."""
     if path.exists() and not path.is_dir():
         raise NotALogError(f"{path} is a file; a log is a directory")
+    for other in names.no_files(path):
+        what = "a directory" if other.is_dir() else "something else" if other.exists() else "a link to nowhere"
+        raise CorruptionError(other, int(other.stem) if other.stem.isdigit() else 0, "a file", what)

@@ -15,6 +15,7 @@ import pytest
 import pyreplog
 from pyreplog import (
     ConfigError,
+    CorruptionError,
     FormatVersionError,
     InvalidArgumentError,
     NotALogError,
@@ -22,9 +23,14 @@ from pyreplog import (
     WrongTypeError,
 )
 from pyreplog._native.checksum import crc32c
+from pyreplog.cli.app import main
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import files as log_files
 from pyreplog.log import names
+from pyreplog.log.backup.copying import backup
+from pyreplog.log.backup.restoring import restore
+from pyreplog.log.fsck.check import check
+from pyreplog.log.fsck.repair import repair
 from tests import samples
 
 SIZE = 1 << 16
@@ -146,6 +152,65 @@ def test_a_directory_of_segments_that_are_none(tmp_path):
     for mode in ("a", "r"):
         with pytest.raises(pyreplog.CorruptionError, match="the magic of a segment"):
             pyreplog.open(tmp_path, mode)
+
+
+NAMES = ("checkpoint", "tail", "lock", "truncation", f"{0:020d}.log")
+
+
+def misplace(path: Path, what: str) -> None:
+    """Put something that is no file in the place of a file."""
+    path.unlink(missing_ok=True)
+    match what:
+        case "a directory":
+            path.mkdir()
+        case "a link to nowhere":
+            path.symlink_to(path.parent / "not mounted" / path.name)
+        case _:
+            os.mkfifo(path)  # whoever opens it waits
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("what", ["a directory", "a link to nowhere", "something else"])
+def test_what_has_the_name_of_a_file_and_is_none(tmp_path, name, what):
+    samples.make_log(tmp_path / "log")
+    misplace(tmp_path / "log" / name, what)
+    calls = (
+        lambda: pyreplog.open(tmp_path / "log"),
+        lambda: pyreplog.open(tmp_path / "log", "r"),
+        lambda: check(tmp_path / "log"),
+        lambda: repair(tmp_path / "log"),
+        lambda: backup(tmp_path / "log", tmp_path / "copy"),
+    )
+    for call in calls:
+        with pytest.raises(CorruptionError) as caught:
+            call()
+        found = caught.value
+        assert (found.path, found.expected, found.found) == (tmp_path / "log" / name, "a file", what)
+    assert not (tmp_path / "copy").exists()
+
+
+def test_segments_on_another_disk(tmp_path):
+    """A link to a file is as good as the file."""
+    samples.make_log(tmp_path / "log")
+    segment = tmp_path / "log" / f"{0:020d}.log"
+    segment.rename(tmp_path / "elsewhere")
+    segment.symlink_to(tmp_path / "elsewhere")
+    assert check(tmp_path / "log").clean
+    with pyreplog.open(tmp_path / "log") as log:
+        assert log[7] == samples.value_of(7)
+
+
+@pytest.mark.parametrize("path", ["", "a\0b"])
+def test_names_that_nothing_can_have(tmp_path, monkeypatch, path):
+    """An empty one is not the directory that one is in: it is a variable that was not set."""
+    samples.make_log(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for call in (check, repair, lambda p: backup(p, "copy"), lambda p: backup(".", p), lambda p: restore(p, "new")):
+        with pytest.raises(InvalidArgumentError, match="expected the name of a directory"):
+            call(path)
+    for arguments in (("stat",), ("fsck",), ("fsck", "--repair"), ("dump", "--entry", "0"), ("cat",)):
+        assert main([*arguments, path]) == 2
+    assert main(["backup", path, "copy"]) == 2
 
 
 def set_version(path: Path, at: int, crc_at: int, covered: slice) -> None:

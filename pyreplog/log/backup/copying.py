@@ -21,6 +21,7 @@ from pyreplog.log.backup.manifest import Manifest, Piece
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.fsck import survey
 from pyreplog.log.fsck.hold import hold
+from pyreplog.log.opening import as_path
 from pyreplog.log.reader import LogReader
 
 Progress = Callable[[int, int], object]
@@ -38,7 +39,7 @@ def backup(path: Path | str, target: Path | str, *, progress: Progress | None = 
     Errors: NotALogError, CorruptionError, TruncatedError (the log was cut meanwhile: begin again), DiskFullError,
     InvalidArgumentError for a target that holds something.
     """
-    source, target = Path(path), Path(target)
+    source, target = as_path(path), as_path(target)
     files = RealFiles()
     with LogReader(source) as log:
         epoch, _ = survey.generation(source)

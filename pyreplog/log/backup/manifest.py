@@ -9,6 +9,7 @@ from pathlib import Path
 from pyreplog._native.segment import HEADER_BYTES, SIZE_MAX, SIZE_MIN
 from pyreplog.errors import CorruptionError, NotALogError
 from pyreplog.log.files import Files
+from pyreplog.log.opening import as_path
 from pyreplog.sealedjson import seal, unseal
 
 NAME = "manifest.json"
@@ -62,7 +63,7 @@ class Manifest:
 
 def load(directory: Path | str) -> Manifest:
     """The manifest of a backup. Errors: NotALogError when there is none, FormatVersionError, CorruptionError."""
-    path = Path(directory) / NAME
+    path = as_path(directory) / NAME
     if not path.is_file():
         raise NotALogError(f"{directory} holds no backup, or one that was not finished: {NAME} is missing")
     try:

@@ -23,6 +23,7 @@ from pyreplog.log.backup.copying import check_target
 from pyreplog.log.backup.manifest import Manifest, Piece
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
 from pyreplog.log.files import Files, RealFiles
+from pyreplog.log.opening import as_path
 
 Progress = Callable[[int, int], object]
 """Called with (bytes restored, entries restored) in all."""
@@ -37,7 +38,7 @@ def restore(backup: Path | str, target: Path | str, *, progress: Progress | None
     The log appears at once and whole, or not at all. Every record is verified twice: as it was kept, and as it stands
     in the new log. Errors: NotALogError, FormatVersionError, CorruptionError, InvalidArgumentError, DiskFullError.
     """
-    backup, target = Path(backup), Path(target)
+    backup, target = as_path(backup), as_path(target)
     files = RealFiles()
     manifest = manifests.load(backup)
     check_target(target)

@@ -19,6 +19,7 @@ from pyreplog.log.fsck import leftovers, sidefiles, survey
 from pyreplog.log.fsck.damage import CHECKPOINT, HEADER, INDEX, MARKER, RECORD, SEGMENT, Damage, Report
 from pyreplog.log.fsck.hold import copy, hold
 from pyreplog.log.fsck.survey import Header, Survey
+from pyreplog.log.opening import as_directory
 from pyreplog.log.segments import PREPARED
 
 Progress = Callable[[int, int], object]
@@ -31,8 +32,9 @@ _ATTEMPTS = 3
 
 
 def check(path: Path | str, *, progress: Progress | None = None) -> Report:
-    """Verify the log in directory `path`; read-only. Errors: NotALogError, FormatVersionError."""
-    directory = Path(path)
+    """Verify the log in directory `path`; read-only. Errors: NotALogError, FormatVersionError;
+    CorruptionError, something there is no file."""
+    recovery.check_directory(directory := as_directory(path))
     for _ in range(_ATTEMPTS):
         writer, generation = survey.writer_of(directory), survey.generation(directory)
         report = verify(survey.take(directory, writer=writer), progress)

@@ -32,6 +32,7 @@ from pyreplog.log.fsck.hold import copy, hold
 from pyreplog.log.fsck.rebuild import rebuild_header
 from pyreplog.log.fsck.survey import Header, Survey
 from pyreplog.log.lock import WriterLock
+from pyreplog.log.opening import as_directory
 from pyreplog.log.segments import PREPARED
 from pyreplog.log.truncation import Truncation
 
@@ -53,7 +54,7 @@ def repair(path: Path | str, *, truncate_at_damage: bool = False, progress: fsck
     truncate_at_damage: end the log before the first damage that costs entries. Errors: LockedError, NotALogError,
     FormatVersionError, OSError.
     """
-    directory = Path(path)
+    directory = as_directory(path)
     survey.take(directory, writer=None)  # NotALogError, before a lock file is made
     lock = WriterLock(directory)
     try:
