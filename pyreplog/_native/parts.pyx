@@ -23,7 +23,7 @@ cdef int64_t EVENT_ATTRIBUTE = 11
 cdef int get_buffer(object source, Py_buffer *buffer, str what) except -1:
     try:
         PyObject_GetBuffer(source, buffer, PyBUF_SIMPLE)
-    except (TypeError, BufferError):
+    except (TypeError, BufferError, ValueError):  # the last one is numpy's, of an array that is not contiguous
         raise WrongTypeError(f"{what}: expected a contiguous bytes-like object, found {type(source).__name__}") from None
     return 0
 

@@ -23,7 +23,7 @@ from pyreplog import (
 
 SIZE = 1 << 16
 STRIDED = memoryview(b"abcdefgh")[::2]
-NOT_BYTES = ["text", 1, None, 1.5, [1], {}, STRIDED, object()]
+NOT_BYTES = ["text", 1, None, 1.5, [1], {}, STRIDED, np.arange(9)[::2], object()]
 NOT_INTS = ["1", 1.5, b"1", [1], object()]
 
 
