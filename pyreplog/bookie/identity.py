@@ -40,6 +40,7 @@ from pyreplog.errors import (
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.lock import WriterLock
 from pyreplog.metadata.store import MetadataStore, Versioned
+from pyreplog.metadata.values import decode_object, field
 
 IDENTITY = "identity"
 LOG = "log"
@@ -110,7 +111,7 @@ def cluster_id(store: MetadataStore) -> bytes:
         except KeyExistsError:  # somebody else was quicker
             return cluster_id(store)
         found = store.get(CLUSTER)
-    return _field(CLUSTER, found, "id")
+    return _bytes(CLUSTER, found, "id")
 
 
 def claim(
@@ -191,8 +192,8 @@ def is_registered(store: MetadataStore, identity: Identity) -> bool:
     known = store.get(identity.key)
     return (
         known is not None
-        and _field(identity.key, known, "incarnation") == identity.incarnation
-        and _field(CLUSTER, store.get(CLUSTER), "id") == identity.cluster
+        and _bytes(identity.key, known, "incarnation") == identity.incarnation
+        and _bytes(CLUSTER, store.get(CLUSTER), "id") == identity.cluster
     )
 
 
@@ -228,7 +229,7 @@ def _check_kept(
         if kept.registered:
             raise UnknownBookieError(f"{path} is of bookie {kept.id}, of which the metadata knows nothing")
         return
-    incarnation = _field(kept.key, known, "incarnation")
+    incarnation = _bytes(kept.key, known, "incarnation")
     if incarnation != kept.incarnation and (kept.registered or not make_new):
         raise WrongIncarnationError(f"{path} is of bookie {kept.id}; registered is {name}@{incarnation.hex()}")
     if incarnation == kept.incarnation and (opens := _opens(kept.key, known)) > kept.opens and kept.registered:
@@ -240,17 +241,17 @@ def _check_kept(
 def _opens(key: str, known: Versioned) -> int:
     """How often metadata says that a bookie was opened."""
     try:
-        return int(json.loads(known.value)["opens"])
-    except (ValueError, TypeError, KeyError) as error:
+        return field(decode_object(known.value), "opens", int)
+    except ValueError as error:
         raise InvalidMetadataError(f"{key}: {error}") from error
 
 
-def _field(key: str, found: Versioned | None, field: str) -> bytes:
+def _bytes(key: str, found: Versioned | None, name: str) -> bytes:
     """16 bytes, of a key's value."""
     try:
-        value = bytes.fromhex(json.loads(found.value)[field]) if found is not None else b""
-    except (ValueError, TypeError, KeyError) as error:
+        value = bytes.fromhex(field(decode_object(found.value), name, str)) if found is not None else b""
+    except ValueError as error:
         raise InvalidMetadataError(f"{key}: {error}") from error
     if len(value) != 16:
-        raise InvalidMetadataError(f"{key}: expected 16 bytes as {field}, found {len(value)}")
+        raise InvalidMetadataError(f"{key}: expected 16 bytes as {name}, found {len(value)}")
     return value

@@ -15,7 +15,7 @@ from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.registration import Availability, Registration
 from pyreplog.bookie.service import SERVICE, BookieService
 from pyreplog.clock import Clock, SystemClock
-from pyreplog.errors import PoisonedError, ReplogError
+from pyreplog.errors import InvalidArgumentError, PoisonedError, ReplogError
 from pyreplog.handles import Handle
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metrics import Metric
@@ -58,6 +58,8 @@ class BookieNode(Handle):
         busy_poll_us: int = 0,
         clock: Clock | None = None,
     ) -> None:
+        if not rack.isprintable():
+            raise InvalidArgumentError(f"rack: expected a name that can be printed, found {rack!r}")
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._rack, self._advertise = rack, advertise
         self.identity, self.bookie = open_bookie(

@@ -12,6 +12,7 @@ from pyreplog.errors import InvalidMetadataError, KeyExistsError, NoSuchKeyError
 from pyreplog.handles import Handle
 from pyreplog.metadata.lease import Lease, LeaseState
 from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.values import decode_object, field
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +37,12 @@ class Availability:
     def decode(cls, data: bytes) -> Availability:
         """InvalidMetadataError."""
         try:
-            body = json.loads(data)
-            return cls(str(body["address"]), str(body["rack"]), bool(body["read_only"]), int(body["free_bytes"]))
-        except (ValueError, TypeError, KeyError) as error:
+            body = decode_object(data)
+            address, free_bytes = field(body, "address", str), field(body, "free_bytes", int)
+            if not address.isprintable() or not 0 <= free_bytes < 1 << 63:
+                raise ValueError("expected an address, and how much is free")
+            return cls(address, field(body, "rack", str), field(body, "read_only", bool), free_bytes)
+        except ValueError as error:
             raise InvalidMetadataError(f"availability of a bookie: {data[:80]!r}: {error}") from error
 
 

@@ -22,7 +22,6 @@ from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
-    InvalidMetadataError,
     KeyExistsError,
     NoSuchKeyError,
     NoSuchLedgerError,
@@ -40,7 +39,14 @@ from pyreplog.ledger.driver import Driver, StartingMachine, check_may_wait
 from pyreplog.ledger.embedded import open_embedded
 from pyreplog.ledger.handle import WINDOW_BYTES, Ledger
 from pyreplog.ledger.lac import LedgerEnds
-from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key
+from pyreplog.ledger.ledgermetadata import (
+    Fragment,
+    LedgerMetadata,
+    State,
+    key_proof,
+    ledger_key,
+    metadata_key,
+)
 from pyreplog.ledger.mending import LimboQuery, Mending
 from pyreplog.ledger.metrics import client_metrics
 from pyreplog.ledger.openledgers import OpenLedgers
@@ -50,7 +56,7 @@ from pyreplog.ledger.recovery import LedgerRecovery
 from pyreplog.ledger.remote import RemoteSurroundings
 from pyreplog.ledger.repairs import Repair, repairs
 from pyreplog.ledger.status import ClusterStatus, ledger_status
-from pyreplog.ledger.stored import delete_garbled, find_ledger, list_ledgers, load_ledger, survey
+from pyreplog.ledger.stored import delete_garbled, find_ledger, list_ledgers, load_ledger, next_id, survey
 from pyreplog.ledger.surroundings import Shared
 from pyreplog.ledger.writer import LedgerWriter
 from pyreplog.metadata.store import MetadataStore
@@ -60,8 +66,6 @@ from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits
 
 logger = logging.getLogger(__name__)
-
-NEXT_LEDGER = "/next-ledger"
 
 
 class Cluster(Handle):
@@ -151,7 +155,7 @@ class Cluster(Handle):
         check_quorums(ensemble, copies, acks)
         _check_choices(durability, window_bytes, metadata)
         key = _key(password)
-        ledger = self._next_id()
+        ledger = next_id(self._around.metadata)
         members = choose(ledger, ensemble, self._around.candidates(), frozenset())
         if len(members) < ensemble:
             raise NotEnoughBookiesError(f"an ensemble of {ensemble} bookies was asked for, {len(members)} take entries")
@@ -323,22 +327,6 @@ class Cluster(Handle):
         """What is built on ledgers shares with them: timers, threads for what blocks."""
         return self._around
 
-    def _next_id(self) -> int:
-        """An id that no ledger has, or ever had."""
-        store = self._around.metadata
-        while True:
-            there = store.get(NEXT_LEDGER)
-            if there is not None and not there.value.isdigit():
-                raise InvalidMetadataError(f"{NEXT_LEDGER}: expected a number, found {there.value[:80]!r}")
-            try:
-                if there is None:
-                    store.create(NEXT_LEDGER, b"1")
-                    return 0
-                store.put(NEXT_LEDGER, b"%d" % (int(there.value) + 1), there.version)
-            except (KeyExistsError, VersionConflictError):
-                continue
-            return int(there.value)
-
     def _create(self, made: LedgerMetadata) -> int:
         """Store a new ledger; when the reply was lost, its token tells whether it is there."""
         store = self._around.metadata
@@ -398,3 +386,5 @@ def _check_choices(durability: str, window_bytes: int, metadata: Mapping[str, st
     for name, value in (metadata or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise WrongTypeError(f"metadata: expected text for text, found {name!r}: {value!r}")
+        if any("\ud800" <= letter <= "\udfff" for letter in name + value):
+            raise InvalidArgumentError(f"metadata: half of a surrogate pair is no text, found {name!r}: {value!r}")

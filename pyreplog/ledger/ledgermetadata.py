@@ -16,7 +16,9 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
 from pyreplog._native.quorum import check_quorums
+from pyreplog.bookie.protocol import ID_MAX
 from pyreplog.errors import InvalidArgumentError, InvalidMetadataError
+from pyreplog.metadata.values import decode_object
 
 VERSION = 1
 KEY_BYTES = 16
@@ -89,12 +91,16 @@ class LedgerMetadata:
         firsts = [fragment.first for fragment in self.fragments]
         self._demand(bool(firsts) and firsts[0] == 0, "fragments from entry 0 on", firsts)
         self._demand(firsts == sorted(set(firsts)), "fragments in ascending order", firsts)
+        self._demand(firsts[-1] <= ID_MAX, f"entries up to {ID_MAX}", firsts[-1])
         for fragment in self.fragments:
             sizes = {len(fragment.ensemble), len(set(fragment.ensemble))}
             self._demand(sizes == {self.ensemble_size}, f"{self.ensemble_size} bookies", fragment.ensemble)
+        self._demand(self.proof.isascii(), "a proof of its key", self.proof)
         self._demand(self.durability in ("synced", "appended"), "durability synced or appended", self.durability)
         if self.state is State.CLOSED:
-            self._demand(self.last_entry >= -1 and self.length >= 0, "a last entry and a length", self.last_entry)
+            self._demand(-1 <= self.last_entry <= ID_MAX, "a last entry", self.last_entry)
+            self._demand(self.length >= 0 <= self.messages, "a length", (self.length, self.messages))
+            self._demand(firsts[-1] <= max(self.last_entry, 0), "fragments up to the last entry", firsts)
         else:
             self._demand(
                 (self.last_entry, self.length) == (-1, 0), "no last entry before it is closed", self.last_entry
@@ -102,7 +108,7 @@ class LedgerMetadata:
 
     def _demand(self, fine: bool, expected: str, found: object) -> None:
         if not fine:
-            raise InvalidMetadataError(f"metadata of ledger {self.ledger}: expected {expected}, found {found}")
+            raise InvalidMetadataError(f"metadata of ledger {self.ledger}: expected {expected}, found {found!r}")
 
     @property
     def is_synced(self) -> bool:
@@ -199,7 +205,7 @@ class LedgerMetadata:
     def decode(cls, data: bytes) -> Self:
         """InvalidMetadataError when it is none, contradicts itself, or is of a version unknown here."""
         try:
-            body: dict[str, Any] = json.loads(data)
+            body = decode_object(data)
             if (version := body.pop("version")) != VERSION:
                 raise InvalidMetadataError(f"ledger metadata: version {version}, this build reads {VERSION}")
             body["fragments"] = tuple(_decode_fragment(*fragment) for fragment in body["fragments"])
@@ -211,7 +217,7 @@ class LedgerMetadata:
             if not all(isinstance(word, str) for word in body["custom"].values()):
                 raise TypeError(f"custom: {body['custom']!r}")
             return cls(**body)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidMetadataError(f"ledger metadata: {data[:80]!r}: {error}") from error
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
@@ -15,6 +14,7 @@ from pyreplog.ledger.mend import EntryMend
 from pyreplog.ledger.repairs import Repair, forget_repair, repairs
 from pyreplog.ledger.stored import find_ledger, load_ledger
 from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.values import decode_object, field
 
 _STEP = 4096
 """So many entries of a bookie are looked at before those that it lacks are written."""
@@ -102,8 +102,9 @@ class LimboQuery:
     def replied(self, send: Send, reply: Reply) -> list[Effect]:
         if reply.status == Status.OK:
             try:
-                self._found += ((int(ledger), send.bookie) for ledger in json.loads(bytes(reply.body))["limbo"])
-            except (ValueError, TypeError, KeyError) as error:
+                ledgers = field(decode_object(reply.body), "limbo", list)
+                self._found += [(int(ledger), send.bookie) for ledger in ledgers]
+            except (ValueError, TypeError, OverflowError) as error:
                 return self.failed(send, error)
         return self._next()
 

@@ -6,12 +6,21 @@ import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pyreplog.errors import InvalidMetadataError, NoSuchKeyError, NoSuchLedgerError, VersionConflictError
+from pyreplog.bookie.protocol import ID_MAX
+from pyreplog.errors import (
+    InvalidMetadataError,
+    KeyExistsError,
+    NoSuchKeyError,
+    NoSuchLedgerError,
+    VersionConflictError,
+)
 from pyreplog.ledger.ledgermetadata import ID_DIGITS, LEDGERS, LedgerMetadata, State, metadata_key
 from pyreplog.ledger.repairs import Garbled
 from pyreplog.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
+
+NEXT_LEDGER = "/next-ledger"
 
 
 class Stored(NamedTuple):
@@ -75,6 +84,27 @@ def delete_garbled(store: MetadataStore, name: str) -> None:
             return store.delete(key, there.version)
         except VersionConflictError:
             continue
+
+
+def next_id(store: MetadataStore) -> int:
+    """An id that no ledger has, or ever had. Errors: InvalidMetadataError; those of the store."""
+    while True:
+        there = store.get(NEXT_LEDGER)
+        try:
+            if there is None:
+                store.create(NEXT_LEDGER, b"1")
+                return 0
+            number = _number(there.value)
+            store.put(NEXT_LEDGER, b"%d" % (number + 1), there.version)
+        except (KeyExistsError, VersionConflictError):
+            continue
+        return number
+
+
+def _number(value: bytes) -> int:
+    if not value.isdigit() or len(value) > ID_DIGITS or int(value) > ID_MAX:
+        raise InvalidMetadataError(f"{NEXT_LEDGER}: expected a number up to {ID_MAX}, found {value[:80]!r}")
+    return int(value)
 
 
 class StoredLedgers:

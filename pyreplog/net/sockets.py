@@ -69,7 +69,7 @@ def family_of(host: str) -> socket.AddressFamily | None:
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.inet_pton(family, host)
-        except OSError:
+        except (OSError, ValueError):
             continue
         return family
     return None
@@ -79,7 +79,7 @@ def look_up(host: str, port: int) -> tuple[socket.AddressFamily, Address]:
     """Family and numeric address. Blocks. InvalidArgumentError: there is no such host."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
+    except (OSError, ValueError) as error:
         raise InvalidArgumentError(f"no address is known for host {host!r}: {error}") from None
     family, _, _, _, address = found[0]
     return family, (str(address[0]), int(address[1]))

@@ -171,7 +171,7 @@ def test_an_older_copy_of_a_directory(path: Path, store: MemoryStore) -> None:
     assert start(path, store).opens == 3
 
 
-@pytest.mark.parametrize("opens", ["", '"opens": "x"', '"opens": null'])
+@pytest.mark.parametrize("opens", ["", '"opens": "x"', '"opens": null', '"opens": Infinity'])
 def test_metadata_that_do_not_count(opens: str, path: Path, store: MemoryStore) -> None:
     identity = start(path, store)
     found = store.get(identity.key)
@@ -256,7 +256,11 @@ def test_bad_names(name: str, path: Path, store: MemoryStore) -> None:
         start(path, store, name)
 
 
-@pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"id": "00"}', b"\xff", b'{"id": 5}'])
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"{}", b"[]", b'{"id": "00"}', b"\xff", b'{"id": 5}', b"[" * 100_000],
+    ids=lambda value: str(value[:9]),
+)
 def test_metadata_that_makes_no_sense(value: bytes, path: Path, store: MemoryStore) -> None:
     store.create("/cluster", value)
     with pytest.raises(InvalidMetadataError):
@@ -390,7 +394,20 @@ def test_a_key_of_an_earlier_life_is_taken_over(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"[]", b'{"address": "x"}', b'{"address":"","rack":"","read_only":0,"free_bytes":"x"}']
+    "data",
+    [
+        b"",
+        b"[]",
+        b"[" * 100_000,
+        b'{"address": "x"}',
+        b'{"address":"","rack":"","read_only":false,"free_bytes":"x"}',
+        b'{"address":"","rack":"","read_only":false,"free_bytes":Infinity}',
+        b'{"address":"","rack":"","read_only":false,"free_bytes":-1}',
+        b'{"address":"","rack":"","read_only":false,"free_bytes":%d}' % 10**400,
+        b'{"address":"","rack":7,"read_only":false,"free_bytes":1}',
+        b'{"address":"a\\u0000b:1","rack":"","read_only":false,"free_bytes":1}',
+        b'{"address":"\\ud800:1","rack":"","read_only":false,"free_bytes":1}',
+    ],
 )
 def test_availability_that_makes_no_sense(data: bytes) -> None:
     with pytest.raises(InvalidMetadataError):

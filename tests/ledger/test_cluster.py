@@ -36,11 +36,11 @@ from pyreplog.errors import (
     WrongTypeError,
 )
 from pyreplog.ledger import closing
-from pyreplog.ledger.cluster import NEXT_LEDGER, Cluster
+from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.handle import Ledger
 from pyreplog.ledger.ledgermetadata import State, metadata_key
 from pyreplog.ledger.repairs import note_repair
-from pyreplog.ledger.stored import load_ledger
+from pyreplog.ledger.stored import NEXT_LEDGER, load_ledger
 from tests.ledger.conftest import SEGMENT_BYTES
 from tests.ledger.standins import FailingStore, Meddler
 
@@ -258,6 +258,7 @@ def test_clusters_stay_in_their_process(folder: Path) -> None:
         ({"durability": "perhaps"}, InvalidArgumentError),
         ({"password": "text"}, WrongTypeError),
         ({"metadata": {"a": 1}}, WrongTypeError),
+        ({"metadata": {"a": "\ud800"}}, InvalidArgumentError),
         ({"window_bytes": 0}, InvalidArgumentError),
         ({"ensemble": 5}, NotEnoughBookiesError),
     ],
@@ -327,9 +328,10 @@ def test_a_ledger_that_somebody_else_made(folder: Path) -> None:
         assert values(cluster, number) == EXPECTED
 
 
-def test_a_counter_that_is_none(folder: Path) -> None:
+@pytest.mark.parametrize("value", [b"seven", b"", b"-1", b"9" * 19, b"9" * 5000], ids=lambda value: value[:8].decode())
+def test_a_counter_that_is_none(value: bytes, folder: Path) -> None:
     with embedded(folder) as cluster:
-        cluster.metadata.create(NEXT_LEDGER, b"seven")
+        cluster.metadata.create(NEXT_LEDGER, value)
         with pytest.raises(InvalidMetadataError):
             cluster.create_ledger()
 

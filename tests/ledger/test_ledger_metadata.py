@@ -95,6 +95,13 @@ def test_decoding_gives_what_was_encoded(metadata: LedgerMetadata) -> None:
         {"ledger": True},
         {"messages": None},
         {"token": 1.5},
+        {"token": "\ud800"},
+        {"custom": {"\udfff": ""}},
+        {"proof": "0é"},
+        {"fragments": [[0, ["a", "b", "c"]], [1 << 62, ["a", "b", "d"]]]},
+        {"state": "closed", "last_entry": 1 << 70},
+        {"state": "closed", "last_entry": 1, "length": 2, "messages": -1},
+        {"state": "closed", "last_entry": 4, "fragments": [[0, ["a", "b", "c"]], [5, ["a", "b", "d"]]]},
     ],
     ids=str,
 )
@@ -109,6 +116,11 @@ def test_a_missing_field_is_refused() -> None:
     del body["proof"]
     with pytest.raises(InvalidMetadataError):
         LedgerMetadata.decode(json.dumps(body).encode())
+
+
+def test_metadata_without_an_end_are_refused() -> None:
+    with pytest.raises(InvalidMetadataError, match="nested"):
+        LedgerMetadata.decode(b"[" * 100_000)
 
 
 @given(st.binary(max_size=200))

@@ -184,12 +184,14 @@ def test_nobody_serves(store: SQLiteStore, cluster: Cluster, nodes: dict[str, Bo
 
 def test_registrations_that_are_none_are_left_out(store: SQLiteStore, cluster: Cluster) -> None:
     store.create(availability_key("garbage@00"), b"garbage")
+    endless = b'{"address":"127.0.0.1:1","rack":"","read_only":false,"free_bytes":Infinity}'
+    store.create(availability_key("endless@00"), endless)
     store.create(availability_key("nowhere@xyz"), b'{"address":"nowhere","rack":"","read_only":false,"free_bytes":1}')
     until(lambda: len(cluster.status().bookies) == 5)
     with cluster.create_ledger(4, 4, 3) as ledger:  # the one that is no address is found out, or not chosen
         ledger.append(b"value")
     assert "nowhere@xyz" not in ledger.metadata.last_fragment.ensemble
-    for bookie in ("garbage@00", "nowhere@xyz"):
+    for bookie in ("garbage@00", "endless@00", "nowhere@xyz"):
         there = store.get(availability_key(bookie))
         assert there is not None
         store.delete(availability_key(bookie), there.version)

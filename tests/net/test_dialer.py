@@ -11,7 +11,14 @@ from unittest.mock import Mock
 import pytest
 
 from pyreplog._native.frame import encode
-from pyreplog.errors import ClosedError, DisconnectedError, NotConnectedError, ReplogError, WrongServiceError
+from pyreplog.errors import (
+    ClosedError,
+    DisconnectedError,
+    InvalidArgumentError,
+    NotConnectedError,
+    ReplogError,
+    WrongServiceError,
+)
 from pyreplog.net.connection import Connection
 from pyreplog.net.dialer import Dialer, Link
 from pyreplog.net.handshake import Identity
@@ -94,6 +101,12 @@ def test_names_are_looked_up(reactor: Reactor, serve: Serve, link: MakeLink) -> 
     nowhere = link(("no-such-host.invalid", 1), Recorder())
     wait(reactor, lambda: nowhere.error is not None)
     assert "no-such-host.invalid" in str(nowhere.error)
+
+
+@pytest.mark.parametrize("host", ["a\0b", "\ud800", "a" * 70, ".."], ids=ascii)
+def test_what_is_no_name_is_an_error_of_the_link(host: str, reactor: Reactor, link: MakeLink) -> None:
+    nowhere = link((host, 1), Recorder())
+    wait(reactor, lambda: isinstance(nowhere.error, InvalidArgumentError))
 
 
 @pytest.mark.parametrize("host", ["localhost", "no-such-host.invalid"])
