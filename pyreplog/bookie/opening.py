@@ -12,6 +12,7 @@ from pyreplog.bookie.identity import LOG, Identity, check_log, claim, note_end, 
 from pyreplog.bookie.ledgerlist import LedgerFacts
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.clock import Clock
+from pyreplog.errors import NotALogError, WrongLogError
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.names import ASIDE
 from pyreplog.metadata.store import MetadataStore
@@ -36,16 +37,19 @@ def open_bookie(
 
     ledgers: what the metadata say of them; asked only when a crash may have taken entries. make_new: as of
     `identity.claim`.
-    Errors: those of `identity.claim`, of opening a log (NotALogError: the log is gone), and of `ledgers`;
-    WrongLogError, after the log's own recovery.
+    Errors: those of `identity.claim`, of opening a log, and of `ledgers`; WrongLogError, the log is gone, or, after its
+    own recovery, not that of this bookie.
     """
     path, files = Path(path), files if files is not None else RealFiles()
     unseen = bool(_cuts(path))
     mark = BootMark(path, files)
     identity = claim(path, name, store, make_new=make_new, files=files)
-    bookie = LocalBookie(
-        path, config, create=not identity.registered, incarnation=identity.incarnation, clock=clock, files=files
-    )
+    try:
+        bookie = LocalBookie(
+            path, config, create=not identity.registered, incarnation=identity.incarnation, clock=clock, files=files
+        )
+    except NotALogError as error:
+        raise WrongLogError(f"the log of bookie {identity.id} is gone: {error}") from error
     log = bookie.log.log
     try:
         check_log(path, identity, log.uuid, log.end_position)

@@ -294,7 +294,8 @@ class Cluster(Handle):
 
         ledger: all that this one lacks, which must be closed; each of its copies is read. None: those that were noted
         as bad or missing, and those of closed ledgers that lie on bookies where they are in limbo. password: of the
-        ledgers; those with another are left alone.
+        ledgers; those with another are left alone. Errors, of `ledger`: InvalidArgumentError, it is not closed;
+        NoSuchLedgerError; UnauthorizedError.
         """
         self._check_open()
         check_may_wait()

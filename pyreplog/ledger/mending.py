@@ -48,10 +48,12 @@ class Mending:
                 self.done.append(repair)
 
     def mend_ledger(self, ledger: int) -> None:
-        """All that a closed ledger lacks. Errors: InvalidArgumentError, it is not closed; those of load_ledger."""
+        """All that a closed ledger lacks. Errors: InvalidArgumentError, it is not closed; UnauthorizedError; those of
+        load_ledger."""
         metadata = load_ledger(self._store, ledger).metadata
         if metadata.state is not State.CLOSED:
             raise InvalidArgumentError(f"ledger {ledger} is {metadata.state}: recover it first")
+        self._check_password(metadata)
         for bookie in sorted(metadata.bookies()):
             self._mend_bookie(metadata, bookie)
 
@@ -83,9 +85,12 @@ class Mending:
             self.left[Repair(metadata.ledger, at, bookie)] = error
 
     def _mend(self, metadata: LedgerMetadata, repair: Repair) -> None:
-        if not metadata.admits(self._key):
-            raise UnauthorizedError(repair.ledger, "the password is not the one it was made with")
+        self._check_password(metadata)
         self._run(repair.ledger, EntryMend(metadata, self._key, repair.entry, repair.bookie))
+
+    def _check_password(self, metadata: LedgerMetadata) -> None:
+        if not metadata.admits(self._key):
+            raise UnauthorizedError(metadata.ledger, "the password is not the one it was made with")
 
 
 class LimboQuery:

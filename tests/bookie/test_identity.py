@@ -26,7 +26,6 @@ from pyreplog.errors import (
     LockedError,
     MetadataUnavailableError,
     MissingIdentityError,
-    NotALogError,
     StaleDirectoryError,
     UnknownBookieError,
     WrongIncarnationError,
@@ -91,8 +90,11 @@ def test_an_emptied_log(path: Path, store: MemoryStore) -> None:
     start(path, store)
     shutil.rmtree(path / LOG)
     for make_new in (False, True):
-        with pytest.raises(NotALogError):
+        with pytest.raises(WrongLogError, match=r"is gone: .* does not exist"):
             start(path, store, make_new=make_new)
+    (path / LOG).mkdir()
+    with pytest.raises(WrongLogError, match=r"is gone: .* holds no log"):
+        start(path, store)
 
 
 def test_a_missing_identity(path: Path, store: MemoryStore) -> None:

@@ -397,6 +397,8 @@ def test_repairs_that_cannot_be_made_stay(folder: Path) -> None:
         }  # fmt: skip
         assert cluster.repair(password=b"secret")[0][0][:2] == (ledger.id, 0)
         assert cluster.repair() == ([], {})
+        with pytest.raises(UnauthorizedError):  # although no copy is missing
+            cluster.repair(ledger.id)
         with pytest.raises(NoSuchLedgerError):
             cluster.ledger_metadata(gone)
         cluster.metadata.create("/repairs/7/seven-b", b"")
