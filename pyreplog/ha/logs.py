@@ -40,26 +40,31 @@ def go_on(context: Context) -> None:
 
 
 def open_log(context: Context) -> CommitLog:
-    """As a master does. Errors: those of `pyreplog.open`."""
+    """As a master does. Retention waits for its word: replicas that are about to come may need all that there is.
+    Errors: those of `pyreplog.open`."""
+    return _open(context, create=True)
+
+
+def _open(context: Context, *, create: bool) -> CommitLog:
     return CommitLog(
-        context.path, context.config.log, create=True, clock=None, files=context.files, gated=True
+        context.path, context.config.log, create=create, clock=None, files=context.files, gated=True, retention_floor=0
     )  # fmt: skip
 
 
 def open_mirror(context: Context) -> MirrorLog | None:
     """As a replica does; None: there is none yet. What was a log of its own is a copy from now on: it is recovered as
-    its own first, for what its records say of its disk is true."""
+    its own first, for what its records say of its disk is true. Retention waits, as of `open_log`."""
     path, files = context.path, context.files
     if not replica.is_replica(path):
         checkpoint = checkpoints.load(path)
         if checkpoint is None:
             path.mkdir(parents=True, mode=0o700, exist_ok=True)
             return None
-        CommitLog(path, context.config.log, create=False, clock=None, files=files, gated=True).close()
+        _open(context, create=False).close()
         replica.mark(path, files, checkpoint.uuid)
     elif checkpoints.load(path) is None:
         return None
-    return MirrorLog(path, context.config.log, files=files)
+    return MirrorLog(path, context.config.log, files=files, retention_floor=0)
 
 
 def mark_term(log: CommitLog, term: Term) -> None:

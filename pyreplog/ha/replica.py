@@ -32,7 +32,8 @@ class Replica:
     """Drives a `Following` and its `Receiver`; any thread may call anything.
 
     log: a copy that is here already; None: the master's is made when it is known. on_log: called when one was made.
-    on_landed: called by the driver after each read from the master.
+    on_landed: called by the driver after each read from the master. holds: whether it tells retention what to keep;
+    else its caller does.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class Replica:
         master: Address | None,
         on_log: Callable[[MirrorLog], object],
         on_landed: Callable[[], object] | None = None,
+        *,
+        holds: bool = True,
     ) -> None:
         self.log = log
         self.error: ReplogError | None = None
         """Why it does not follow, and will not by itself; None: it does, or tries."""
-        self._context, self._on_log = context, on_log
+        self._context, self._on_log, self._holds = context, on_log, holds
         committed = ORIGIN if log is None else Mark(*marks_of(log)[2])
         holds = log is not None and ends_of_replica(log)[0].position > log.start_position
         self.following = Following(
@@ -64,6 +67,7 @@ class Replica:
         self._link: Link | None = None
         self._joins: Address | None = None  # where the present connection leads, or the last one did
         self._chain: Chain | None = None
+        self._hold()
         if master is not None:
             self.follow(master)
 
@@ -140,6 +144,7 @@ class Replica:
             if self._chain is None:
                 self._chain = Chain(self._context, log, self._commit)
             self._chain.join(connection, answer)
+            self._hold()
 
     def progress(self, connection: Connection, progress: Progress) -> None:
         if self._chain is not None:
@@ -155,12 +160,26 @@ class Replica:
     def disconnected(self, connection: Connection) -> None:
         if self._chain is not None:
             self._chain.closed(connection)
+            self._hold()
 
     def _break_chain(self, why: str) -> None:
         """Whoever follows joins again: what it was told may not hold any more."""
         chain, self._chain = self._chain, None
         if chain is not None:
             chain.close(DisconnectedError(why))
+            self._hold()
+
+    def _hold(self) -> None:
+        """Retention keeps what the master keeps, whose heir a member may be: others have to find there what they lack;
+        and what those need that are connected here. Not more than a master does."""
+        log, chain = self.log, self._chain
+        if log is None or log._error is not None or not self._holds:
+            return
+        needed = [] if self._context.config.observer else [self.following.log_start]
+        if chain is not None and (least := chain.needed) is not None:
+            needed.append(least)
+        most = log.tail.end - self._context.config.group.retention_hold_bytes
+        log.retention_floor = max(min(needed), most) if needed else 1 << 62
 
     def where(self) -> str:
         """Where the master is, as far as is known."""
@@ -187,6 +206,7 @@ class Replica:
         if isinstance(message, Accept) and self._link is not None:
             self._link.well()
         self._do(lambda: self.following.heard(message))
+        self._hold()
 
     def _progressed(self, received: Mark, synced: Mark) -> None:
         """For each append: as `_do`, with less in between."""
@@ -258,6 +278,7 @@ class Replica:
             context.path, context.config.log, uuid=make.uuid, segment_bytes=make.segment_bytes, start=make.start,
             clock=context.clock, files=context.files,
         )  # fmt: skip
+        self._hold()
         self._on_log(self.log)
 
     def _leave(self, leave: Leave) -> None:

@@ -45,11 +45,11 @@ class CommitLog(Access, Appender):
 
     def __init__(
         self, path: Path, config: LogConfig, *, create: bool, clock: Clock | None, files: Files | None,
-        gated: bool = False, mirror: bool = False,
+        gated: bool = False, mirror: bool = False, retention_floor: int = 1 << 62,
     ) -> None:  # fmt: skip
         self.path, self.config, self._gated, self._mirror = path, config, gated, mirror
-        self.retention_floor: int = 1 << 62
-        """Nothing at or after this position is removed by retention; later layers lower it."""
+        self.retention_floor = retention_floor
+        """Nothing at or after this position is removed by retention, from opening on; later layers lower it."""
         self._files = files if files is not None else RealFiles()
         self._error: ReplogError | None = ClosedError(f"{path} was not opened")
         self._lock = threading.RLock()  # the table of segments, the checkpoint, and all that changes them

@@ -47,9 +47,13 @@ class MirrorLog(CommitLog):
     """
 
     def __init__(
-        self, path: Path, config: LogConfig, *, clock: Clock | None = None, files: Files | None = None
-    ) -> None:
-        super().__init__(path, config, create=False, clock=clock, files=files, gated=True, mirror=True)
+        self, path: Path, config: LogConfig, *, clock: Clock | None = None, files: Files | None = None,
+        retention_floor: int = 1 << 62,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            path, config, create=False, clock=clock, files=files, gated=True, mirror=True,
+            retention_floor=retention_floor,
+        )  # fmt: skip
 
     @classmethod
     def create(

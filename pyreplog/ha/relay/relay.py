@@ -55,7 +55,7 @@ class Relay(Handle):
         log: LogConfig = _LOG, start: int | None = None, timeout: float = 30.0, secret: bytes | None = None,
         tls: ssl.SSLContext | None = None, limits: Limits | None = None, clock: Clock | None = None, **settings: Any,
     ) -> None:  # fmt: skip
-        ApplierConfig.of(settings)  # before a master is looked for
+        self._purges = ApplierConfig.of(settings).purge  # and before a master is looked for, whether they are right
         address, directory, files = parse_address(master), Path(path), RealFiles()
         if checkpoints.load(directory) is not None and not is_replica(directory):
             raise NotAReplicaError(directory)
@@ -77,8 +77,9 @@ class Relay(Handle):
         self._make = make
         try:
             self._replica = Replica(
-                self._context, logs.open_mirror(self._context), None, self._on_log, on_landed=self._on_landed
-            )
+                self._context, logs.open_mirror(self._context), None, self._on_log, on_landed=self._on_landed,
+                holds=False,
+            )  # fmt: skip
             if self._replica.log is not None:
                 self._on_log(self._replica.log)
             self._context.reactor.start()
@@ -93,6 +94,8 @@ class Relay(Handle):
         if self._applier is not None:
             logger.error("%s begins anew, at entry %d: open this relay again", log.path, log.start)
             return
+        if not self._purges:
+            log.retention_floor = 1 << 62  # else the applier says what may go
         try:
             self._applier = self._make(log)
         except Exception as error:

@@ -41,6 +41,11 @@ class Chain:
             follower.reported = progress.received.position
             follower.push()
 
+    @property
+    def needed(self) -> int | None:
+        """Position from which on somebody needs the log; None: nobody does."""
+        return min((follower.reported for follower in list(self._followers.values())), default=None)
+
     def drained(self, connection: Connection) -> None:
         follower = self._followers.get(connection)
         if follower is not None:
