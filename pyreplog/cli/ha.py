@@ -8,6 +8,7 @@ from typing import Any
 
 from pyreplog.cli import hanode, harocketmq, serving, tls
 from pyreplog.cli.output import amount, counted, print_fields, print_json
+from pyreplog.errors import InvalidArgumentError
 from pyreplog.ha.remote import RemoteNode
 
 NAME = "ha"
@@ -52,6 +53,7 @@ def _add_action_arguments(action: argparse.ArgumentParser, name: str) -> None:
         change.add_argument("--add", metavar="NAME", help="count one more")
         change.add_argument("--remove", metavar="NAME", help="count one less")
         change.add_argument("--sync-replicas", metavar="K", type=int, help="replicas that an append waits for")
+        action.add_argument("--force", action="store_true", help="at once, without members that are gone for good")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -80,11 +82,13 @@ def _done(node: RemoteNode, arguments: argparse.Namespace) -> dict[str, Any]:
     if asked == "follow":
         return node.ask("follow", master=arguments.master)
     if asked == "members" and arguments.add is not None:
-        return node.ask("add-member", name=arguments.add)
+        return node.ask("add-member", name=arguments.add, force=arguments.force)
     if asked == "members" and arguments.remove is not None:
-        return node.ask("remove-member", name=arguments.remove)
+        return node.ask("remove-member", name=arguments.remove, force=arguments.force)
     if asked == "members" and arguments.sync_replicas is not None:
-        return node.ask("sync-replicas", count=arguments.sync_replicas)
+        return node.ask("sync-replicas", count=arguments.sync_replicas, force=arguments.force)
+    if asked == "members" and arguments.force:
+        raise InvalidArgumentError("--force goes with --add, --remove or --sync-replicas")
     return node.status()
 
 

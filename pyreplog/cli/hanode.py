@@ -43,7 +43,7 @@ def add_master_arguments(parser: argparse.ArgumentParser) -> None:
 def add_replica_arguments(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
     parser.add_argument("--master", metavar="HOST:PORT", help="whom to follow (with --metadata: who is registered)")
-    parser.add_argument("--observer", action="store_true", help="never counted, never master")
+    parser.add_argument("--observer", action="store_true", help="never counted, master by force only")
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:

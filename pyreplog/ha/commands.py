@@ -79,13 +79,14 @@ def _parse(data: bytes) -> dict[str, Any]:
 
 
 def _obey(node: Node, found: dict[str, Any]) -> dict[str, Any]:
+    force = found.get("force", False) is True
     commands: dict[str, Callable[[], dict[str, Any]]] = {
         "status": lambda: describe(node),
-        "promote": lambda: {"possible_loss": node.promote(force=_flag(found, "force")), **describe(node)},
+        "promote": lambda: {"possible_loss": node.promote(force=force), **describe(node)},
         "follow": lambda: _done(node, lambda: node.follow(_text(found, "master"))),
-        "add-member": lambda: _done(node, lambda: node.add_member(_text(found, "name"))),
-        "remove-member": lambda: _done(node, lambda: node.remove_member(_text(found, "name"))),
-        "sync-replicas": lambda: _done(node, lambda: node.set_sync_replicas(_count(found, "count"))),
+        "add-member": lambda: _done(node, lambda: node.add_member(_text(found, "name"), force=force)),
+        "remove-member": lambda: _done(node, lambda: node.remove_member(_text(found, "name"), force=force)),
+        "sync-replicas": lambda: _done(node, lambda: node.set_sync_replicas(_count(found, "count"), force=force)),
         "peers": lambda: _done(node, lambda: node.learn_peers(_addresses(found))),
     }
     run = commands.get(found["command"])
@@ -97,10 +98,6 @@ def _obey(node: Node, found: dict[str, Any]) -> dict[str, Any]:
 def _done(node: Node, call: Callable[[], object]) -> dict[str, Any]:
     call()
     return describe(node)
-
-
-def _flag(found: dict[str, Any], name: str) -> bool:
-    return found.get(name, False) is True
 
 
 def _text(found: dict[str, Any], name: str) -> str:

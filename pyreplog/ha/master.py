@@ -80,6 +80,7 @@ class Master:
         self._unstored: OSError | None = None  # why members were not stored
         self._probed_us = context.now_us
         self._closed = False
+        self._resigned: ReplogError | None = None  # what an append is told that comes too late
         self._offered = end.position
         self.offer()
         self._timer = context.reactor.call_later(TICK_S, weakly(self._tick))
@@ -143,14 +144,14 @@ class Master:
             raise InvalidArgumentError("an event loop, or a callback, must not wait: await what submit gives")
 
     def _write(self, write: Callable[..., T], *what: Any) -> T:
-        """Into the log, if it may be. One that was closed meanwhile for a newer master says what this one says."""
+        """Into the log, if it may be. One that was closed meanwhile, for another role, says what this one says."""
         if self._fenced is not None or self._least:
             self._admit()
         try:
             return write(*what)
-        except ClosedError:
+        except ClosedError as closed:
             self._admit()
-            raise
+            raise self._resigned or closed from None
 
     def _admit(self) -> None:
         with self._lock:
@@ -349,9 +350,8 @@ class Master:
 
     def _tell_all(self) -> None:
         self._telling = False
-        commit = self.group.commit
         for follower in list(self._followers.values()):
-            follower.tell(commit)
+            follower.tell(self.group.commit)
 
     def _tell_deposed(self, term: Term) -> None:
         self._awaited.fail(DeposedError(f"term {term} took over while this append waited", term))
@@ -385,13 +385,14 @@ class Master:
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
+    def close(self, resigned: ReplogError | None = None) -> None:
         """Replicas hear of the last commit point and are disconnected; who waits is told. The log is closed, and has to
-        sync what it holds."""
-        self._closed = True
+        sync what it holds. resigned: told to appends that come now, when the node goes on in another role."""
+        self._closed, self._resigned = True, resigned
         self._timer.cancel()
         self._sync_always(False)
-        self._awaited.fail(DeposedError("the master was closed while this append waited", self.group.term))
+        closed = DeposedError("the master was closed while this append waited", self.group.term)
+        self._awaited.fail(self._awaited.failure or closed)
         for connection, follower in list(self._followers.items()):
             follower.tell(self.group.commit)
             follower.sender.closed()

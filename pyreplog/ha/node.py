@@ -223,21 +223,22 @@ class Node(Handle):
         again when it is complete. force: at once. Errors: as `Group.change_members`; NotMasterError."""
         self._leader().change_members(names, sync_replicas, force=force)
 
-    def add_member(self, name: str) -> None:
+    def add_member(self, name: str, *, force: bool = False) -> None:
         """As `set_members`, with one more."""
         quorum = self._leader().group.members.quorum
-        self.set_members({*quorum.names, name}, quorum.k)
+        self.set_members({*quorum.names, name}, quorum.k, force=force)
 
-    def remove_member(self, name: str) -> None:
+    def remove_member(self, name: str, *, force: bool = False) -> None:
         """As `set_members`, without one."""
-        quorum = self._leader().group.members.quorum
-        if name not in quorum.names:
-            raise InvalidArgumentError(f"{name} is no member; members are {', '.join(quorum.names)}")
-        self.set_members(set(quorum.names) - {name}, min(quorum.k, len(quorum.names) - 2))
+        members = self._leader().group.members
+        if name not in members.everyone:
+            raise InvalidArgumentError(f"{name} is no member; members are {', '.join(members.quorum.names)}")
+        names = set(members.quorum.names) - {name}
+        self.set_members(names, min(members.quorum.k, len(names) - 1), force=force)
 
-    def set_sync_replicas(self, count: int) -> None:
+    def set_sync_replicas(self, count: int, *, force: bool = False) -> None:
         """As `set_members`, with another number of replicas that an append waits for."""
-        self.set_members(self._leader().group.members.quorum.names, count)
+        self.set_members(self._leader().group.members.quorum.names, count, force=force)
 
     def learn_peers(self, addresses: Mapping[str, str]) -> None:
         """Addresses of members, "host:port" by name."""
@@ -266,16 +267,17 @@ class Node(Handle):
 
     def follow(self, master: str | None) -> None:
         """Follow the master at "host:port" (None: wait until one is known). A master becomes a replica by that: it
-        joins the newer one, and cuts what that one does not have."""
+        joins the newer one, and cuts what that one does not have. InvalidArgumentError."""
         address = None if master is None else parse_address(master)
+        if address in (self._server.address, parse_address(self.address)):
+            raise InvalidArgumentError(f"{self.name} cannot follow itself, at {master}")
         with self._changing:
             self._check_open()
             if self._replica is not None:
                 if address is not None:
                     self._replica.follow(address)
                 return
-            mirror = self._resign()
-            self._log = mirror
+            mirror = self._log = self._resign()
             self._replica = Replica(self._context, mirror, address, self._made)
 
     def _resign(self) -> MirrorLog | None:
@@ -283,7 +285,7 @@ class Node(Handle):
         context, master = self._context, self._master
         if master is not None:
             try:
-                master.close()  # as long as it is one, candidates fence it
+                master.close(NotMasterError(f"{self.name} is no master any more"))  # until then candidates fence it
             finally:
                 with context.lock:  # a vote that is being given comes before this
                     self._master = None

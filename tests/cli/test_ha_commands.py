@@ -148,6 +148,13 @@ def test_members_are_changed_by_command(processes: Processes, filled: Path, run:
     refused = run("ha", "members", a.address, "--remove", "c")
     assert refused.code == 2 and "c is no member" in refused.error
     assert run("ha", "members", b.address, "--add", "c").code == 1, "b is no master"
+    assert run("ha", "members", a.address, "--force").code == 2, "nothing is to be changed"
+    processes.until(a, lambda found: found["members"]["former"] is None)
+    b.end(signal.SIGKILL)
+    waits = run("ha", "--json", "members", a.address, "--remove", "b").json
+    assert waits["members"]["former"]["names"] == ["a", "b"], "b is to agree, and never will"
+    done = run("ha", "--json", "members", a.address, "--remove", "b", "--force").json
+    assert done["members"] == {"names": ["a"], "sync_replicas": 0, "former": None}
     with pytest.raises(SystemExit):
         run("ha", "members", a.address, "--add", "c", "--sync-replicas", 2)
 

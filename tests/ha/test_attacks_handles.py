@@ -14,9 +14,17 @@ from typing import Any
 import pytest
 
 from pyreplog import ha
-from pyreplog.errors import ClosedError, DeposedError, ForkedError, HigherTermError, ReplicaError, ReplogError
+from pyreplog.errors import (
+    ClosedError,
+    DeposedError,
+    ForkedError,
+    HigherTermError,
+    NotMasterError,
+    ReplicaError,
+    ReplogError,
+)
 from pyreplog.ha.protocol import messages
-from pyreplog.ha.protocol.terms import TERMS
+from pyreplog.ha.protocol.terms import TERMS, Term
 from pyreplog.net.reactor import Reactor
 from tests.ha.nodes import Lab, level, until, values
 from tests.ha.test_attacks import faulty_replica
@@ -249,11 +257,12 @@ def test_an_append_that_is_late_for_the_end_of_its_node_is_unknown(lab: Lab, mon
     assert [type(error) for error in errors] == [DeposedError]
 
 
+@pytest.mark.parametrize("why", [HigherTermError, NotMasterError, ClosedError])
 @pytest.mark.parametrize("how", ["append", "append_batch", "submit", "submit_batch"])
-def test_an_append_that_is_late_for_its_masters_log_names_the_newer_term(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, how: str
+def test_an_append_that_is_late_for_its_masters_log_is_told_why(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, how: str, why: type[ReplogError]
 ) -> None:
-    """It was let in, and finds the log closed: nothing was appended, and it is told why."""
+    """It was let in, and finds the log closed: nothing was appended. Deposed, told to follow, or closed itself."""
     a = lab.master(members="ab")
     b = lab.replica("b", a)
     a.append(b"in time")
@@ -282,8 +291,28 @@ def test_an_append_that_is_late_for_its_masters_log_names_the_newer_term(
     worker = threading.Thread(target=work)
     worker.start()
     assert let_in.wait(60)
-    b.promote()
-    until(lambda: a.role == "replica")
+    if why is HigherTermError:
+        b.promote()
+        until(lambda: a.role == "replica")
+    elif why is NotMasterError:
+        a.follow(b.address)
+    else:
+        lab.close(a)
     deposed.set()
     worker.join(60)
-    assert [type(error) for error in errors] == [HigherTermError] and values(b) == [b"in time"]
+    assert [type(error) for error in errors] == [why] and values(b) == [b"in time"]
+
+
+def test_who_waits_is_told_who_deposed_its_master(lab: Lab) -> None:
+    """Also one that begins to wait when the master of the older term is closed already."""
+    a = lab.master(members="ab")
+    b = lab.replica("b", a)
+    a.append(b"in time")
+    level(a, b)
+    master = a._master
+    assert master is not None
+    b.promote()
+    until(lambda: a.role == "replica")
+    with pytest.raises(DeposedError) as raised:
+        master._wait(1 << 40)
+    assert raised.value.term == Term(2, "b")

@@ -12,6 +12,7 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import (
+    ChangeUnderWayError,
     ClosedError,
     ConfigError,
     GroupLogError,
@@ -28,6 +29,7 @@ from pyreplog.errors import (
     TruncatedError,
 )
 from pyreplog.ha.peers import OnAnswer
+from pyreplog.ha.protocol.members import Quorum
 from pyreplog.ha.protocol.messages import Message
 from pyreplog.log import checkpoint
 from pyreplog.log.files import RealFiles
@@ -300,6 +302,31 @@ def test_members_are_changed_while_it_runs(lab: Lab) -> None:
     until(lambda: not stranger.stats()["streaming"])
     with pytest.raises(InvalidArgumentError, match="no member"):
         master.remove_member("z")
+
+
+def test_a_member_that_is_gone_for_good_is_removed_by_force(lab: Lab) -> None:
+    """Of two, one cannot agree any more to anything."""
+    master = lab.master(members="ab")
+    b = lab.replica("b", master)
+    master.append(b"one")
+    lab.close(b)
+    master.remove_member("b")
+    waiting = master.submit(b"two")
+    with pytest.raises(ChangeUnderWayError, match="from a, b with 1 synchronous to a with 0"):
+        master.remove_member("b")
+    assert master.members is not None and master.members.former is not None and not waiting.done()
+    master.remove_member("b", force=True)
+    waiting.result(60)
+    assert master.members.quorum == Quorum(("a",), 0) and master.members.former is None
+
+
+def test_nobody_follows_itself(lab: Lab) -> None:
+    """A master that did would have given up its role for nobody."""
+    master = lab.master(sync_replicas=0, advertise="master.invalid:7001")
+    for address in (f"127.0.0.1:{master._server.address[1]}", "master.invalid:7001"):
+        with pytest.raises(InvalidArgumentError, match="cannot follow itself"):
+            master.follow(address)
+    assert master.role == "master" and master.append(b"one") == 0
 
 
 def test_a_log_that_had_no_replicas_gets_some(lab: Lab) -> None:

@@ -38,6 +38,9 @@ class Quorum(NamedTuple):
     names: tuple[str, ...]
     k: int
 
+    def __str__(self) -> str:
+        return f"{', '.join(self.names)} with {self.k} synchronous"
+
     @property
     def promises(self) -> int:
         """How many must promise a new term."""
@@ -93,7 +96,7 @@ class Members:
     def change(self, wanted: Quorum) -> Members:
         """Begin a change. ChangeUnderWayError."""
         if self.former is not None:
-            raise ChangeUnderWayError(f"a change from {self.former} to {self.quorum} is under way")
+            raise ChangeUnderWayError(f"a change is under way, from {self.former} to {self.quorum}")
         return Members(self._next(), wanted, self.quorum)
 
     def forced(self, wanted: Quorum) -> Members:
