@@ -27,6 +27,9 @@ from pyreplog.uninterrupted import uninterrupted
 
 logger = logging.getLogger(__name__)
 
+_LASTS_US = 1_000_000
+"""A connection that lasts so long was of use, though nothing may have come of it."""
+
 
 class Replica:
     """Drives a `Following` and its `Receiver`; any thread may call anything.
@@ -67,6 +70,8 @@ class Replica:
         self._link: Link | None = None
         self._joins: Address | None = None  # where the present connection leads, or the last one did
         self._chain: Chain | None = None
+        self._joined: tuple[int, int] | None = None  # where the log went on, and when
+        self._was_of_use = True  # the connection before
         self._hold()
         if master is not None:
             self.follow(master)
@@ -203,7 +208,7 @@ class Replica:
     def _heard(self, body: bytes) -> None:
         """InvalidMessageError ends the connection."""
         message = messages.decode(body)
-        if isinstance(message, Accept) and self._link is not None:
+        if isinstance(message, Accept) and self._link is not None and self._was_of_use:
             self._link.well()
         self._do(lambda: self.following.heard(message))
         self._hold()
@@ -217,7 +222,17 @@ class Replica:
     def _closed(self, error: ReplogError) -> None:
         with self._context.lock:
             self.following.disconnected()
+            self._note_use(error)
         logger.info("%s: the connection to the master ended: %s", self._context.path, error)
+
+    def _note_use(self, error: ReplogError) -> None:
+        """One that ends where it began, at a record that is damaged there, say, is not made again at once, over and
+        over; nor is one that another process of the same name has taken over."""
+        joined, self._joined = self._joined, None
+        if joined is not None and self.log is not None:
+            brought, lasted = self.log.landed > joined[0], self._context.now_us - joined[1] >= _LASTS_US
+            is_replaced = isinstance(error, JoinRefusedError) and error.code == Code.REPLACED
+            self._was_of_use = (brought or lasted) and not is_replaced
 
     # ---- effects --------------------------------------------------------------------------------------------
 
@@ -262,6 +277,7 @@ class Replica:
         elif isinstance(effect, Joined):
             self.error = None
             self._receiver.stream(log, syncs=self._context.config.log.durability == "synced")
+            self._joined = log.landed, self._context.now_us
             self._carry_out_all(self.following.joined(*ends_of_replica(log)))
 
     def _make(self, make: Make) -> None:

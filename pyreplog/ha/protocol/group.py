@@ -230,7 +230,8 @@ class Group:
         effects: list[Effect] = []
         if standing.connection is not None:
             del self._connected[standing.connection]
-            effects.append(HangUp(standing.connection, Refuse(Code.REPLACED, f"{join.member} has connected again")))
+            again = f"{join.member} has connected again; if this one is left behind, two have that name"
+            effects.append(HangUp(standing.connection, Refuse(Code.REPLACED, again)))
         self._connected[connection] = standing
         standing.joined(connection, join.observer, resume, min(join.synced, resume), self._end, now_us)
         return effects

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import ssl
 import threading
 from pathlib import Path
@@ -15,6 +16,7 @@ from pyreplog.errors import NotAReplicaError, NotConnectedError
 from pyreplog.ha import logs
 from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.context import Context, parse_address
+from pyreplog.ha.protocol.fields import NAME_BYTES_MAX
 from pyreplog.ha.protocol.members import MembersFile
 from pyreplog.ha.protocol.terms import TermsFile
 from pyreplog.ha.relay.applier import Applier
@@ -44,23 +46,25 @@ class Relay(Handle):
     may be away, and its address change (`follow`). What was lost of the relay log, or thrown away with `discard`, is
     received again.
 
-    name: as the master shows it. log: settings of the relay log; its segments are as large as the master's.
+    name: as the master shows it; no two of a master's may have the same (None: host and directory). log: settings of
+    the relay log; its segments are as large as the master's.
     secret, tls, limits: as of the master's node; tls is a client's context.
     Errors: those of Applier; NotConnectedError, there is no relay log yet, and no master; NotAReplicaError, the
     directory holds a log of its own; LockedError.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, master: str, apply: Apply, store: PositionStore, name: str = "relay",
-        log: LogConfig = _LOG, start: int | None = None, timeout: float = 30.0, secret: bytes | None = None,
-        tls: ssl.SSLContext | None = None, limits: Limits | None = None, clock: Clock | None = None, **settings: Any,
+        self, path: str | os.PathLike[str], *, master: str, apply: Apply, store: PositionStore,
+        name: str | None = None, log: LogConfig = _LOG, start: int | None = None, timeout: float = 30.0,
+        secret: bytes | None = None, tls: ssl.SSLContext | None = None, limits: Limits | None = None,
+        clock: Clock | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         self._purges = ApplierConfig.of(settings).purge  # and before a master is looked for, whether they are right
         address, directory, files = parse_address(master), Path(path), RealFiles()
         if checkpoints.load(directory) is not None and not is_replica(directory):
             raise NotAReplicaError(directory)
         self._context = Context(
-            path=directory, config=NodeConfig(name=name, log=log, observer=True), files=files,
+            path=directory, config=NodeConfig(name=name or _name(directory), log=log, observer=True), files=files,
             clock=clock or SystemClock(), terms=TermsFile(directory, files), members=MembersFile(directory, files),
             limits=limits or Limits(), secret=None if secret is None else Secret(secret), tls=(None, tls),
             reactor=Reactor(clock=clock),
@@ -143,3 +147,8 @@ class Relay(Handle):
                     self._replica.close()
             finally:
                 self._context.reactor.close()
+
+
+def _name(directory: Path) -> str:
+    """Of a relay that was given none: no other has it."""
+    return f"{socket.gethostname()}:{directory.absolute()}".encode()[-NAME_BYTES_MAX:].decode("utf-8", "ignore")

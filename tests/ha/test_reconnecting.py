@@ -1,0 +1,89 @@
+"""Connections that are of no use are not made again at once: two of one name, a master whose disk is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from pyreplog import ha
+from pyreplog.ha.relay import Relay
+from pyreplog.log import names
+from pyreplog.net.dialer import Link
+from tests.ha.nodes import SEGMENT_BYTES, Lab, level, until, values
+from tests.ha.relay.lab import Memory
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with ExitStack() as stack:
+        yield Lab(tmp_path, stack)
+
+
+@pytest.fixture
+def wells(monkeypatch: pytest.MonkeyPatch) -> list[Link]:
+    """Links whose delay began anew."""
+    found: list[Link] = []
+    well = Link.well
+
+    def noted(self: Link) -> None:
+        found.append(self)
+        well(self)
+
+    monkeypatch.setattr(Link, "well", noted)
+    return found
+
+
+def test_two_of_one_name_do_not_chase_each_other(lab: Lab, wells: list[Link]) -> None:
+    master = lab.master(members="a", sync_replicas=0)
+    one = lab.replica("o", master, observer=True)
+    master.append(b"one")
+    level(master, one)
+    settings = lab._settings({"observer": True})
+    with ha.open_replica(lab.folder / "other", name="o", master=master.address, **settings) as other:
+        until(
+            lambda: "two have that name" in one.stats()["trouble"] or "two have that name" in other.stats()["trouble"]
+        )
+        joins = master.replication().reports
+        until(lambda: master.replication().reports > joins + 3)
+        assert len(wells) < 5, "each of them at first, not each time"
+    level(master, one)
+
+
+def test_a_damaged_record_is_not_fetched_over_and_over(lab: Lab, wells: list[Link]) -> None:
+    master = lab.master(members="ab", sync_replicas=0)
+    master.append_batch([b"." * 1000] * 100)
+    path = names.segment_path(master.log.path, SEGMENT_BYTES)
+    intact = path.read_bytes()[30_000:30_008]
+    write_at(path, 30_000, b"damaged!")
+    replica = lab.replica("b", master)
+    until(lambda: "expected CRC-32C" in replica.stats()["trouble"])
+    reports = master.replication().reports
+    until(lambda: master.replication().reports > reports + 3)
+    assert len(wells) <= 2, "the first one, and the next: the first had brought something"
+    write_at(path, 30_000, intact)
+    level(master, replica)
+    assert values(replica) == values(master)
+
+
+def write_at(path: Path, offset: int, data: bytes) -> None:
+    with path.open("rb+") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def test_relays_of_one_master_have_names_of_their_own(lab: Lab, tmp_path: Path) -> None:
+    master = lab.master(members="a", sync_replicas=0)
+    memories = Memory(), Memory()
+    folders = tmp_path / "relay", tmp_path / ("ö" * 100) / "relay"
+    folders[1].parent.mkdir()
+    with ExitStack() as stack:
+        for memory, folder in zip(memories, folders, strict=True):
+            relay = stack.enter_context(Relay(folder, master=master.address, apply=memory.apply, store=memory))
+            relay.applier.start()
+        until(lambda: len(master.replication().replicas) == 2)
+        master.append(b"1")
+        until(lambda: all(memory.values == [b"1"] for memory in memories))
+        assert all(each.name.endswith("relay") for each in master.replication().replicas)
