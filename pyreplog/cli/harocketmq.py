@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from contextlib import ExitStack
 
@@ -10,6 +11,8 @@ from pyreplog.cli import serving
 from pyreplog.cli.output import print_json
 from pyreplog.ha.rocketmq import Master, RawLog, Slave, State
 from pyreplog.net.reactor import Reactor
+
+logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.2
 
@@ -48,11 +51,20 @@ def run_slave(arguments: argparse.Namespace) -> int:
         landed = None if on is None else on.wake
         slave = stack.enter_context(Slave(reactor, log, master, start=arguments.start, landed=landed))
         _announce(arguments, "slave", log, on)
+        told = ""
         while slave.state is not State.STOPPED and not stop.wait(_LOOK_S):
-            continue
+            told = _tell(slave, told)
         if slave.state is State.STOPPED and slave.error is not None:
             raise slave.error
     return 0
+
+
+def _tell(slave: Slave, told: str) -> str:
+    """Say why there is no connection, if that was not said before; what was said."""
+    trouble = "" if slave.state is State.STREAMING or slave.error is None else str(slave.error)
+    if trouble not in ("", told):
+        logger.warning("%s; it is tried again", trouble)
+    return trouble or told
 
 
 def run_master(arguments: argparse.Namespace) -> int:

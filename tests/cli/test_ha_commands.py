@@ -278,6 +278,8 @@ def test_rocketmq_slaves_in_a_chain(processes: Processes, tmp_path: Path, run: R
     until(lambda: len(contents(second.path)) == len(contents(master.path)))
     until(lambda: contents(second.path) == contents(first.path) == contents(master.path))
     assert [process.end(signal.SIGTERM) for process in (second, first)] == [(0, ""), (0, "")]
+    lost = processes.run("rocketmq-slave", "l", "--file-bytes", FILE_BYTES, "--master", first.address)
+    assert lost.popen.stderr is not None and "tried again" in lost.popen.stderr.readline(), "nobody is there any more"
     other = processes.run(
         "rocketmq-slave", "o", "--from", 0, "--file-bytes", 4 * FILE_BYTES, "--master", master.address
     )
