@@ -12,6 +12,7 @@ import logging
 import random as _random
 import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from pyreplog.errors import InvalidArgumentError, KeyExistsError, LeaseLostError, ReplogError
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 LEASE_S = 6.0
 _LOOK_S = 1.0
+_HEAD_START_S = 0.1
+"""Of a node that is master already, by command, over those who would have themselves elected."""
 
 
 class Failover(Handle):
@@ -54,6 +57,8 @@ class Failover(Handle):
         self._lease: Lease | None = None
         self._registered: Lease | None = None
         self._shown: tuple[str, str] | None = None
+        self._was_replica = False
+        self._awaits_until = 0.0  # the lease of another, while this node is master
         super().__init__(f"failover of {node.name}")
         self._watches: list[Watch] = [
             store.watch(f"{self._root}/master", lambda _: self._wake.set()),
@@ -81,11 +86,19 @@ class Failover(Handle):
             self._stand()
         elif holder[0] == self._node.name:
             self._keep()
-        else:
+        elif not self._is_promoted():
             self._give_up_lease()
             if self._shown != holder or self._node.role != "replica":
                 self._node.follow(holder[1])
                 self._shown = holder
+        self._was_replica = self._node.role == "replica"
+
+    def _is_promoted(self) -> bool:
+        """Whether this node was elected by command: whoever holds the lease is deposed by that, and gives it up. For as
+        long as a lease lasts that is waited for."""
+        if self._node.role == "master" and self._was_replica:
+            self._awaits_until = monotonic() + self._lease_s
+        return self._node.role == "master" and monotonic() < self._awaits_until
 
     def _moved(self, _: str) -> None:
         """Nodes came or went: an election that runs meanwhile asks them where they are now."""
@@ -140,7 +153,7 @@ class Failover(Handle):
         self._shown = None
         if not self._node.is_eligible:
             return
-        if self._node.role != "master" and self._stopped.wait(self._random() * self._lease_s / 4):
+        if self._node.role != "master" and self._stopped.wait(_HEAD_START_S + self._random() * self._lease_s / 4):
             return
         lease = self._store.lease(self._lease_s, self._lost)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from pyreplog.errors import MetadataUnavailableError
 from pyreplog.ha.failover import Failover
 from pyreplog.ha.protocol.election import Effect, Election
 from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.terms import Term
 from pyreplog.metadata import MetadataStore, open_store
 from tests.ha.nodes import Lab, level, until
 
@@ -91,6 +93,35 @@ def test_a_disk_error_in_an_election_gives_the_lease_up(stack: ExitStack, store:
     failover = keep(stack, node, store)
     looks(failover, lambda: node.role == "master")
     assert failover._thread.is_alive()
+
+
+def test_who_is_promoted_by_command_stays_master(tmp_path: Path, stack: ExitStack, store: MetadataStore) -> None:
+    """It followed the one that it had deposed, which held the lease still; then somebody else was elected."""
+    lab = Lab(tmp_path, stack)
+    a, b = lab.master(members="ab"), lab.replica("b")
+    keep(stack, a, store)
+    until(lambda: store.get(MASTER) is not None)
+    failover = keep(stack, b, store)
+    a.append(b"one")
+    level(a, b)
+    b.promote()
+    looks(failover, lambda: failover._lease is not None)
+    there = store.get(MASTER)
+    assert there is not None and json.loads(there.value) == ["b", b.address]
+    assert (b.role, b.term) == ("master", Term(2, "b"))
+    until(lambda: a.role == "replica" and a.stats()["streaming"])
+
+
+def test_a_lease_that_is_not_given_up_is_obeyed(stack: ExitStack, store: MetadataStore) -> None:
+    """After its time: the node that was promoted by command is not the only one that can tell who is master."""
+    node = Stub()
+    store.create(MASTER, b'["b", "127.0.0.1:7002"]')
+    failover = stack.enter_context(Failover(node, store, "orders", lease_s=0.5, random=lambda: 0.0))  # type: ignore[arg-type]
+    looks(failover, lambda: failover._was_replica)
+    node.followed.clear()
+    node.role = "master"
+    looks(failover, lambda: node.followed)
+    assert node.followed == ["127.0.0.1:7002"] and failover._awaits_until > 0
 
 
 @pytest.mark.parametrize("value", [b"7", b"[]", b"not JSON", b'["b"]', b"[[], []]"])
