@@ -17,6 +17,7 @@ from pyreplog.errors import (
     ReplogError,
     SubscriptionBusyError,
     TopicFencedError,
+    WrongTypeError,
 )
 from pyreplog.topic.config import SubscriptionConfig, SubscriptionType
 from pyreplog.topic.cursors.cursor import Cursor
@@ -26,7 +27,7 @@ from pyreplog.topic.cursors.subscriptionmetadata import (
     delete_subscription,
     list_subscriptions,
 )
-from pyreplog.topic.deadletters import publish_dead
+from pyreplog.topic.deadletters import check_dead_letters, publish_dead
 from pyreplog.topic.names import check_name
 from pyreplog.topic.policies.backlog import is_system
 from pyreplog.topic.positions import Start, check_start, position
@@ -66,8 +67,8 @@ class Subscriptions:
             return self._table.get(name)
 
     def get(self, name: str) -> Subscription:
-        """Errors: NoSuchSubscriptionError."""
-        there = self.find(name)
+        """Errors: NoSuchSubscriptionError; as `check_name`."""
+        there = self.find(check_name(name))
         if there is None:
             raise NoSuchSubscriptionError(self._topic.name, f"there is no subscription {name}")
         return there
@@ -91,8 +92,12 @@ class Subscriptions:
         """The one that is there, or a new one. Errors: see `Topic.subscribe`."""
         check_name(name)
         check_start(start)
+        if not isinstance(properties, Mapping):
+            raise WrongTypeError(f"properties: expected a mapping of text, found {type(properties).__name__}")
         if is_system(name):
             raise InvalidArgumentError(f"subscription {name!r}: names that begin like this are reserved for pyreplog")
+        if settings is not None:
+            check_dead_letters(self._topic.name, name, settings)
         with self._changing:
             there = self.find(name)
             if there is not None and not there.is_over:

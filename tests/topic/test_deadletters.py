@@ -1,0 +1,102 @@
+"""Dead letters reach their topic, whatever it is and whatever they are; what can go nowhere is refused in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, ReplogError
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.config import TopicConfig
+from pyreplog.topic.deadletters import INHERITED
+from pyreplog.topic.topic import Topic
+from tests.topic.partitioning import PLAIN, stored
+from tests.waiting import PATIENCE_S, until
+
+AT_ONCE: dict[str, Any] = {"type": "shared", "start": "earliest", "nack_min_ms": 0, "max_redeliveries": 0}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One bookie: a topic with the default settings could not be written to."""
+    with Cluster.embedded(tmp_path_factory.mktemp("dead"), bookies=1, segment_bytes=16 << 20) as cluster:
+        yield cluster
+
+
+def refuse(topic: Topic, values: list[bytes], **settings: Any) -> None:
+    """All of them, once, until they are dead letters."""
+    with topic.subscribe("s", **AT_ONCE, **settings) as consumer:
+        topic.publish_batch(values, properties=[{"mine": "kept"}] * len(values))
+        left = len(values)
+        while left:
+            messages = consumer.receive(left, timeout=PATIENCE_S)
+            assert messages
+            consumer.nack(messages)
+            left -= len(messages)
+        until(lambda: topic.stats().subscriptions[0].dead_lettered_messages == len(values))
+        assert topic.stats().subscriptions[0].backlog_messages == 0
+
+
+def test_their_topic_is_made_with_as_many_copies(cluster: Cluster) -> None:
+    with cluster.topic("jobs", **PLAIN) as jobs:
+        refuse(jobs, [b"bad"])
+    with cluster.topic("jobs-s-DLQ", create=False) as dead:
+        assert [value for batch in dead.read() for value in batch.values()] == [b"bad"]
+        assert {name: getattr(dead.config, name) for name in INHERITED} == {
+            name: getattr(TopicConfig(**PLAIN), name) for name in INHERITED
+        }
+
+
+def test_a_topic_that_is_there_keeps_its_settings(cluster: Cluster) -> None:
+    with cluster.topic("there", **PLAIN, ttl_ms=1 << 40) as there, cluster.topic("some", **PLAIN) as some:
+        before = there.config
+        refuse(some, [b"bad"], dead_letter="there")
+        assert (there.config, len(there)) == (before, 1)
+
+
+def test_it_may_have_partitions(cluster: Cluster) -> None:
+    with cluster.topic("parts", partitions=2, **PLAIN) as parts, cluster.topic("others", **PLAIN) as others:
+        refuse(others, [b"a", b"b"], dead_letter="parts")
+        assert sorted(value for values in stored(parts) for value in values) == [b"a", b"b"]
+
+
+def test_one_that_has_no_room_for_where_it_comes_from_goes_without(cluster: Cluster) -> None:
+    with cluster.topic("large", **PLAIN) as large:
+        refuse(large, [b"small", bytes(largest(large))])
+    with cluster.topic("large-s-DLQ", create=False) as dead:
+        letters = [message for batch in dead.read() for message in batch]
+    assert [(len(letter.value) > 5, *sorted(letter.properties)) for letter in letters] == [
+        (False, "mine", "pyreplog.offset", "pyreplog.redeliveries", "pyreplog.topic"),
+        (True, "mine"),
+    ]
+
+
+def largest(topic: Topic) -> int:
+    """Bytes of a value that just fits, with `refuse`'s properties."""
+    low, high = 1 << 20, 8 << 20
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            topic.publish(bytes(middle), properties={"mine": "kept"})
+        except RecordTooLargeError:
+            high = middle
+        else:
+            low = middle
+    topic.create_subscription("s", start="latest")
+    return low
+
+
+@pytest.mark.parametrize(
+    ("topic", "name"),
+    [("t" * 199, None), ("control", "a\nb"), ("itself", "itself"), ("of-many-partition-0", "of-many")],
+)
+def test_a_name_that_they_cannot_go_to_is_refused(cluster: Cluster, topic: str, name: str | None) -> None:
+    with cluster.topic(topic, **PLAIN) as there:
+        with pytest.raises(InvalidArgumentError):
+            there.subscribe("s", max_redeliveries=0, dead_letter=name)
+        with pytest.raises(ReplogError):
+            there.create_subscription("s", max_redeliveries=0, dead_letter=name)
+        assert there.subscriptions() == []
+        there.subscribe("s", dead_letter=name).close()  # nothing will go there
