@@ -23,5 +23,5 @@ is between them and those packages:
 | `permits`, `turn` | how many messages a consumer asks for; turns of those who wait for one |
 | `owner`, `ownership` | who serves a topic; taking and keeping that |
 | `names`, `place`, `positions` | names and keys of topics; places in one; what people say of them |
-| `config` | settings of topics and subscriptions |
+| `config`, `arguments` | settings of topics and subscriptions; what callers give, checked |
 """

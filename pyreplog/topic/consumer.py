@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +14,9 @@ from numpy.typing import NDArray
 from pyreplog._native.handout import Handout
 from pyreplog._native.messages import Message, MessageBatch
 from pyreplog.ack import Ack, as_timeout
-from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError, WrongTypeError
+from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError
 from pyreplog.handles import Handle, warn_of_leak
+from pyreplog.topic.arguments import as_delay_us, as_offsets, check_queue
 from pyreplog.topic.permits import Permits
 from pyreplog.topic.positions import Start
 from pyreplog.topic.source import Delivery, Noted, Source
@@ -38,12 +38,10 @@ class Consumer(Handle, Handout):
     """
 
     def __init__(self, topic: str, subscription: str, name: str, *, queue: int = QUEUE) -> None:
-        if isinstance(queue, bool) or not isinstance(queue, int) or not 1 <= queue <= 1 << 20:
-            raise InvalidArgumentError(f"queue: expected 1 to {1 << 20} messages, found {queue!r}")
         self.topic, self.subscription, self.name = topic, subscription, name
         self.is_active = True
         """Whether messages come: of a failover subscription, to one consumer at a time."""
-        self._permits = Permits(queue)
+        self._permits = Permits(check_queue(queue))
         self._lock = threading.Lock()  # of the inbox and of who waits for it
         self._inbox: deque[Delivery] = deque()
         self._waiting: deque[Ack[Delivery]] = deque()
@@ -107,7 +105,7 @@ class Consumer(Handle, Handout):
         begun = self._rest()
         if begun is not None:
             return begun
-        delivery = self._take(timeout)
+        delivery = self._take(as_timeout(timeout))
         return None if delivery is None else delivery.batch
 
     async def receive_async(self) -> Message:
@@ -275,7 +273,7 @@ class Consumer(Handle, Handout):
             else:
                 self._send_offsets(what.offset)
         else:
-            self._send_offsets(_offsets(what))
+            self._send_offsets(as_offsets(what))
 
     def acknowledge_cumulative(self, what: Message | MessageBatch | int) -> None:
         """This one is done with, and all before it, too; not for shared subscriptions. See acknowledge.
@@ -284,7 +282,7 @@ class Consumer(Handle, Handout):
         """
         self._check_usable()
         self._send_acks()
-        offsets = what.offset if isinstance(what, MessageBatch) else _offsets(what)
+        offsets = what.offset if isinstance(what, MessageBatch) else as_offsets(what)
         if not len(offsets):
             return
         end = int(offsets[-1]) + 1  # a batch's `end` is that of what was read, of which it may be a part
@@ -294,8 +292,8 @@ class Consumer(Handle, Handout):
         """These are to come again: in `delay` seconds, or after the subscription's back-off. Errors as acknowledge."""
         self._check_usable()
         self._send_acks()
-        offsets = what.offset if isinstance(what, MessageBatch) else _offsets(what)
-        self._source.nack(self._id, offsets, None if delay is None else int(delay * 1e6))
+        offsets, delay_us = what.offset if isinstance(what, MessageBatch) else as_offsets(what), as_delay_us(delay)
+        self._source.nack(self._id, offsets, delay_us)
 
     def redeliver(self) -> None:
         """All that this consumer has not acknowledged is to come again, now. Errors as acknowledge."""
@@ -310,7 +308,7 @@ class Consumer(Handle, Handout):
         """
         self._check_usable()
         self._send_acks()
-        self._source.wait(self._source.flush(), timeout)
+        self._source.wait(self._source.flush(), as_timeout(timeout))
 
     def seek(self, start: Start) -> int:
         """Go on from there: what lies before counts as acknowledged, what lies behind as not; returns the offset.
@@ -375,20 +373,6 @@ class Consumer(Handle, Handout):
         if getattr(self, "_error", self) is None and os.getpid() == self._pid:
             warn_of_leak(self._what, self, self._opened_at)
             self.abandon()
-
-
-def _offsets(what: Message | int | Iterable[Message | int]) -> NDArray[np.int64]:
-    """Ascending, each once. WrongTypeError."""
-    several: Iterable[Any] = what if isinstance(what, Iterable) else (what,)
-    found = []
-    for one in several:
-        offset = one.offset if isinstance(one, Message) else one
-        if isinstance(offset, bool) or not isinstance(offset, int | np.integer):
-            raise WrongTypeError(f"expected messages, a batch of them, or offsets, found {type(one).__name__}")
-        found.append(int(offset))
-    if not found:
-        raise InvalidArgumentError("expected messages or offsets, found none")
-    return np.unique(np.array(found, np.int64))
 
 
 def _deadline(timeout: float | None) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from pyreplog.errors import InvalidArgumentError, WrongTypeError
 from pyreplog.topic.place import EntryPlace, Total
 
 T = TypeVar("T")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Start = int | datetime | Literal["earliest", "latest"]
 """An offset; a moment of publishing, in local time unless it says another; or an end of the topic."""
@@ -35,7 +36,22 @@ def check_start(start: Start) -> Start:
         raise InvalidArgumentError(f"start: expected an offset, a datetime, 'earliest' or 'latest', found {start!r}")
     if isinstance(start, bool) or not isinstance(start, int | np.integer | datetime | str):
         raise WrongTypeError(f"start: expected an offset, a datetime, 'earliest' or 'latest', found {start!r}")
+    if isinstance(start, datetime):
+        time_us(start)
     return start
+
+
+def time_us(moment: datetime) -> int:
+    """Microseconds since 1970, to the last one. InvalidArgumentError: its time zone takes it out of all years."""
+    try:
+        return (moment.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
+    except (OverflowError, ValueError, OSError) as error:
+        raise InvalidArgumentError(f"start: expected a moment that UTC has, found {moment}: {error}") from None
+
+
+def moment_at(time_us: int) -> datetime:
+    """OverflowError: there is no such."""
+    return EPOCH + timedelta(microseconds=time_us)
 
 
 def position(log: Located, start: Start) -> Ack[Total]:
@@ -45,8 +61,7 @@ def position(log: Located, start: Start) -> Ack[Total]:
     if isinstance(check_start(start), str):
         done.complete(log.start if start == "earliest" else log.end)
     elif isinstance(start, datetime):
-        at_us = round(start.timestamp() * 1e6)
-        then(log.offset_at_time(at_us), done, lambda offset: _at_offset(log, offset, done))
+        then(log.offset_at_time(time_us(start)), done, lambda offset: _at_offset(log, offset, done))
     else:
         _at_offset(log, int(start), done)
     return done

@@ -19,6 +19,7 @@ from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, OutOfRangeError, ReplogError, TopicFencedError
 from pyreplog.handles import Handle
 from pyreplog.ledger.driver import check_may_wait
+from pyreplog.topic.arguments import OFFSET_MAX, as_int, check_consumer
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.consumer import QUEUE, Consumer
 from pyreplog.topic.inlet import Inlet
@@ -137,8 +138,9 @@ class Topic(Handle):
         Errors: TrimmedError, OutOfRangeError; UnreadableError; ClosedError, ForkedError.
         """
         self._check_open()
+        stop = OFFSET_MAX if end is None else as_int("end", end)
         first = self._around.wait(position(self.managed, start)).offset
-        return self._batches(first, self.end if end is None else min(end, self.end))
+        return self._batches(first, min(stop, self.end))
 
     def _batches(self, at: int, end: int) -> Iterator[MessageBatch]:
         while at < end:
@@ -172,6 +174,7 @@ class Topic(Handle):
         """
         self._check_open()
         check_may_wait()
+        check_consumer(name, durable, priority)
         wanted = SubscriptionConfig.of(settings) if settings else None
         consumer = Consumer(self.name, subscription, name or f"consumer-{secrets.token_hex(4)}", queue=queue)
         try:
@@ -232,10 +235,10 @@ class Topic(Handle):
 
     def skip(self, subscription: str, messages: int) -> None:
         """Acknowledge the next `messages` that are not yet. Errors: NoSuchSubscriptionError; InvalidArgumentError."""
-        if isinstance(messages, bool) or not isinstance(messages, int) or messages < 0:
-            raise InvalidArgumentError(f"messages: expected 0 or more, found {messages!r}")
+        if as_int("messages", messages) < 0:
+            raise InvalidArgumentError(f"messages: expected 0 or more, found {messages}")
         there = self.subscription(subscription)
-        self._around.wait(there.skip(messages))
+        self._around.wait(there.skip(min(messages, self.end)))
         self._around.wait(there.flush())
 
     def skip_to(self, subscription: str, offset: int, *, token: str | None = None) -> None:
@@ -245,9 +248,9 @@ class Topic(Handle):
         there = self.subscription(subscription)
         if token is not None and token != self.managed.chain.token:
             raise NoSuchTopicError(self.name, "it was deleted, and made anew")
-        if not 0 <= offset <= self.end:
+        if not 0 <= as_int("offset", offset) <= self.end:
             raise OutOfRangeError(f"topic {self.name}: expected an offset up to its end, {self.end}, found {offset}")
-        self._around.wait(there.skip_to(offset))
+        self._around.wait(there.skip_to(int(offset)))
         self._around.wait(there.flush())
 
     def clear(self, subscription: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ REQUESTS: list[Any] = [
     protocol.Publish(7, [b"one", b"", b"three" * 100]),
     protocol.Subscribe(8, -3, False, "earliest", "news", "ü" * 100, "c", ""),
     protocol.Subscribe(8, 0, True, 17, "news", "s", "c", "{}"),
-    protocol.Subscribe(8, 0, True, datetime.fromtimestamp(1_700_000_000.25), "news", "s", "c", "{}"),
+    protocol.Subscribe(8, 0, True, datetime.fromtimestamp(1_700_000_000.25, UTC), "news", "s", "c", "{}"),
     protocol.Detach(8),
     protocol.Flow(8, 1 << 20),
     protocol.Fetch((1 << 32) - 1),

@@ -15,8 +15,13 @@ from pyreplog.ack import Ack, as_timeout
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError, WrongTypeError
 from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer
-from pyreplog.topic.partitions.partitionoffset import PartitionedStart, PartitionedWhat, PartitionOffset, by_partition
-from pyreplog.topic.positions import check_start
+from pyreplog.topic.partitions.partitionoffset import (
+    PartitionedStart,
+    PartitionedWhat,
+    PartitionOffset,
+    by_partition,
+    is_offset,
+)
 
 T = TypeVar("T")
 _NOTHING: Any = iter(()).__next__
@@ -299,7 +304,7 @@ class PartitionedConsumer(Handle):
         """
         if isinstance(start, PartitionOffset):
             moved = {start.partition: self._part(start.partition).sought(start.offset)}
-        elif isinstance(check_start(start), int):
+        elif is_offset(start):
             raise WrongTypeError("start: an offset is of one partition, expected a PartitionOffset")
         else:
             moved = {part.partition: part.sought(start) for part in self._all()}

@@ -21,16 +21,18 @@ from pyreplog.errors import (
 )
 from pyreplog.handles import Handle
 from pyreplog.ledger.driver import check_may_wait
+from pyreplog.topic.arguments import check_consumer
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.consumer import QUEUE
+from pyreplog.topic.names import check_name
 from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer
 from pyreplog.topic.partitions.partitionedconsumer import PartitionedConsumer, Wait
 from pyreplog.topic.partitions.partitionedproducer import PartitionedProducer
 from pyreplog.topic.partitions.partitionedpublisher import PartitionedPublisher, gathered
 from pyreplog.topic.partitions.partitionedstats import PartitionedInternalStats, PartitionedStats, partitioned_stats
-from pyreplog.topic.partitions.partitionoffset import PartitionedStart, PartitionOffset
+from pyreplog.topic.partitions.partitionoffset import PartitionedStart, PartitionOffset, is_offset
 from pyreplog.topic.partitions.routing import Router
-from pyreplog.topic.positions import Start, check_start
+from pyreplog.topic.positions import Start
 
 if TYPE_CHECKING:
     from pyreplog.topic.remote.remotetopic import RemoteTopic
@@ -154,6 +156,8 @@ class PartitionedHandle(Handle, Generic[T]):
         Errors: as `Topic.subscribe`; TopicOwnedError, another process has a partition.
         """
         check_may_wait()
+        check_name(subscription)
+        check_consumer(name, durable, priority)
         _check_common(start)
         self._all()
         wish = Wish(durable, queue, priority, SubscriptionConfig.of(settings) if settings else None)
@@ -236,7 +240,7 @@ class PartitionedHandle(Handle, Generic[T]):
         if isinstance(start, PartitionOffset):
             found = self.partition(start.partition).seek(subscription, start.offset)
             return [PartitionOffset(start.partition, found)]
-        if isinstance(check_start(start), int):
+        if is_offset(start):
             raise WrongTypeError("start: an offset is of one partition, expected a PartitionOffset")
         having = self._having(subscription)
         return [PartitionOffset(at, topic.seek(subscription, start)) for at, topic in having.items()]
@@ -279,5 +283,5 @@ class PartitionedHandle(Handle, Generic[T]):
 
 def _check_common(start: PartitionedStart) -> None:
     """WrongTypeError: it is no place in all partitions."""
-    if isinstance(start, PartitionOffset) or isinstance(check_start(start), int):
+    if isinstance(start, PartitionOffset) or is_offset(start):
         raise WrongTypeError("start: expected a datetime, 'earliest' or 'latest': an offset is of one partition")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pyreplog._native.messages import Message, MessageBatch
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
+from pyreplog.topic.positions import check_start
 
 
 class PartitionOffset(NamedTuple):
@@ -29,6 +30,11 @@ PartitionedStart = PartitionOffset | datetime | Literal["earliest", "latest"]
 
 PartitionedWhat = Message | MessageBatch | PartitionOffset | Iterable[Message | PartitionOffset]
 """One message, a batch of them, a place, or several."""
+
+
+def is_offset(start: Any) -> bool:
+    """Of which nobody knows in what partition. Errors: as check_start."""
+    return not isinstance(check_start(start), datetime | str)
 
 
 def by_partition(what: Iterable[Message | PartitionOffset]) -> dict[int, list[int]]:

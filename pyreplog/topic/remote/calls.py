@@ -9,7 +9,7 @@ from typing import Any
 
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, ReplogError
 from pyreplog.topic.names import check_name
-from pyreplog.topic.positions import Start, position
+from pyreplog.topic.positions import Start, moment_at, position, time_us
 from pyreplog.topic.remote.statscodec import encode_stats
 from pyreplog.topic.topic import Topic
 from pyreplog.topic.topics import Topics
@@ -20,12 +20,14 @@ MAKING_S = 5.0
 
 def encode_start(start: Start) -> Any:
     """As JSON."""
-    return {"time_us": round(start.timestamp() * 1e6)} if isinstance(start, datetime) else start
+    if isinstance(start, datetime):
+        return {"time_us": time_us(start)}
+    return start if isinstance(start, str) else int(start)
 
 
 def _start(found: Any) -> Start:
     if isinstance(found, dict):
-        return datetime.fromtimestamp(found["time_us"] / 1e6)
+        return moment_at(found["time_us"])
     start: Start = found
     return start
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError
-from pyreplog.topic.positions import Start, check_start
+from pyreplog.topic.positions import Start, check_start, moment_at, time_us
 
 NAME_BYTES_MAX = 255
 TEXT_BYTES_MAX = 1 << 20
@@ -142,7 +142,7 @@ def _encode_start(start: Start) -> bytes:
     if isinstance(check_start(start), str):
         return _START.pack(_EARLIEST if start == "earliest" else _LATEST, 0)
     if isinstance(start, datetime):
-        return _START.pack(_TIME, round(start.timestamp() * 1e6))
+        return _START.pack(_TIME, time_us(start))
     try:
         return _START.pack(_OFFSET, int(start))
     except struct.error:
@@ -157,8 +157,8 @@ def _decode_start(reader: Reader) -> Start:
         return int(number)
     try:
         if kind == _TIME:
-            return datetime.fromtimestamp(number / 1e6)
-    except (OverflowError, ValueError, OSError):
+            return moment_at(number)
+    except OverflowError:
         pass
     raise reader.refusal("a place in a topic", f"kind {kind}, {number}")
 

@@ -7,6 +7,7 @@ import secrets
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +15,10 @@ import numpy as np
 from pyreplog._native.messages import MessageBatch
 from pyreplog.ack import Ack
 from pyreplog.clock import SystemClock
-from pyreplog.errors import ClosedError, InvalidMessageError
+from pyreplog.errors import ClosedError, InvalidMessageError, WrongTypeError
 from pyreplog.handles import Handle
 from pyreplog.ledger.driver import check_may_wait
+from pyreplog.topic.arguments import OFFSET_MAX, as_int, check_consumer
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.consumer import QUEUE, Consumer
 from pyreplog.topic.names import check_name
@@ -143,6 +145,7 @@ class RemoteTopic(Handle):
         check_may_wait()
         check_name(subscription)
         check_start(start)
+        check_consumer(name, durable, priority)
         wanted = SubscriptionConfig.of(settings) if settings else None
         consumer = Consumer(self.name, subscription, name or f"consumer-{secrets.token_hex(4)}", queue=queue)
         try:
@@ -181,7 +184,7 @@ class RemoteTopic(Handle):
         **settings: Any,
     ) -> None:
         SubscriptionConfig.of(settings)
-        given = {"start": encode_start(check_start(start)), "properties": dict(properties or {}), "settings": settings}
+        given = {"start": encode_start(check_start(start)), "properties": properties or {}, "settings": settings}
         self._call("create_subscription", subscription=subscription, **given)
 
     def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
@@ -220,9 +223,9 @@ class RemoteTopic(Handle):
 
     def read(self, start: Start = "earliest", end: int | None = None) -> Iterator[MessageBatch]:
         """As `Topic.read`."""
+        stop = OFFSET_MAX if end is None else as_int("end", end)
         first = int(self._call("position", start=encode_start(check_start(start))))
-        last = self.end
-        return self._batches(first, last if end is None else min(end, last))
+        return self._batches(first, min(stop, self.end))
 
     def _batches(self, at: int, end: int) -> Iterator[MessageBatch]:
         while at < end:
@@ -261,7 +264,11 @@ class RemoteTopic(Handle):
 
     def _call_raw(self, name: str, **arguments: Any) -> str:
         self._check_open()
-        request = Call(self.name, name, json.dumps(arguments))
+        try:
+            given = json.dumps(arguments, default=index)  # of numpy's integers
+        except (TypeError, ValueError) as error:
+            raise WrongTypeError(f"topic {self.name}: {name}: {error}") from None
+        request = Call(self.name, name, given)
         answer: Answer = self._link.wait(self._link.ask_for(self.name, request, reads(Answer)))
         return answer.result
 

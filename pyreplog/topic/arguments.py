@@ -1,0 +1,74 @@
+"""What callers give to topics and consumers, here or at another process, checked before anything is done or sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import isnan
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyreplog._native.messages import Message
+from pyreplog.errors import InvalidArgumentError, OutOfRangeError, WrongTypeError
+
+QUEUE_MAX = 1 << 20
+OFFSET_MAX = 1 << 62
+DELAY_MAX_S = 10_000 * 366 * 86_400
+
+
+def check_consumer(name: str | None, durable: bool, priority: int) -> None:
+    """What a consumer attaches with. Errors: WrongTypeError; InvalidArgumentError."""
+    if name is not None and not isinstance(name, str):
+        raise WrongTypeError(f"name: expected text, found {type(name).__name__}")
+    if not isinstance(durable, bool):
+        raise WrongTypeError(f"durable: expected a bool, found {type(durable).__name__}")
+    if as_int("priority", priority) not in range(-(1 << 31), 1 << 31):
+        raise InvalidArgumentError(f"priority: expected 32 bits, found {priority}")
+
+
+def check_queue(queue: int) -> int:
+    """How many messages may wait in a consumer. InvalidArgumentError."""
+    if isinstance(queue, bool) or not isinstance(queue, int) or not 1 <= queue <= QUEUE_MAX:
+        raise InvalidArgumentError(f"queue: expected 1 to {QUEUE_MAX} messages, found {queue!r}")
+    return queue
+
+
+def as_int(what: str, value: Any) -> int:
+    """One of Python's, or of numpy's. WrongTypeError."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise WrongTypeError(f"{what}: expected an integer, found {type(value).__name__}")
+    return int(value)
+
+
+def as_offset(what: str, value: Any) -> int:
+    """Errors: WrongTypeError; OutOfRangeError, no message can have it."""
+    offset = as_int(what, value)
+    if not 0 <= offset < OFFSET_MAX:
+        raise OutOfRangeError(f"{what}: expected an offset from 0 on, of 62 bits, found {offset}")
+    return offset
+
+
+def as_offsets(what: Message | int | Iterable[Message | int]) -> NDArray[np.int64]:
+    """Ascending, each once. Errors: as as_offset; InvalidArgumentError, there are none."""
+    several: Iterable[Any] = what if isinstance(what, Iterable) else (what,)
+    found = []
+    for one in several:
+        offset = one.offset if isinstance(one, Message) else one
+        if isinstance(offset, bool) or not isinstance(offset, int | np.integer):
+            raise WrongTypeError(f"expected messages, a batch of them, or offsets, found {type(one).__name__}")
+        found.append(as_offset("messages", offset))
+    if not found:
+        raise InvalidArgumentError("expected messages or offsets, found none")
+    return np.unique(np.array(found, np.int64))
+
+
+def as_delay_us(delay: float | None) -> int | None:
+    """Seconds as microseconds; what was to be before now is now. Errors: WrongTypeError; InvalidArgumentError."""
+    if delay is None:
+        return None
+    if isinstance(delay, bool) or not isinstance(delay, int | float):
+        raise WrongTypeError(f"delay: expected a number of seconds, found {type(delay).__name__}")
+    if isnan(delay) or delay > DELAY_MAX_S:
+        raise InvalidArgumentError(f"delay: expected at most {DELAY_MAX_S} seconds, found {delay}")
+    return int(max(delay, 0.0) * 1e6)

@@ -1,0 +1,124 @@
+"""What is no argument is refused with a typed error, here and by a client of a server, which goes on as it was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyreplog.errors import ConfigError, InvalidArgumentError, OutOfRangeError, ReplogError, WrongTypeError
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.consumer import Consumer
+from pyreplog.topic.positions import EPOCH, moment_at, time_us
+from pyreplog.topic.remote.client import Client
+from tests.topic.remoting import PATIENCE_S, PLAIN
+from tests.waiting import until
+
+WEST = datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-14)))
+"""A moment that UTC has no year for."""
+
+OF_TOPICS: dict[str, tuple[Callable[[Any], object], type[ReplogError]]] = {
+    "the name of a consumer": (lambda topic: topic.subscribe("t", name=7), WrongTypeError),
+    "the name of a subscription": (lambda topic: topic.subscribe(b"t"), WrongTypeError),
+    "durable": (lambda topic: topic.subscribe("t", durable=None), WrongTypeError),
+    "priority": (lambda topic: topic.subscribe("t", priority=1.5), WrongTypeError),
+    "a large priority": (lambda topic: topic.subscribe("t", priority=1 << 31), InvalidArgumentError),
+    "start": (lambda topic: topic.subscribe("t", start=1.5), WrongTypeError),
+    "a moment": (lambda topic: topic.subscribe("t", start=WEST), InvalidArgumentError),
+    "properties": (lambda topic: topic.create_subscription("t", properties=1.5), WrongTypeError),
+    "a property": (lambda topic: topic.create_subscription("t", properties={"a": 1.5}), ReplogError),
+    "a setting": (lambda topic: topic.configure(ttl_ms=b"x"), ReplogError),
+    "no setting": (lambda topic: topic.configure(bogus=1), ConfigError),
+    "whom to seek": (lambda topic: topic.seek([], 0), WrongTypeError),
+    "when to seek": (lambda topic: topic.seek("s", WEST), InvalidArgumentError),
+    "how many to skip": (lambda topic: topic.skip("s", b"x"), WrongTypeError),
+    "skipping less than none": (lambda topic: topic.skip("s", -1), InvalidArgumentError),
+    "where to skip to": (lambda topic: topic.skip_to("s", None), WrongTypeError),
+    "whom to clear": (lambda topic: topic.clear({}), WrongTypeError),
+    "whom to delete": (lambda topic: topic.delete_subscription(b"s"), WrongTypeError),
+    "where to read to": (lambda topic: list(topic.read(0, "x")), WrongTypeError),
+    "when to read from": (lambda topic: list(topic.read(WEST)), InvalidArgumentError),
+}
+
+OF_CONSUMERS: dict[str, tuple[Callable[[Consumer], object], type[ReplogError]]] = {
+    "a negative offset": (lambda consumer: consumer.acknowledge(-1), OutOfRangeError),
+    "one that no topic has": (lambda consumer: consumer.acknowledge([0, 1 << 63]), OutOfRangeError),
+    "all up to a negative offset": (lambda consumer: consumer.acknowledge_cumulative(-1), OutOfRangeError),
+    "to refuse a negative offset": (lambda consumer: consumer.nack(-1), OutOfRangeError),
+    "a delay of text": (lambda consumer: consumer.nack(1, delay="soon"), WrongTypeError),  # type: ignore[arg-type]
+    "a delay that is none": (lambda consumer: consumer.nack(1, delay=math.nan), InvalidArgumentError),
+    "a delay for ever": (lambda consumer: consumer.nack(1, delay=math.inf), InvalidArgumentError),
+    "a moment": (lambda consumer: consumer.seek(WEST), InvalidArgumentError),
+    "a wait of text": (lambda consumer: consumer.receive_batch("soon"), WrongTypeError),  # type: ignore[arg-type]
+    "a flush of text": (lambda consumer: consumer.flush("soon"), WrongTypeError),  # type: ignore[arg-type]
+}
+
+
+@pytest.fixture
+def topic(place: Cluster | Client) -> Iterator[Any]:
+    with place.topic("news", **PLAIN) as topic:
+        topic.create_subscription("s", start="earliest")
+        topic.publish_batch([b"%d" % at for at in range(8)])
+        yield topic
+
+
+def test_of_topics(topic: Any) -> None:
+    for what, (call, error) in OF_TOPICS.items():
+        with pytest.raises(ReplogError) as found:
+            call(topic)
+        assert isinstance(found.value, error), f"{what}: {found.value!r}"
+    assert topic.subscriptions() == ["s"]
+    topic.skip("s", 1 << 70)  # all that there are
+    assert topic.stats().subscriptions[0].backlog_messages == 0
+
+
+def test_of_consumers_others_are_not_disturbed(topic: Any) -> None:
+    with topic.subscribe("s") as consumer, topic.subscribe("other", start="earliest") as other:
+        assert other.receive(8, timeout=PATIENCE_S)
+        for what, (call, error) in OF_CONSUMERS.items():
+            with pytest.raises(ReplogError) as found:
+                call(consumer)
+            assert isinstance(found.value, error), f"{what}: {found.value!r}"
+        consumer.acknowledge(0)
+        consumer.flush(PATIENCE_S)
+        topic.publish(b"more")
+        until(lambda: consumer.receive(timeout=PATIENCE_S).value == b"more")
+        assert other.receive(timeout=PATIENCE_S).value == b"more", "nothing comes again: its connection was not lost"
+
+
+def test_numbers_of_batches_are_offsets(topic: Any) -> None:
+    """numpy's integers, as columns have them."""
+    (batch,) = topic.read()
+    assert [len(part) for part in topic.read(batch.offset[2], batch.offset[5])] == [3]
+    assert topic.seek("s", batch.offset[6]) == 6
+    topic.skip_to("s", batch.offset[7])
+    topic.skip("s", batch.offset[1])
+    assert topic.stats().subscriptions[0].backlog_messages == 0
+    with topic.subscribe("s") as consumer:
+        assert consumer.seek(batch.offset[3]) == 3
+        assert consumer.receive(timeout=PATIENCE_S).offset == 3
+        consumer.acknowledge(batch.offset[3])
+
+
+def test_an_offset_says_nothing_of_partitions(place: Cluster | Client) -> None:
+    with place.topic("parts", partitions=2, **PLAIN) as parts:
+        parts.create_subscription("s")
+        with pytest.raises(WrongTypeError):
+            parts.seek("s", np.int64(0))
+        with pytest.raises(WrongTypeError):
+            parts.subscribe("s", start=np.int64(0))
+        with parts.subscribe("s") as consumer, pytest.raises(WrongTypeError):
+            consumer.seek(np.int64(0))
+
+
+@pytest.mark.parametrize("moment", [datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC), EPOCH])
+def test_every_moment_of_utc_can_be_sought(topic: Any, moment: datetime) -> None:
+    assert moment_at(time_us(moment)) == moment
+    where = 8 if moment > datetime.now(UTC) else 0
+    assert topic.seek("s", moment) == where
+    with topic.subscribe("s") as consumer:
+        assert consumer.seek(moment) == where
