@@ -4,6 +4,7 @@ A ledger is read while this plans only where its writer has not closed it, or a 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,13 @@ import numpy as np
 
 from pyreplog._native.ackset import AckSet
 from pyreplog._native.messages import decode_messages
-from pyreplog.errors import NoSuchLedgerError, NoSuchTopicError
+from pyreplog.errors import (
+    InvalidMessagesError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NoSuchTopicError,
+    UnreadableError,
+)
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, ledger_key
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.ledger.stored import load_ledger
@@ -38,6 +45,11 @@ NARROW_BYTES = 8 << 20
 """In larger ledgers, a bound is looked for; of smaller ones all is read, and not all of it given out."""
 
 KEY = ledger_key(PASSWORD)
+
+logger = logging.getLogger(__name__)
+
+_LOST = (UnreadableError, NoSuchEntryError, InvalidMessagesError)
+"""An entry that was to say where a bound lies cannot be read, or makes no sense."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +192,13 @@ def slices_of_topic(
         before = max(low, item.start.offset), min(high, end.offset)
         if before[0] >= before[1] or _is_outside(item, times):
             continue
-        first, stop = _narrowed(survey, item, entries, end, before, times)
+        try:
+            first, stop = _narrowed(survey, item, entries, end, before, times)
+        except _LOST as error:
+            if options.mode == "FAILFAST":
+                raise
+            logger.info("ledger %d is read as a whole: %s", item.ledger, error)
+            first, stop = 0, entries
         size = end.size - item.start.size
         weight = (size // entries + HEADER_BYTES) * (stop - first)
         if first >= stop:

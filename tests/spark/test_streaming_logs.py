@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from collections import Counter
 from pathlib import Path
 from threading import get_ident
 
 import pytest
 
-from pyreplog.errors import CheckpointError, ConfigError, OutOfRangeError, TrimmedError, TruncatedError
+from pyreplog.errors import CheckpointError, ConfigError, CorruptionError, OutOfRangeError, TrimmedError, TruncatedError
 from pyreplog.log import names
+from tests import samples
 from tests.spark.streams import Query, append, decoded, offsets, open_log, position, value_of
 
 
@@ -89,6 +91,59 @@ def test_several_logs_share_a_batch(tmp_path: Path) -> None:
             batches = list(query.batches())
         assert [len(rows) for rows in batches] == [110] * 10
         assert sorted(n for rows in batches for n in offsets(rows)) == sorted([*range(100), *range(1000)])
+
+
+@pytest.mark.parametrize("limit", [{"maxOffsetsPerTrigger": 100}, {"maxBytesPerTrigger": 3000}])
+def test_a_small_log_does_not_wait_for_a_large_one(tmp_path: Path, limit: dict[str, int]) -> None:
+    """The large one has more each time; of 100 rows, or 3,000 bytes, the share of the small one is less than a row."""
+    with open_log(tmp_path / "a" / "log") as small, open_log(tmp_path / "b" / "log") as large:
+        append(large, 20_000)
+        small.append(b"one")
+        with Query(tmp_path / "*" / "log", columns="offset,value", **limit) as query:
+            rows = next(query.batches())
+        assert sum(row["value"] == b"one" for row in rows) == 1
+        assert 1 < len(rows) <= 100
+
+
+def test_records_larger_than_a_batch_take_turns(tmp_path: Path) -> None:
+    """Beside a log that has more each time, none of two with many records larger than a batch waits for the other."""
+    with (
+        open_log(tmp_path / "a" / "log") as first,
+        open_log(tmp_path / "b" / "log") as second,
+        open_log(tmp_path / "c" / "log") as busy,
+        Query(tmp_path / "*" / "log", columns="offset,value", maxBytesPerTrigger=5000) as query,
+    ):
+        for log, mark in ((first, b"a"), (second, b"b")):
+            log.append_batch([mark * 9000] * 40)
+        seen, large = Counter[bytes](), 0
+        for _ in range(40):
+            append(busy, 100)
+            end = query.next()
+            rows, query.offset = query.rows(query.offset, end), end
+            came = Counter(row["value"][:1] for row in rows if len(row["value"]) == 9000)
+            seen, large = seen + came, max(large, came.total())
+        assert min(seen[b"a"], seen[b"b"]) >= 10
+        assert large == 1, "one of them is a batch by itself"
+
+
+@pytest.mark.parametrize("spoilt", ["value", "length"])
+@pytest.mark.parametrize(
+    "limit", [{}, {"maxOffsetsPerTrigger": 10}, {"maxOffsetsPerTrigger": 701}, {"maxBytesPerTrigger": 3000},
+              {"startingOffsets": 701}],
+)  # fmt: skip
+def test_a_batch_that_ends_at_damage(tmp_path: Path, spoilt: str, limit: dict[str, int]) -> None:
+    """What a mode lets pass is passed wherever batches end: planning looks up where their entries lie."""
+    with open_log(tmp_path / "log") as log:
+        append(log, 3000)
+        position = log.position_of(700)
+    path = samples.segments(tmp_path / "log")[position // samples.SEGMENT_BYTES]
+    samples.flip(path, position % samples.SEGMENT_BYTES + (50 if spoilt == "value" else 2))
+    with Query(tmp_path / "log", mode="DROPMALFORMED", **limit) as query:
+        found = [n for rows in query.batches() for n in offsets(rows)]
+    assert found == [n for n in range(limit.get("startingOffsets", 0), 3000) if n != 700]
+    if "startingOffsets" not in limit:
+        with Query(tmp_path / "log", **limit) as query, pytest.raises(CorruptionError, match=f"position {position}:"):
+            list(query.batches())
 
 
 def test_a_log_that_comes_later(tmp_path: Path) -> None:

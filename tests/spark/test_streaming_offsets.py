@@ -144,15 +144,23 @@ def test_a_batch_has_no_limits() -> None:
 # ---- limits ----------------------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 1000), st.dictionaries(st.integers(), st.integers(0, 1000), max_size=8))
-def test_shares(limit: int, waiting: dict[int, int]) -> None:
-    found = shares(limit, waiting)
+@given(
+    st.integers(1, 1000),
+    st.dictionaries(st.integers(), st.integers(0, 1000), max_size=8),
+    st.integers(0, (1 << 32) - 1),
+)
+def test_shares(limit: int, waiting: dict[int, int], turn: int) -> None:
+    found = shares(limit, waiting, turn)
     assert found.keys() == waiting.keys()
     assert sum(found.values()) == min(limit, sum(waiting.values()))
-    total = max(sum(waiting.values()), 1)
+    hungry = [key for key, amount in waiting.items() if amount]
+    left = max(sum(waiting.values()) - len(hungry), 1)
     for key, amount in waiting.items():
         assert 0 <= found[key] <= amount
-        assert abs(found[key] - min(limit, total) * amount / total) < 1 + 1e-9
+        if len(hungry) <= limit < sum(waiting.values()) and amount:
+            assert abs(found[key] - 1 - (limit - len(hungry)) * (amount - 1) / left) < 1 + 1e-9
+    if limit < len(hungry):
+        assert all(any(shares(limit, waiting, turn + n)[key] for n in range(len(hungry))) for key in hungry)
 
 
 @given(

@@ -19,6 +19,7 @@ from pyreplog.errors import (
     NoSuchTopicError,
     OutOfRangeError,
     TrimmedError,
+    UnreadableError,
 )
 from pyreplog.tables import topics as planning
 from pyreplog.tables.planning import plan
@@ -279,3 +280,22 @@ def test_an_entry_nobody_has(tmp_path: Path) -> None:
     bad = [row for row in read_table(path, topics="t", mode="PERMISSIVE", columns="topic,crcOk,ledgerId").to_pylist()
            if not row["crcOk"]]  # fmt: skip
     assert bad == [{"topic": "t", "crcOk": False, "ledgerId": ledger}]
+
+
+def test_an_entry_nobody_has_where_a_bound_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning reads entries of large ledgers: one that cannot be read is for the mode, like any other."""
+    path = tmp_path / "data"
+    with embedded(path) as cluster:
+        topic = cluster.topic("t", durability="appended")
+        for n in range(30):
+            topic.publish_batch([b"%d" % n, b"more"])
+        topic.close()
+    (ledger,) = set(column(path, "ledgerId", topics="t"))
+    corrupt(path, (ledger, 7))
+    monkeypatch.setattr(planning, "NARROW_BYTES", 1)
+    for bounds in ({"startingOffsets": 15}, {"endingOffsets": 15}, {"startingOffsets": 14, "endingOffsets": 15}):
+        wanted = range(bounds.get("startingOffsets", 0), bounds.get("endingOffsets", 60))
+        found = column(path, "offset", topics="t", mode="DROPMALFORMED", **bounds)
+        assert found == [n for n in wanted if n not in (14, 15)]
+        with pytest.raises(UnreadableError, match="entry 7 cannot be read"):
+            column(path, "offset", topics="t", **bounds)

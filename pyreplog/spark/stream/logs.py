@@ -32,9 +32,19 @@ class LogTrack(Track):
         self.directory = directory
         self.start, self.end = reader.start, reader.end
 
-    def bytes_before(self, offset: int) -> int:
-        """Position of the entry's record, or of the first one there is."""
+    def position_of(self, offset: int) -> int:
+        """Position of the entry's record, or of the first one there is. Errors: CorruptionError: records in front of it
+        are damaged; TrimmedError."""
         return self.reader.position_of(min(max(offset, self.reader.start), self.end))
+
+    def bytes_before(self, offset: int) -> int:
+        """Position of the entry's record, or of the first one there is; of one behind damage, where that begins: what
+        the mode says of it is for the tasks that read it."""
+        try:
+            return self.position_of(offset)
+        except (CorruptionError, TrimmedError) as error:
+            low, high = self.reader.start_position, self.reader.end_position
+            return min(max(error.position, low), high) if isinstance(error, CorruptionError) else low
 
     def offset_at(self, place: int) -> int:
         """The last entry whose record begins there or before."""
@@ -124,7 +134,7 @@ class LogFeed(Feed):
 def _within(log: LogTrack, low: int, high: int) -> Range | None:
     """Where the entries lie; None: anywhere, since records there are damaged."""
     try:
-        return log.bytes_before(low), log.bytes_before(high)
+        return log.position_of(low), log.position_of(high)
     except (CorruptionError, TrimmedError) as error:
         logger.info("%s: all of it is looked at for entries %d to %d: %s", log.what, low, high, error)
         return None

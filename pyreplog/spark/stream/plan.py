@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from zlib import crc32
 
 from pyreplog.errors import CheckpointError, ConfigError, OutOfRangeError, ReplogError, TrimmedError, TruncatedError
-from pyreplog.spark.stream.limits import cut, shares
+from pyreplog.spark.stream.limits import cut, in_turn, shares
 from pyreplog.spark.stream.offsets import TASKS_MAX, Position, StreamOffset
 from pyreplog.spark.stream.options import StreamOptions
 from pyreplog.spark.stream.tracks import Feed, Track, Tracks
@@ -204,8 +205,9 @@ def _limited(
     tracks: Tracks, ahead: Mapping[Partition, Range], max_rows: int | None, max_bytes: int | None
 ) -> dict[Partition, int]:
     """Where a batch ends in each track, of the offsets that are ahead of it."""
+    turn = crc32(b"%d" % sum(low for low, _ in ahead.values()))  # moves on with each batch, and by no fixed step
     if max_rows is not None:
-        fit = shares(max_rows, {key: high - low for key, (low, high) in ahead.items()})
+        fit = shares(max_rows, {key: high - low for key, (low, high) in ahead.items()}, turn)
         return {key: low + fit[key] for key, (low, _) in ahead.items()}
     if max_bytes is None:
         return {key: high for key, (_, high) in ahead.items()}
@@ -217,7 +219,18 @@ def _limited(
     for key, (low, high) in ahead.items():
         before, behind = places[key]
         ends[key] = high if before + fit[key] >= behind else max(tracks[key].offset_at(before + fit[key]), low)
-    waiting = [key for key, (low, high) in ahead.items() if low < high]
-    if waiting and all(ends[key] == ahead[key][0] for key in waiting):
-        ends[waiting[0]] += 1  # one that is larger than a batch comes alone
+    _feed_the_others(tracks, ahead, ends, max_bytes, turn)
     return ends
+
+
+def _feed_the_others(
+    tracks: Tracks, ahead: Mapping[Partition, Range], ends: dict[Partition, int], max_bytes: int, turn: int
+) -> None:
+    """One row to each track whose share is less than a row, which would wait for as long as others have more: as many
+    of them as fit in a batch, and the first whatever its size."""
+    left = max_bytes
+    for key in in_turn([key for key, (low, high) in ahead.items() if ends[key] == low < high], turn):
+        low = ahead[key][0]
+        size = tracks[key].bytes_before(low + 1) - tracks[key].bytes_before(low)
+        if size <= left or left == max_bytes:
+            ends[key], left = low + 1, left - size
