@@ -15,6 +15,7 @@ from pyreplog import __version__
 from pyreplog.cli import sourceoptions
 from pyreplog.cli.output import counted, duration, moment, print_json
 from pyreplog.cli.reportprogress import Steps, steps
+from pyreplog.errors import InvalidArgumentError
 from pyreplog.reports.catalogue import REPORTS, require_pyarrow
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pyreplog.tables.options import ReadOptions
 
     page.check_extra()
+    _check_targets(arguments.output, arguments.parquet)
     began, as_of_us = time.monotonic(), time.time_ns() // 1000
     given, names = sourceoptions.options(arguments), suite.chosen(arguments.only)
     gathered = gathering.gather(ReadOptions.of(given), as_of_us, arguments.window)
@@ -82,6 +84,15 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(arguments.output)
     return EXIT_FAILED_REPORT if failed else 0
+
+
+def _check_targets(output: Path, parquet: Path | None) -> None:
+    """Before all is read. InvalidArgumentError: nothing can be written there."""
+    if output.is_dir() or not output.parent.is_dir():
+        found = "a directory" if output.is_dir() else f"no directory {output.parent}"
+        raise InvalidArgumentError(f"--output {output}: expected a file in a directory that is there, found {found}")
+    if parquet is not None and parquet.exists() and not parquet.is_dir():
+        raise InvalidArgumentError(f"--parquet {parquet}: expected a directory, or none, found a file")
 
 
 def _engine(arguments: argparse.Namespace, shown: Steps) -> Engine:

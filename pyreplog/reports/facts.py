@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,6 +14,9 @@ from pyreplog.topic.place import Total
 
 if TYPE_CHECKING:
     from pyreplog.ledger.ledgermetadata import LedgerMetadata
+
+WINDOW_MAX_S = 100 * 365 * 86400
+"""A hundred years: it begins at a time that calendars have."""
 
 Ranges = NDArray[np.int64]
 """int64[n, 2]: from the first to before the second, ascending."""
@@ -150,8 +152,10 @@ class Facts:
     unknown: tuple[UnknownFact, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0 < self.window_s < math.inf:
-            raise InvalidArgumentError(f"window_s: expected more than 0 seconds, found {self.window_s}")
+        if not 0 < self.window_s <= WINDOW_MAX_S:
+            raise InvalidArgumentError(
+                f"window_s: expected more than 0 seconds, at most {WINDOW_MAX_S:,}, found {self.window_s}"
+            )
 
     @property
     def since_us(self) -> int:

@@ -35,9 +35,15 @@ NEED_CRC = {"value", "crcOk"}
 
 
 def known_columns(options: ReadOptions) -> tuple[Column, ...]:
-    """All that may be asked for; the corrupt record only where the mode yields one."""
-    corrupt = (Column(options.column_name_of_corrupt_record, "binary"),) if options.mode == "PERMISSIVE" else ()
-    return (*USUAL, *HEADERS, *METADATA, *corrupt)
+    """All that may be asked for; the corrupt record only where the mode yields one. ConfigError: that is called
+    as another column."""
+    known = (*USUAL, *HEADERS, *METADATA)
+    if options.mode != "PERMISSIVE":
+        return known
+    name = options.column_name_of_corrupt_record
+    if name in {column.name for column in known}:
+        raise ConfigError(f"columnNameOfCorruptRecord: expected a name that no other column has, found {name!r}")
+    return (*known, Column(name, "binary"))
 
 
 def default_columns(options: ReadOptions) -> tuple[Column, ...]:

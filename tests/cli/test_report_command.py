@@ -48,6 +48,7 @@ def test_of_a_log(run: Run, filled: Path, tmp_path: Path) -> None:
     assert done.out.strip() == str(tmp_path / "r.html")
     html = (tmp_path / "r.html").read_text()
     assert "There are no topics here, and so no subscriptions." in html
+    assert html.count('<li class="na">') == 2, "of subscriptions, and of copies"
     assert "<code>replica_holes</code>" in html.split('id="left-out"')[1]
     assert f"{len(REPORTS)}/{len(REPORTS)} " in done.error, "each report is told as it is done"
     rows = parquet.read_table(tmp_path / "rows" / "rate_by_minute.parquet")
@@ -108,6 +109,19 @@ def test_a_copy_that_is_behind(run: Run, filled: Path, tmp_path: Path) -> None:
 def test_what_is_no_log_is_an_error_and_no_page(run: Run, tmp_path: Path) -> None:
     done = run("report", tmp_path, "-o", tmp_path / "r.html")
     assert done.code == 2
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_where_nothing_can_be_written_nothing_is_read(run: Run, filled: Path, tmp_path: Path) -> None:
+    for output in (tmp_path / "none" / "r.html", tmp_path):
+        done = run("report", filled, "-o", output)
+        assert done.code == 2
+        assert "expected a file in a directory that is there" in done.error
+        assert "rate_by_minute" not in done.error
+    (tmp_path / "rows").touch()
+    done = run("report", filled, "-o", tmp_path / "r.html", "--parquet", tmp_path / "rows")
+    assert done.code == 2
+    assert "expected a directory, or none, found a file" in done.error
     assert not (tmp_path / "r.html").exists()
 
 

@@ -87,6 +87,12 @@ def test_an_unknown_column_in_the_option() -> None:
         schema.default_columns(options_of("d", columns="Key"))
 
 
+def test_a_corrupt_record_that_is_called_as_another_column() -> None:
+    options = options_of("d", mode="PERMISSIVE", columnNameOfCorruptRecord="key")
+    with pytest.raises(ConfigError, match="columnNameOfCorruptRecord: expected a name that no other column has"):
+        schema.default_columns(options)
+
+
 @pytest.mark.parametrize(
     ("columns", "more", "verified"),
     [

@@ -55,7 +55,7 @@ def damaged(table: pa.Table) -> Found:
     yield from each(bad, "bad", _damage, "more files have damaged records")
     away = table.filter(pc.invert(table["complete"]))
     yield from each(away, "unknown", _unchecked, "more could not be checked as a whole")
-    if not len(bad):
+    if not len(bad) and (total(table, "records") or not len(away)):
         text = f"{counted(total(table, 'records'), 'record')}, {amount(total(table, 'bytes_checked'))}"
         yield "fine", f"Checked {text}: all are as they were written."
 
@@ -75,7 +75,7 @@ def diverging(table: pa.Table) -> Found:
     if len(table):
         yield "bad", f"Copies of {counted(len(table), 'entry')} differ, in {ledgers(table)}."
     else:
-        yield "fine", "Copies of the same entry are the same."
+        yield "fine", "Copies of an entry are the same, all that could be read."
 
 
 def replication_lag(table: pa.Table) -> Found:

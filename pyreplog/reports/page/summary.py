@@ -11,7 +11,7 @@ from pyreplog.reports.outcome import Outcome
 from pyreplog.reports.page import copies as pagecopies
 from pyreplog.reports.page import findings as pagefindings
 from pyreplog.reports.page.cells import printable
-from pyreplog.reports.page.sentences import MOST, Found, State
+from pyreplog.reports.page.sentences import MOST, Found, State, total
 
 
 class Finding(NamedTuple):
@@ -74,6 +74,9 @@ _QUESTIONS: tuple[tuple[str, tuple[tuple[str, _Reader], ...]], ...] = (
 ORDER = tuple(name for _, readers in _QUESTIONS for name, _ in readers)
 """Of reports in a page: as they are asked for."""
 
+_RESTS_ON = {"replica_divergence": "under_replicated"}
+"""Reports whose good news is worth what could be looked at, and the report that says what could not."""
+
 _WORST_FIRST: tuple[State, ...] = ("bad", "hot", "unknown", "fine", "n/a")
 
 
@@ -85,11 +88,11 @@ def questions(outcomes: Mapping[str, Outcome]) -> list[Question]:
 def _answers(readers: tuple[tuple[str, _Reader], ...], outcomes: Mapping[str, Outcome]) -> list[Finding]:
     asked = [(read, outcomes[name]) for name, read in readers if name in outcomes]
     asked_for = [(read, outcome) for read, outcome in asked if not outcome.left_out]
-    found = [finding for read, outcome in asked_for for finding in _findings(read, outcome)]
+    found = [_doubted(finding, outcomes) for read, outcome in asked_for for finding in _findings(read, outcome)]
     found += _unknown([outcome for _, outcome in asked_for])
     if found:
         return sorted(found, key=lambda finding: _WORST_FIRST.index(finding.state))
-    reasons = dict.fromkeys(outcome.left_out for _, outcome in asked)
+    reasons = dict.fromkeys(outcome.left_out for _, outcome in asked if outcome.left_out)
     if reasons:
         return [Finding("n/a", printable(f"{reason[:1].upper()}{reason[1:]}.")) for reason in reasons]
     return [Finding("unknown", "No report that tells was asked for.")]
@@ -103,6 +106,14 @@ def _findings(read: _Reader, outcome: Outcome) -> Iterator[Finding]:
     for state, text in read(outcome.table):
         if len(outcome.table) or not outcome.warnings:  # no row, of what could be asked, is no good news
             yield Finding(state, text, name)
+
+
+def _doubted(finding: Finding, outcomes: Mapping[str, Outcome]) -> Finding:
+    """Good news are none where copies could not be looked at."""
+    base = outcomes.get(_RESTS_ON.get(finding.report, ""))
+    if finding.state != "fine" or base is None or base.table is None or not total(base.table, "unknown"):
+        return finding
+    return finding._replace(state="unknown", text=f"{finding.text} Others could not.")
 
 
 def _unknown(outcomes: list[Outcome]) -> Iterator[Finding]:

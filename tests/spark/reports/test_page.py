@@ -127,6 +127,21 @@ def test_what_cannot_be_told_is_unknown_not_fine() -> None:
     assert found["What is hot"] == [("unknown", "No report that tells was asked for.")]
 
 
+def test_good_news_of_what_nobody_looked_at_are_none() -> None:
+    """All bookies were away: nothing was compared, and nothing checked."""
+    away = {"ledger_id": 7, "first_entry": 0, "last_entry": 9, "entries": 10, "expected": 3, "found": 0, "unknown": 3}
+    unchecked = {"bookie": "b@1", "records": 0, "bad_records": 0, "bytes_checked": 0, "complete": False}
+    found = said(
+        outcome("replica_divergence", []),
+        outcome("under_replicated", [{**away, "lost": False, "below_ack": False}]),
+        outcome("crc_audit", [unchecked]),
+    )
+    states = {state for question in ("Which bookie lost copies", "Is anything damaged") for state, _ in found[question]}
+    assert states == {"unknown"}
+    whole = said(outcome("replica_divergence", []), outcome("under_replicated", []))
+    assert {state for state, _ in whole["Which bookie lost copies"]} == {"fine"}
+
+
 def test_a_bookie_that_lost_copies_is_named() -> None:
     hole = {"ledger_id": 7, "bookie": "bookie-2", "first_missing": 0, "last_missing": 9, "missing": 6}
     found = said(
@@ -143,6 +158,9 @@ def test_a_bookie_that_lost_copies_is_named() -> None:
 def test_what_does_not_apply_is_said_to() -> None:
     found = said(Outcome(report_class("replica_holes"), left_out="there are no ledgers here"))
     assert found["Which bookie lost copies"] == [("n/a", "There are no ledgers here.")]
+    left_out = Outcome(report_class("dead_subscriptions"), left_out="there are no topics here")
+    made = said(left_out, outcome("retention_forecast", []))
+    assert made["Which subscription lags"] == [("n/a", "There are no topics here.")], "and no empty answer"
 
 
 def test_a_key_is_hot_by_how_much_it_has_beside_the_mean() -> None:
