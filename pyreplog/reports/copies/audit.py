@@ -31,9 +31,9 @@ class CrcAudit(Report):
     definition = (
         "Of each segment file of each bookie, or log: records whose CRC-32C is right, and stretches of bytes that "
         "are no such record (several damaged ones in a row are one; a file that cannot be read is one, too). Of a "
-        "cluster, records of deleted ledgers count only among the bytes that are looked at. torn_tail_bytes: behind "
-        "the end of the log, left by a crash; its next writer cuts them, and they are no damage. Where bookies are "
-        "reached over TCP, one row for each, and nothing is known of files."
+        "cluster, intact records of deleted ledgers are checked, but not counted. torn_tail_bytes: behind the end of "
+        "the log, left by a crash; its next writer cuts them, and they are no damage. Where bookies are reached over "
+        "TCP, one row for each, and nothing is known of files."
     )
     figures = (
         TOPIC,

@@ -8,11 +8,13 @@ import itertools
 import shutil
 import zipfile
 from collections import Counter
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from crc32c import crc32c
 
 import pyreplog
 from pyreplog import reports
@@ -20,12 +22,16 @@ from pyreplog.clock import ManualClock
 from pyreplog.reports.catalogue import report_of
 from pyreplog.reports.facts import Facts
 from pyreplog.reports.gathering import gather
+from tests import samples, twin
 from tests.spark.clusters import KEPT
 from tests.spark.reading import options_of, read_table
 from tests.spark.reports.both import check
 from tests.spark.reports.oracle import ORACLES, Record, moment
+from tests.spark.reports.striped import records_in
+from tests.waiting import PATIENCE_S
 
-FLIGHTS, BATCH = 27_000, 90
+FLIGHTS, BATCH, ROLL = 27_000, 90, 100
+BEGIN_US, STEP_US = 1_356_998_400_000_000, 20_000_000
 TAKEN = 10_000
 LOST = "bookie-2"
 
@@ -53,20 +59,20 @@ def flights() -> list[tuple[bytes, bytes | None]]:
 @pytest.fixture(scope="module")
 def flown(tmp_path_factory: pytest.TempPathFactory) -> Flown:
     """Three copies of each; two subscriptions, one of which has taken all."""
-    path, clock = tmp_path_factory.mktemp("flights") / "data", ManualClock(1_356_998_400_000_000)
+    path, clock = tmp_path_factory.mktemp("flights") / "data", ManualClock(BEGIN_US)
     records = list[Record]()
     found = flights()
     with pyreplog.Cluster.embedded(
         path, bookies=3, durability="appended", segment_bytes=1 << 20, clock=clock
     ) as cluster:
-        topic = cluster.topic("flights", durability="appended", roll_entries=100, **KEPT)
+        topic = cluster.topic("flights", durability="appended", roll_entries=ROLL, **KEPT)
         for name in ("archive", "board"):
             topic.create_subscription(name, start="earliest")
         importer = topic.producer("importer")
         for first in range(0, FLIGHTS, BATCH):
             values, keys = zip(*found[first : first + BATCH], strict=True)
             importer.publish_batch(values, keys, sequences=range(first, first + BATCH))
-            clock.advance(20_000_000)
+            clock.advance(STEP_US)
         for batch in topic.read():
             for offset, time_us in zip(batch.offset.tolist(), batch.publish_time.tolist(), strict=True):
                 value, key = found[offset]
@@ -114,3 +120,141 @@ def test_which_bookie_lost_copies(flown: Flown, tmp_path: Path) -> None:
     short = reports.run("under_replicated", tmp_path / "data", facts=facts).to_pylist()
     assert sum(row["entries"] for row in short) == missing.total()
     assert {(row["found"], row["lost"], row["below_ack"]) for row in short} == {(2, False, False)}
+
+
+# ---- subscriptions ---------------------------------------------------------------------------------------------
+
+END_US = BEGIN_US + FLIGHTS // BATCH * STEP_US
+"""When the last batch was published, the subscriptions moved, and the topic was closed: a step later than the batch."""
+NOW_US = END_US + 1_000_000_000
+
+
+def stored_bytes(path: Path) -> list[int]:
+    """Of each entry of the topic, as its ledgers hold it; a batch each, all ledgers as long."""
+    rows = read_table(path, columns="ledgerId,entryId,size").to_pylist()
+    return [row["size"] for row in sorted(rows, key=lambda row: (row["ledgerId"], row["entryId"]))]
+
+
+def test_who_is_dead_and_what_it_keeps(flown: Flown) -> None:
+    facts = gather(options_of(flown.path), NOW_US)
+    sizes = stored_bytes(flown.path)
+    assert len(sizes) == FLIGHTS // BATCH
+    (dead,) = reports.run("dead_subscriptions", flown.path, facts=facts).to_pylist()
+    assert (dead["subscription"], dead["last_cursor_move_ts"]) == ("archive", moment(END_US))
+    assert dead["backlog_bytes"] == sum(sizes[TAKEN // BATCH :])
+    assert dead["pinned_segments"] == sum((n + 1) * ROLL * BATCH > TAKEN for n in range(len(sizes) // ROLL))
+    segments = reports.run("retention_forecast", flown.path, facts=facts).to_pylist()
+    assert [row["bytes_freed"] for row in segments] == [sum(sizes[n : n + ROLL]) for n in range(0, len(sizes), ROLL)]
+    assert [row["pinned_by"] for row in segments] == [None, "archive", "archive"]
+    assert [row["deletable"] for row in segments] == [True, False, False]
+    assert segments[-1]["closes_ts"] == moment(END_US)
+
+
+def test_who_is_worked_off(flown: Flown, tmp_path: Path) -> None:
+    """The archive goes on, while nobody publishes; in the other cluster it does not."""
+    shutil.copytree(flown.path, tmp_path / "data")
+    clock, more = ManualClock(END_US), 6000
+    with pyreplog.Cluster.embedded(
+        tmp_path / "data", bookies=3, durability="appended", segment_bytes=1 << 20, clock=clock
+    ) as cluster:
+        archive = cluster.topic("flights").subscription("archive")
+        for end, later_us in ((TAKEN + 1, 900_000_000), (TAKEN + 1 + more, 60_000_000)):
+            archive.skip_to(end).result(PATIENCE_S)
+            archive.flush().result(PATIENCE_S)
+            clock.advance(later_us)
+        draining = outlook(tmp_path / "data", clock.now_us())
+    left, rate = FLIGHTS - TAKEN - 1 - more, more / 300
+    assert draining == {"archive": (left, 0.0, rate, left / rate, "draining"), "board": (0, 0.0, 0.0, 0.0, "done")}
+    stalled = outlook(flown.path, clock.now_us())
+    assert stalled == {"archive": (FLIGHTS - TAKEN, 0.0, 0.0, None, "stalled"), "board": (0, 0.0, 0.0, 0.0, "done")}
+    before = outlook(flown.path, END_US)
+    rate = sum(record.time >= END_US - 300_000_000 for record in flown.records) / 300
+    assert before["archive"] == (FLIGHTS - TAKEN, rate, None, None, None), "it moved just now, nobody knows from where"
+
+
+def outlook(path: Path, now_us: int) -> dict[str, tuple[object, ...]]:
+    """What drain_estimate says of each subscription."""
+    found = reports.run("drain_estimate", path, facts=gather(options_of(path), now_us)).to_pylist()
+    return {row["subscription"]: tuple(row.values())[3:] for row in found}
+
+
+# ---- copies ----------------------------------------------------------------------------------------------------
+
+
+class Copy(NamedTuple):
+    """A record of a bookie's file, as plain Python finds it. at: offset in the file; stride: bytes that it takes."""
+
+    bookie: str
+    file: Path
+    at: int
+    stride: int
+    ledger: int
+    entry: int
+
+
+def copies_in(path: Path) -> Iterator[Copy]:
+    for file in sorted(path.glob("bookie-*/log/*.log")):
+        data = file.read_bytes()
+        for at, stride in records_in(file):
+            found, _ = twin.read_record(data, at, twin.read_header(data[: twin.HEADER_BYTES]))
+            if found is not None and found.kind in (1, 2):
+                yield Copy(file.parts[-3], file, at, stride, found.ledger, found.entry)
+
+
+def test_what_is_damaged(flown: Flown, tmp_path: Path) -> None:
+    shutil.copytree(flown.path, tmp_path / "data")
+    ledgers = set(read_table(flown.path, columns="ledgerId")["ledgerId"].to_pylist())  # others are deleted, and not counted
+    before = [*copies_in(tmp_path / "data")]
+    there = [one for one in before if one.ledger in ledgers]
+    assert len(there) == 3 * FLIGHTS // BATCH
+    spoilt = [there[5], there[400]]
+    for one in spoilt:
+        samples.flip(one.file, one.at + one.stride // 2)
+    found = reports.run("crc_audit", tmp_path / "data").to_pylist()
+    records, size = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for one in before:
+        records[one.bookie, one.file.name] += one in there and one not in spoilt
+        size[one.bookie, one.file.name] += one.stride * (one in there)
+    bad = {(one.bookie, one.file.name): int(one.file.stem) + one.at for one in spoilt}
+    by_file = {(row["bookie"].partition("@")[0], row["segment"]): row for row in found}
+    assert {file: row["records"] for file, row in by_file.items()} == records
+    assert {file: row["bytes_checked"] for file, row in by_file.items()} == size
+    assert {file: row["first_bad_position"] for file, row in by_file.items() if row["bad_records"]} == bad
+    assert sum(row["bad_records"] for row in found) == len(spoilt)
+
+
+def test_which_copies_differ(flown: Flown, tmp_path: Path) -> None:
+    """A bookie has another line than the two others, and its CRC is right."""
+    shutil.copytree(flown.path, tmp_path / "data")
+    one = next(copy for copy in copies_in(tmp_path / "data") if (copy.bookie, copy.entry) == ("bookie-1", 42))
+    data = bytearray(one.file.read_bytes())
+    data[one.at + one.stride // 2] ^= 1
+    length = int.from_bytes(data[one.at : one.at + 4], "little")
+    made = crc32c(bytes(data[one.at + 12 : one.at + one.stride]), length)
+    crcs = [int.from_bytes(data[one.at + 4 : one.at + 8], "little"), made]
+    data[one.at + 4 : one.at + 8] = crcs[1].to_bytes(4, "little")
+    one.file.write_bytes(data)
+    facts = gather(options_of(tmp_path / "data"), END_US)
+    found = reports.run("replica_divergence", tmp_path / "data", facts=facts).to_pylist()
+    assert found == [{"ledger_id": one.ledger, "entry_id": 42, "crcs": sorted(crcs)}]
+    assert reports.run("crc_audit", tmp_path / "data")["bad_records"].to_pylist() == [0] * 9
+
+
+def test_how_far_a_copy_is_behind(flown: Flown, tmp_path: Path) -> None:
+    """A topic of another cluster, with other offsets, which lacks 90 messages and all from 20,000 on."""
+    there = [record for record in flown.records[:20_000] if not 5_000 <= record.offset < 5_090]
+    with pyreplog.Cluster.embedded(tmp_path / "copy", bookies=1, durability="appended") as cluster:
+        topic = cluster.topic("flights", ensemble=1, durability="appended", **KEPT)
+        topic.publish(b"not a flight")
+        sequences = [record.sequence for record in there if record.sequence is not None]
+        topic.producer("importer").publish_batch([record.value for record in there], sequences=sequences)
+        topic.close()
+    copy = {"path": str(tmp_path / "copy")}
+    options = {"path": str(flown.path), "topics": "flights"}
+    (row,) = reports.run("replication_lag", options, to=copy).to_pylist()
+    known = {record.offset for record in there}
+    lost = [record for record in flown.records if record.offset not in known]
+    assert row["missing_entries"] == len(lost) == 7_090
+    assert row["missing_bytes"] == sum(len(record.value) for record in lost)
+    assert row["oldest_missing_ts"] == moment(lost[0].time)
+    assert row["lag_s"] == (flown.records[-1].time - there[-1].time) / 1e6
