@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
-from pyreplog.errors import ConfigError
+from pyreplog.errors import ConfigError, NoSuchLedgerError, TrimmedError
 from pyreplog.reports.catalogue import REPORTS, report_class, report_of
 from pyreplog.reports.facts import Facts
 from pyreplog.reports.gathering import deleted_since
@@ -18,6 +19,11 @@ from pyreplog.tables.options import ReadOptions
 
 Engine = Callable[[Report, Mapping[str, str], Facts], pa.Table]
 """Runs a report, with options of the Spark source, on facts of the same moment."""
+
+logger = logging.getLogger(__name__)
+
+_REMOVED = (TrimmedError, NoSuchLedgerError)
+_TRIES = 3
 
 EVERY_TOPIC = "(?s:.*)"
 
@@ -82,10 +88,20 @@ def outcomes(
             if not facts.topics and _unknown_topics(facts) and warnings:
                 yield Outcome(found, error="no topic could be asked", warnings=warnings)
                 continue
-            table = engine(report, options_for(name, given, facts), seen)
+            table = _persistent(engine, report, options_for(name, given, facts), seen)
             yield Outcome(found, table, warnings=(*warnings, *_deleted(name, given, seen)))
         except Exception as error:  # whatever it is: the page says it, and the other reports stand
             yield Outcome(found, error=f"{type(error).__name__}: {error}")
+
+
+def _persistent(engine: Engine, report: Report, options: Mapping[str, str], facts: Facts) -> pa.Table:
+    """As the engine; anew where something was removed between planning and reading: retention goes on meanwhile."""
+    for _ in range(_TRIES - 1):
+        try:
+            return engine(report, options, facts)
+        except _REMOVED as error:
+            logger.info("%s is planned anew: %s", report.name, error)
+    return engine(report, options, facts)
 
 
 def left_out(name: str, facts: Facts, copy: Mapping[str, str] | None = None) -> str:

@@ -8,8 +8,12 @@ import pytest
 from pyarrow import parquet
 
 import pyreplog
+from pyreplog.reports import local
 from pyreplog.reports.catalogue import REPORTS
 from pyreplog.reports.records import gaps
+from pyreplog.tables import planning
+from pyreplog.tables.options import ReadOptions
+from pyreplog.tables.planning import Part
 from tests.cli.support import Run
 from tests.spark.clusters import embedded
 from tests.waiting import PATIENCE_S
@@ -104,6 +108,29 @@ def test_a_copy_that_is_behind(run: Run, filled: Path, tmp_path: Path) -> None:
     done = run("report", filled, *which, "--copy", tmp_path / "copy" / "log")
     assert done.code == 0, done.error
     assert parquet.read_table(tmp_path / "replication_lag.parquet")["missing_entries"].to_pylist() == [30]
+
+
+def test_what_is_trimmed_meanwhile_is_planned_anew(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention goes on: what was planned first is removed before it is read."""
+    plans = []
+    with pyreplog.open(tmp_path / "busy", segment_bytes=64 << 10) as log:
+        log.append_batch([b"%0500d" % n for n in range(1000)])
+
+        def plan(options: ReadOptions) -> list[tuple[Part, ...]]:
+            made = planning.plan(options)
+            plans.append(log.start)
+            log.trim(log.start + 300)
+            return made
+
+        monkeypatch.setattr(local, "plan", plan)
+        done = run("report", tmp_path / "busy", "-o", tmp_path / "r.html", *FEW[:2], "--parquet", tmp_path)
+        assert done.code == 1, "it is trimmed each time"
+        assert "TrimmedError" in done.error
+        assert len(plans) == 3
+        monkeypatch.setattr(local, "plan", lambda options: planning.plan(options) if len(plans) > 3 else plan(options))
+        done = run("report", tmp_path / "busy", "-o", tmp_path / "r.html", *FEW[:2], "--parquet", tmp_path)
+        assert done.code == 0, done.error
+        assert parquet.read_table(tmp_path / "rate_by_minute.parquet")["entries"].to_pylist() == [log.end - log.start]
 
 
 def test_what_is_no_log_is_an_error_and_no_page(run: Run, tmp_path: Path) -> None:
