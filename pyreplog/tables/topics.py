@@ -44,6 +44,9 @@ from pyreplog.topic.publishing.compression import decompress
 NARROW_BYTES = 8 << 20
 """In larger ledgers, a bound is looked for; of smaller ones all is read, and not all of it given out."""
 
+CLOCKS_US = 60_000_000
+"""By so much owners' clocks may differ, or be set back: by them, a ledger may end before its last entries came."""
+
 KEY = ledger_key(PASSWORD)
 
 logger = logging.getLogger(__name__)
@@ -214,7 +217,12 @@ def slices_of_topic(
 def _is_outside(item: ChainLedger, times: Range | None) -> bool:
     if times is None:
         return False
-    return item.created_us >= times[1] or 0 < item.closed_us < times[0]
+    return item.created_us - CLOCKS_US >= times[1] or closed_before(item, times[0])
+
+
+def closed_before(item: ChainLedger, time_us: int) -> bool:
+    """Whether all entries of a ledger were appended before a time, as its metadata say."""
+    return 0 < item.closed_us < time_us - CLOCKS_US
 
 
 def _acked(acks: AckSet, low: int, high: int) -> bytes:

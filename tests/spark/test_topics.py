@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -25,6 +26,7 @@ from pyreplog.tables import topics as planning
 from pyreplog.tables.planning import plan
 from tests.spark.clusters import KEPT, corrupt, embedded
 from tests.spark.reading import bytes_planned, column, options_of, read_slices, read_table
+from tests.spark.streams import Query, offsets
 
 BEGIN_US = 1_700_000_000_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -172,6 +174,32 @@ def test_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, narrow: int) -> 
                   and row["timestamp"] < bounds["endingTimestamp"]]  # fmt: skip
         isoformat = {name: value.isoformat() for name, value in bounds.items()}
         assert column(tmp_path / "data", "offset", topics="t", **isoformat) == wanted
+
+
+@pytest.mark.parametrize("narrow", [0, 1 << 30])
+def test_times_where_a_clock_was_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, narrow: int) -> None:
+    """By the clock, the first ledger ended before its last entries came."""
+    monkeypatch.setattr(planning, "NARROW_BYTES", narrow)
+    clock = ManualClock(BEGIN_US)
+    for values, set_back_us in (([b"first"] * 10, 30_000_000), ([b"second"] * 2, 0)):
+        with pyreplog.Cluster.embedded(tmp_path / "data", bookies=1, durability="appended", clock=clock) as cluster:
+            topic = cluster.topic("t", ensemble=1, durability="appended", **KEPT)
+            for value in values:
+                topic.publish(value)
+                clock.advance(5_000_000)
+            clock._start_us -= set_back_us  # the wall's: the other one goes on
+            topic.close()
+    stamps = read_table(tmp_path / "data", topics="t", columns="timestamp")["timestamp"].to_pylist()
+    assert sorted(stamps) != stamps
+    for low, high in itertools.product(range(0, 60, 5), repeat=2):
+        start, end = moment(BEGIN_US + low * 10**6), moment(BEGIN_US + high * 10**6)
+        if start <= end:
+            bounds = {"startingTimestamp": start.isoformat(), "endingTimestamp": end.isoformat()}
+            wanted = [offset for offset, stamp in enumerate(stamps) if start <= stamp < end]
+            assert column(tmp_path / "data", "offset", topics="t", **bounds) == wanted
+    start = moment(BEGIN_US + 40_000_000)
+    with Query(tmp_path / "data", topics="t", startingTimestamp=start.isoformat()) as query:
+        assert offsets(query.read()) == [*range(8, 12)], "a stream has no gaps: all from the first that is wanted on"
 
 
 # ---- names -----------------------------------------------------------------------------------------------------

@@ -19,7 +19,16 @@ from pyreplog.tables.origins import Survey
 from pyreplog.tables.planning import Part
 from pyreplog.tables.ranges import bounded
 from pyreplog.tables.slices import Range
-from pyreplog.tables.topics import KEY, PlannedTopic, find_topics, search_in, since, slices_of_topic
+from pyreplog.tables.topics import (
+    CLOCKS_US,
+    KEY,
+    PlannedTopic,
+    closed_before,
+    find_topics,
+    search_in,
+    since,
+    slices_of_topic,
+)
 from pyreplog.topic.managed.chain import ChainLedger
 from pyreplog.topic.place import Total
 
@@ -125,9 +134,9 @@ def _scaled(part: int, whole: int, other: int) -> int:
 def _offset_since(around: Survey, track: TopicTrack, time_us: int) -> int:
     """The first message appended then or later; the end, when none was."""
     for item, entries, _ in track.topic.ledgers:
-        if 0 < item.closed_us < time_us or not entries:
+        if closed_before(item, time_us) or not entries:
             continue
-        if item.created_us >= time_us:
+        if item.created_us - CLOCKS_US >= time_us:
             return item.start.offset
         found = _search(around, item, entries, time_us)
         if found is not None:

@@ -203,7 +203,9 @@ def copies_in(path: Path) -> Iterator[Copy]:
 
 def test_what_is_damaged(flown: Flown, tmp_path: Path) -> None:
     shutil.copytree(flown.path, tmp_path / "data")
-    ledgers = set(read_table(flown.path, columns="ledgerId")["ledgerId"].to_pylist())  # others are deleted, and not counted
+    ledgers = set(
+        read_table(flown.path, columns="ledgerId")["ledgerId"].to_pylist()
+    )  # others are deleted, and not counted
     before = [*copies_in(tmp_path / "data")]
     there = [one for one in before if one.ledger in ledgers]
     assert len(there) == 3 * FLIGHTS // BATCH
