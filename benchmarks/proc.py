@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.unwaited import told_s
+
 _ROOT = Path(__file__).parent.parent
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -97,7 +99,8 @@ class Load:
         self._busy, self._own = _busy_s(), _own_s()
 
     def others(self) -> float:
-        """A share of all cores, 0 to 1. Children count as ours once they have been waited for."""
+        """A share of all cores, 0 to 1. Children count as ours once they have been waited for, or told of
+        (`benchmarks.unwaited`)."""
         cores = (os.cpu_count() or 1) * (time.monotonic() - self._begin)
         return max(_busy_s() - self._busy - (_own_s() - self._own), 0.0) / cores
 
@@ -110,4 +113,4 @@ def _busy_s() -> float:
 
 def _own_s() -> float:
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    return times.user + times.system + times.children_user + times.children_system + told_s()

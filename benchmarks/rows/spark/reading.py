@@ -16,9 +16,10 @@ _GOALS = {1024: 1.0, 100: 0.65}
 _ROUNDS = 3
 """Turns of each side, at least: some take seconds."""
 
-_FEW = 2
-"""Segments of the log that is read object by object, too: that takes so long. In files of a quarter of their size, for
-Spark's `binaryFile` holds each several times."""
+_PARSED = {1024: 8, 100: 2}
+"""Segments of the log that is read object by object, too, by the size of values: more of them where there are fewer
+objects, for what a job costs by itself is to be little of it. In files of a quarter of their size, for Spark's
+`binaryFile` holds each several times."""
 
 _Side = tuple[str, str, Path, float]
 """Function of `works`; what it is; its files; how many times as fast as that we are to be."""
@@ -51,7 +52,7 @@ def parsing(plan: Plan) -> Section:
     with plan.folder() as folder, warm_spark(plan, folder) as spark:
         for size in _GOALS:
             log = folder / f"{size}"
-            count = write_log(log, size, plan, _FEW, segment_bytes=max(plan.segment_bytes // 4, 1 << 20))
+            count = write_log(log, size, plan, _PARSED[size], segment_bytes=max(plan.segment_bytes // 4, 1 << 20))
             sides = [
                 ("touch_binary_file", "binaryFile + parsing, natively, to tuples", log, 3.0),
                 ("touch_rdd", "RDD of tuples + createDataFrame", log, 6.0),

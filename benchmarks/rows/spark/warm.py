@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks.plan import Plan
 from benchmarks.proc import Job, job
+from benchmarks.unwaited import Unwaited, count_as_own
 
 _STARTS_FAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 _WARM = 1
@@ -28,7 +29,8 @@ class Spark:
     def do(self, work: str, *given: str) -> tuple[float, Any]:
         """A function of `works`: how many seconds it took, and what it gave."""
         self._running.ask(json.dumps([work, given]))
-        took, found = self._running.answer()
+        took, found, workers_s = self._running.answer()
+        count_as_own(self._running.pid, workers_s)
         return took, found
 
     def warm(self, plan: Plan, work: str, *given: str) -> Any:
@@ -49,8 +51,8 @@ def warm_spark(plan: Plan, folder: Path) -> Iterator[Spark]:
 
 
 def serve(folder: str, is_long: bool) -> None:
-    """Do what each line of standard input says, until "stop"; say how long it took, and what it gave. is_long: what
-    runs is compiled."""
+    """Do what each line of standard input says, until "stop"; say how long it took, what it gave, and how many seconds
+    of CPU its Python workers have had so far. is_long: what runs is compiled."""
     from pyspark.sql import SparkSession
 
     from benchmarks.rows.spark import works
@@ -64,13 +66,15 @@ def serve(folder: str, is_long: bool) -> None:
         settings |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false"}
     builder = SparkSession.builder.master("local[2]").config(map=settings)
     spark = builder.config("spark.sql.warehouse.dir", folder).config("spark.driver.memory", "2g").getOrCreate()
+    workers = Unwaited()
     for line in sys.stdin:
         if line.strip() == "stop":
             break
         work, given = json.loads(line)
         begin = time.perf_counter()
         found = getattr(works, work)(spark, *given)
-        print(json.dumps([time.perf_counter() - begin, found]), flush=True)
+        took = time.perf_counter() - begin
+        print(json.dumps([took, found, workers.look()]), flush=True)
     gateway = spark.sparkContext._gateway
     spark.stop()
     gateway.shutdown()
