@@ -21,10 +21,11 @@ from pyreplog.tables.entryslices import slim
 from pyreplog.tables.held import hold
 from pyreplog.tables.ledgerends import Unasked, amounts_known
 from pyreplog.tables.ledgers import each
-from pyreplog.tables.logs import LogSnapshot, SegmentFile, look
+from pyreplog.tables.logs import LogSnapshot, SegmentFile
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.origins import Survey
-from pyreplog.tables.paths import cluster_of, log_directories
+from pyreplog.tables.paths import cluster_of
+from pyreplog.tables.planning import look_at_all
 from pyreplog.tables.ranges import is_among, partition_of
 from pyreplog.tables.topics import PlannedTopic, find_known_topics
 from pyreplog.topic.cursors.subscriptionmetadata import list_subscriptions
@@ -51,7 +52,7 @@ def gather(options: ReadOptions, as_of_us: int, window_s: float = 300.0) -> Fact
     made = Facts(as_of_us=as_of_us, window_s=window_s)
     folder = cluster_of(options.paths)
     if folder is None and options.cluster is None:
-        logs = tuple(_log(look(directory)) for directory in log_directories(options.paths))
+        logs = tuple(_log(log) for log in look_at_all(options.paths))
         return replace(made, logs=tuple(log for log in logs if log is not None))
     with survey_of(folder, options) as survey:
         planned, away = _topics(survey, options)

@@ -55,12 +55,19 @@ class SegmentFile:
 
 @dataclass(frozen=True)
 class LogSnapshot:
-    """The segments of a log with records that may be read, ascending."""
+    """The segments of a log with records that may be read, ascending. called: what it is, beside others; empty: as its
+    directory."""
 
     directory: Path
     uuid: bytes
     ends: Ends
     segments: tuple[SegmentFile, ...]
+    called: str = ""
+
+    @property
+    def name(self) -> str:
+        """What rows call it: their topic."""
+        return self.called or self.directory.name
 
     @property
     def numbered(self) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import socket
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pyreplog.bookie.identity import IDENTITY, LOG, Identity
@@ -36,6 +37,18 @@ def log_directories(paths: Iterable[str]) -> list[Path]:
         for directory in _matches(_local(path)):
             found.setdefault(directory.resolve())
     return list(found)
+
+
+def names_of(directories: Sequence[Path]) -> dict[Path, str]:
+    """What logs are called: as their directories, after as many of those above as tell them apart."""
+    found: dict[Path, str] = {}
+    left, parts = list(directories), 1
+    while left:
+        called = {directory: str(Path(*directory.parts[-parts:])) for directory in left}
+        often = Counter(called.values())
+        found |= {directory: name for directory, name in called.items() if often[name] == 1}
+        left, parts = [directory for directory in left if directory not in found], parts + 1
+    return found
 
 
 def offloaded_urls(paths: Iterable[str]) -> list[str]:

@@ -34,7 +34,7 @@ def stretches(
     Errors: TrimmedError, OutOfRangeError: an offset is not there, and that matters; ConfigError.
     """
     numbered = log.numbered and bookie is None  # a bookie's log without a segment that can be read says nothing
-    name = LogName(str(log.directory), log.directory.name if numbered else None, log.uuid, bookie)
+    name = LogName(str(log.directory), log.name if numbered else None, log.uuid, bookie)
     entries = _entries(log, name, options)
     times = times_of(options)
     ledgers = _ledgers(options)
@@ -63,7 +63,7 @@ def _slice(name: LogName, segment: SegmentFile, wanted: Wanted) -> Slice:
 
 def partition_of(log: LogSnapshot) -> Partition:
     """As the log is named in startingOffsets and endingOffsets."""
-    return log.directory.name, NO_PARTITION
+    return log.name, NO_PARTITION
 
 
 def check_offsets(logs: list[LogSnapshot], options: ReadOptions, beside: Sequence[Partition] = ()) -> None:

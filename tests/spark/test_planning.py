@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import tempfile
 from pathlib import Path
@@ -213,6 +214,19 @@ def test_globs_and_lists(tmp_path: Path) -> None:
     assert column(tmp_path / "*", "topic") == ["a", "b", "c"]
     assert column(None, "topic", paths=f'["{tmp_path}/c", "{tmp_path}/a", "{tmp_path}/./c"]') == ["c", "a"]
     assert column(f"file://{tmp_path}/b", "topic") == ["b"]
+
+
+def test_directories_that_are_called_the_same(tmp_path: Path) -> None:
+    """What is said of each of several logs is told apart by the topic."""
+    for folder in ("here/a", "here/b", "there/b", "here"):
+        make_log(tmp_path / folder / "log", [10])
+    make_log(tmp_path / "other", [10])
+    found = column(
+        None, "topic", paths=json.dumps([f"{tmp_path}/*/*/log", f"{tmp_path}/here/log", f"{tmp_path}/other"])
+    )
+    assert found == ["a/log", "here/b/log", "there/b/log", "here/log", "other"]
+    offsets = json.dumps({"a/log": {"-1": 1}, "b/log": {"-1": 0}})
+    assert column(tmp_path / "here" / "*" / "log", "topic", startingOffsets=offsets) == ["b/log"]
 
 
 @pytest.mark.parametrize(

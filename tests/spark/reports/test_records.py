@@ -11,6 +11,7 @@ import pytest
 
 import pyreplog
 from pyreplog._native.entries import encode_entries
+from pyreplog.clock import ManualClock
 from pyreplog.config import LogConfig
 from pyreplog.log.ledgerlog import LedgerLog
 from pyreplog.reports.catalogue import report_of
@@ -164,6 +165,22 @@ def test_partitions_without_records_count(topics: tuple[Path, dict[str, list[Rec
         tuple(row[k] for k in ("topic", "partition", "entries", "ratio_to_mean")) for row in expected
     ]
     check(report_of("partition_skew"), {"path": str(path), "topicsPattern": ".*"}, facts, expected)
+
+
+def test_of_logs_that_are_called_the_same(tmp_path: Path) -> None:
+    """One is older than the other, and lacks its beginning: neither is a fault of a log that both are."""
+    records = list[Record]()
+    for place, folder in enumerate("ab"):
+        clock = ManualClock((1_700_000_000 - place * 10**6) * 10**6)
+        with pyreplog.open(tmp_path / folder / "log", segment_bytes=64 << 10, clock=clock) as log:
+            for _ in range(60):
+                log.append_batch([b"x" * 90] * 40)
+                clock.advance(1000)
+            log.trim(1000 * place)
+            for record in (record for batch in log.scan() for record in batch):
+                records.append(Record(record.entry, record.timestamp, record.value, topic=f"{folder}/log"))
+    for name in ("order_violations", "rate_by_minute", "partition_skew"):
+        check(report_of(name), {"path": str(tmp_path / "*" / "log")}, FACTS, ORACLES[name](records))
 
 
 # ---- ledgers, and what is missing ------------------------------------------------------------------------------
