@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 Part: TypeAlias = "Slice | EntrySlice"
 
+TASKS_MAX = 1_000_000
+"""Of one read: 250 TiB of the usual ones."""
+
 _SMALL = 16  # what is smaller than this part of a task is not worth a cut
 
 logger = logging.getLogger(__name__)
@@ -85,9 +88,13 @@ def _check_faults(log: LogSnapshot, options: ReadOptions) -> None:
 
 def pack(found: Sequence[tuple[Part, int]], most: int, least: int) -> list[tuple[Part, ...]]:
     """Tasks of equal weight, in order: at least `least`, as far as there are places to cut at, and none much heavier
-    than `most`. found: slices and their weights in bytes."""
+    than `most`. found: slices and their weights in bytes. ConfigError: these are more than TASKS_MAX."""
     total = sum(weight for _, weight in found)
     count = max(-(-total // most), least, 1)
+    if count > TASKS_MAX:
+        raise ConfigError(
+            f"maxPartitionBytes: expected at most {TASKS_MAX:,} tasks, found {count:,} of {most:,} bytes each"
+        )
     tasks: dict[int, list[Part]] = {}
     at = 0
     for whole, weight in found:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import pyreplog
 from pyreplog.clock import ManualClock
 from pyreplog.errors import ConfigError, NotALogError, OutOfRangeError, TrimmedError
-from pyreplog.tables.planning import plan
+from pyreplog.tables.planning import pack, plan
 from tests import samples
 from tests.spark.reading import bytes_planned, column, options_of, read_slices, read_table
 
@@ -246,8 +246,18 @@ def test_what_is_no_log(tmp_path: Path, name: str, says: str) -> None:
         plan(options_of(tmp_path / name))
 
 
+def test_tasks_of_a_few_bytes_are_a_mistake(tmp_path: Path) -> None:
+    """128, where 128m was meant, of a large log: nobody waits until so many are cut."""
+    make_log(tmp_path / "log", [100])
+    options = options_of(tmp_path / "log")
+    parts = [part for task in plan(options) for part in task]
+    with pytest.raises(
+        ConfigError, match="maxPartitionBytes: expected at most 1,000,000 tasks, found 8,388,608 of 128"
+    ):
+        pack([(part, 1 << 30) for part in parts], 128, 1)
+
+
 def test_ten_thousand_slices_are_packed_by_bytes() -> None:
-    from pyreplog.tables.planning import pack
     from pyreplog.tables.slices import LogName, Slice
 
     draw = random.Random(7)
