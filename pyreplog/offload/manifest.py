@@ -51,6 +51,7 @@ class SealedObject:
 
     @property
     def end_entry(self) -> int:
+        """Number behind that of its last entry."""
         return self.first_entry + self.entries
 
     @property

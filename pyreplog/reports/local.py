@@ -35,6 +35,7 @@ class Job(NamedTuple):
 
     @property
     def size(self) -> int:
+        """Bytes of log, about."""
         return sum(part.size for part in self.task)
 
 

@@ -113,6 +113,7 @@ def _check_there(what: str, low: int, high: int, first: int, end: int) -> None:
 
 
 def times_of(options: ReadOptions) -> tuple[int, int] | None:
+    """The append times that are wanted, half open; None: all."""
     if options.starting_time is None and options.ending_time is None:
         return None
     low = -_NUMBER_MAX if options.starting_time is None else options.starting_time

@@ -72,6 +72,7 @@ class Slice:
 
     @property
     def size(self) -> int:
+        """Bytes of log, about."""
         return self.until - self.start
 
     @cached_property

@@ -66,6 +66,7 @@ class PlannedTopic:
 
     @property
     def end(self) -> int:
+        """Offset behind the last message that is certain."""
         return self.chain.end.offset + self.held.messages
 
     @property

@@ -26,6 +26,8 @@ Place = tuple[str | None, str | None, str | None]
 
 
 class CrcAudit(Report):
+    """By file, or by bookie where files are not seen."""
+
     name = "crc_audit"
     title = "Records that are not what was written"
     definition = (

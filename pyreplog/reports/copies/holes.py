@@ -14,6 +14,8 @@ MISSING, UNKNOWN = "missing", "unknown"
 
 
 class ReplicaHoles(OnCopies):
+    """By ledger and bookie: what is missing, and what nobody can tell of."""
+
     name = "replica_holes"
     title = "Copies that bookies lack"
     definition = (

@@ -37,6 +37,7 @@ class Name(NamedTuple):
     producer: str = ""
 
     def text(self) -> str:
+        """As a key of JSON, different for each."""
         return json.dumps(self)
 
 
@@ -53,12 +54,14 @@ class Names:
             self.put(Name(topic, partition, kind, producer), union(np.stack((values, values + 1), axis=1)))
 
     def put(self, name: Name, ranges: Intervals) -> None:
+        """Ranges of a name are there as well."""
         there = self.found.setdefault(name, [])
         there.append(ranges)
         if len(there) > _PIECES:
             there[:] = [union(np.concatenate(there))]
 
     def ranges(self) -> dict[Name, Intervals]:
+        """Of each name, ascending, without any overlap."""
         return {name: union(np.concatenate(pieces)) for name, pieces in self.found.items()}
 
 

@@ -15,6 +15,8 @@ from pyreplog.reports.report import Figure
 
 
 class UnderReplicated(OnCopies):
+    """By ledger, in rows of entries that have equally many copies."""
+
     name = "under_replicated"
     title = "Entries with too few copies"
     definition = (

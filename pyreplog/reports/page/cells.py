@@ -132,6 +132,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str) -> str:
+    """Its beginning, of one that is long."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
@@ -143,6 +144,7 @@ def number(value: float) -> str:
 
 
 def share(value: float) -> str:
+    """Of a whole, in percent."""
     return f"{value * 100:.3g} %"
 
 

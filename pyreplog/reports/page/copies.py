@@ -12,6 +12,7 @@ from pyreplog.reports.page.sentences import Found, counted, each, ledgers, total
 
 
 def under_replicated(table: pa.Table) -> Found:
+    """Of under_replicated: what is lost, what has too few copies, what is unknown."""
     if not len(table):
         yield "fine", "Every entry has as many intact copies as its ledger demands."
     lost = table.filter(table["lost"])
@@ -29,6 +30,7 @@ def under_replicated(table: pa.Table) -> Found:
 
 
 def holes(table: pa.Table) -> Found:
+    """Of replica_holes: bookies that lack copies, and those that could not be asked."""
     yield from _lacking(table, "missing")
     yield from _lacking(table, "unknown")
     if not len(table):
@@ -51,6 +53,7 @@ def _of_bookie(row: dict[str, Any], verb: str) -> str:
 
 
 def damaged(table: pa.Table) -> Found:
+    """Of crc_audit: files with damage, and what could not be checked."""
     bad = table.filter(pc.greater(table["bad_records"], 0)).sort_by([("bad_records", "descending")])
     yield from each(bad, "bad", _damage, "more files have damaged records")
     away = table.filter(pc.invert(table["complete"]))
@@ -72,6 +75,7 @@ def _damage(row: dict[str, Any]) -> str:
 
 
 def diverging(table: pa.Table) -> Found:
+    """Of replica_divergence."""
     if len(table):
         yield "bad", f"Copies of {counted(len(table), 'entry')} differ, in {ledgers(table)}."
     else:
@@ -79,6 +83,7 @@ def diverging(table: pa.Table) -> Found:
 
 
 def replication_lag(table: pa.Table) -> Found:
+    """Of replication_lag: what is behind, and how much is not."""
     behind = table.filter(pc.greater(table["missing_entries"], 0)).sort_by([("missing_entries", "descending")])
     yield from each(behind, "bad", _behind, "more are behind")
     if len(table) > len(behind):

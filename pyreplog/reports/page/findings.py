@@ -21,6 +21,7 @@ UNEVEN_TIMES = 2.0
 
 
 def lagging(table: pa.Table) -> Found:
+    """Of backlog_by_subscription: who lags, longest first, and who does not."""
     behind = table.filter(pc.greater(table["backlog_entries"], 0)).sort_by(
         [("age_s", "descending"), ("backlog_entries", "descending")]
     )
@@ -42,6 +43,7 @@ def _lag(row: dict[str, Any]) -> str:
 
 
 def draining(table: pa.Table) -> Found:
+    """Of drain_estimate: what grows, stands still, or will be gone when."""
     growing = table.filter(pc.equal(table["status"], "growing"))
     yield from each(growing, "bad", _growing, "more subscriptions fall further behind")
     stalled = table.filter(pc.equal(table["status"], "stalled"))
@@ -69,6 +71,7 @@ def _drained(row: dict[str, Any]) -> str:
 
 
 def dead(table: pa.Table) -> Found:
+    """Of dead_subscriptions."""
     yield from each(table, "bad", _dead, "more subscriptions look dead")
 
 
@@ -87,6 +90,7 @@ def nothing(table: pa.Table) -> Found:
 
 
 def hot_keys(table: pa.Table) -> Found:
+    """Of key_skew: the first key of each log or topic."""
     first = table.filter(pc.equal(table["rank"], 1)).sort_by([("share", "descending")])
     times = pc.multiply(first["share"], first["distinct_keys"])
     is_hot = pc.or_(pc.greater_equal(times, HOT_TIMES), pc.equal(first["distinct_keys"], 1))
@@ -113,6 +117,7 @@ def _first_key(row: dict[str, Any]) -> str:
 
 
 def hot_partitions(table: pa.Table) -> Found:
+    """Of partition_skew, of topics with partitions."""
     table = table.filter(pc.greater_equal(table["partition"], 0))
     hot = table.filter(pc.greater_equal(table["ratio_to_mean"], UNEVEN_TIMES)).sort_by(
         [("ratio_to_mean", "descending")]
@@ -128,6 +133,7 @@ def _hot_partition(row: dict[str, Any]) -> str:
 
 
 def busiest(table: pa.Table) -> Found:
+    """Of rate_by_minute, all logs and topics together."""
     if not len(table):
         yield "fine", "Nothing was appended."
         return
@@ -149,6 +155,7 @@ def busiest(table: pa.Table) -> Found:
 
 
 def gaps(table: pa.Table) -> Found:
+    """Of log_gaps."""
     if len(table):
         yield "bad", f"{counted(total(table, 'missing'), 'offset')} missing, in {counted(len(table), 'gap')}."
     else:
@@ -156,6 +163,7 @@ def gaps(table: pa.Table) -> Found:
 
 
 def sequence_gaps(table: pa.Table) -> Found:
+    """Of sequence_gaps."""
     if len(table):
         text = f"{counted(total(table, 'missing'), 'sequence number')} of producers missing"
         yield "bad", f"{text}, in {counted(len(table), 'gap')}."
@@ -164,6 +172,7 @@ def sequence_gaps(table: pa.Table) -> Found:
 
 
 def duplicates(table: pa.Table) -> Found:
+    """Of duplicates."""
     if len(table):
         more = total(table, "copies") - len(table)
         text = f"{counted(len(table), 'message')} of producers there more than once"
@@ -173,6 +182,7 @@ def duplicates(table: pa.Table) -> Found:
 
 
 def order(table: pa.Table) -> Found:
+    """Of order_violations."""
     found = table.filter(pc.greater(table["violations"], 0)).sort_by([("violations", "descending")])
     yield from each(found, "bad", _backwards, "more logs or topics are out of order")
     if not len(found):

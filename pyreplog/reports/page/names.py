@@ -44,10 +44,12 @@ def topic_of(row: Mapping[str, Any]) -> str:
 
 
 def subscription_of(row: Mapping[str, Any]) -> str:
+    """The subscription, and the topic that it is of."""
     return f"“{shortened(printable(row['subscription']))}” of {topic_of(row)}"
 
 
 def key_of(value: bytes | str | None) -> str:
+    """The key, of which bytes or hex are given; None: there is none."""
     return "No key" if value is None else f"Key “{shortened(key_text(value))}”"
 
 

@@ -35,6 +35,7 @@ def each(table: pa.Table, state: State, text: Callable[[dict[str, Any]], str], o
 
 
 def total(table: pa.Table, column: str) -> int:
+    """Of a column; nulls count as nothing."""
     return int(pc.sum(table[column]).as_py() or 0)
 
 

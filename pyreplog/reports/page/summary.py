@@ -23,6 +23,8 @@ class Finding(NamedTuple):
 
 
 class Question(NamedTuple):
+    """What people ask, and what is known of it."""
+
     title: str
     findings: list[Finding]
 

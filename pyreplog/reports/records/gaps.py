@@ -26,6 +26,8 @@ RUNS = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("producer_
 
 
 class SequenceGaps(OnRecords):
+    """By producer. Memory grows with gaps, and with how far numbers come out of order."""
+
     name = "sequence_gaps"
     title = "Sequence numbers that a producer left out"
     definition = (
@@ -55,6 +57,8 @@ class SequenceGaps(OnRecords):
 
 
 class LogGaps(OnRecords):
+    """By log, topic partition or ledger. Memory grows with gaps."""
+
     name = "log_gaps"
     title = "Offsets that are missing"
     definition = (

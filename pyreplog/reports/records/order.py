@@ -42,6 +42,8 @@ class _Piece:
 
 
 class OrderViolations(OnRecords):
+    """By log, topic partition or ledger; across the borders of tasks, too."""
+
     name = "order_violations"
     title = "Append times that step back"
     definition = (

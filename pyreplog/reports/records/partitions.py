@@ -13,6 +13,8 @@ from pyreplog.reports.report import Figure
 
 
 class PartitionSkew(OnRecords):
+    """By partition, those that have no records among them."""
+
     name = "partition_skew"
     title = "Entries and bytes of each partition beside the mean"
     definition = (

@@ -22,6 +22,8 @@ _Sums = dict[tuple[Stream, int, str | None], tuple[int, int, int]]
 
 
 class RateByMinute(OnRecords):
+    """By partition and minute. Memory grows with minutes, and with producers in each."""
+
     name = "rate_by_minute"
     title = "Entries and bytes appended per minute"
     definition = (

@@ -20,6 +20,8 @@ _GROUP = ["topic", "partition"]
 
 
 class SizeHistogram(OnRecords):
+    """By partition and power of two; of each size, cut to eleven bits, a count is kept."""
+
     name = "size_histogram"
     title = "Sizes of records"
     definition = (

@@ -54,6 +54,7 @@ class Slots:
 
     @property
     def all(self) -> Intervals:
+        """All slots there are."""
         return union(np.array([[0, self.offset[-1]]], np.int64))
 
     @property
@@ -64,9 +65,11 @@ class Slots:
         return found
 
     def row(self, slots: Column) -> NDArray[np.intp]:
+        """Of each slot, the row that it is in."""
         return np.searchsorted(self.offset, slots, side="right") - 1
 
     def entry(self, slots: Column) -> Column:
+        """Of each slot, the entry that it is for."""
         at = self.row(slots)
         size, quorum, phase = self.size[at], self.quorum[at], self.phase[at]
         turn = slots - self.offset[at] + self.turn(at)

@@ -11,6 +11,8 @@ from pyreplog.reports.subscriptions.subscribing import SUBSCRIPTION, table_of
 
 
 class BacklogBySubscription(OfFacts):
+    """By topic partition and subscription, from facts alone."""
+
     name = "backlog_by_subscription"
     title = "Backlog of each subscription"
     definition = (

@@ -18,6 +18,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class DrainEstimate(Report):
+    """By topic partition and subscription; what was appended in the window is read."""
+
     name = "drain_estimate"
     title = "How fast backlogs are worked off"
     definition = (

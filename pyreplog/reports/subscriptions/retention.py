@@ -11,6 +11,8 @@ from pyreplog.reports.subscriptions.subscribing import SUBSCRIPTION, table_of
 
 
 class RetentionForecast(OfFacts):
+    """By ledger of a topic, or segment of a log, from facts alone."""
+
     name = "retention_forecast"
     title = "What could be removed"
     definition = (
@@ -51,6 +53,8 @@ class RetentionForecast(OfFacts):
 
 
 class DeadSubscriptions(OfFacts):
+    """By topic partition and subscription, from facts alone."""
+
     name = "dead_subscriptions"
     title = "Subscriptions that nobody seems to read"
     definition = (
