@@ -29,8 +29,6 @@ logger = logging.getLogger(__name__)
 
 LEASE_S = 6.0
 _LOOK_S = 1.0
-_HEAD_START_S = 0.1
-"""Of a node that is master already, by command, over those who would have themselves elected."""
 
 
 class Failover(Handle):
@@ -59,6 +57,8 @@ class Failover(Handle):
         self._shown: tuple[str, str] | None = None
         self._was_replica = False
         self._awaits_until = 0.0  # the lease of another, while this node is master
+        self._held_by = ""  # the lease, when it was held last
+        self._term, self._promised_s = node.term, 0.0  # the last that it promised, and when that was noticed
         super().__init__(f"failover of {node.name}")
         self._watches: list[Watch] = [
             store.watch(f"{self._root}/master", lambda _: self._wake.set()),
@@ -81,7 +81,10 @@ class Failover(Handle):
     def _look(self) -> None:
         self._register()
         self._learn()
+        if self._node.term != self._term:
+            self._term, self._promised_s = self._node.term, monotonic()
         holder = self._holder()
+        self._held_by = self._held_by if holder is None else holder[0]
         if holder is None:
             self._stand()
         elif holder[0] == self._node.name:
@@ -91,7 +94,8 @@ class Failover(Handle):
             if self._shown != holder or self._node.role != "replica":
                 self._node.follow(holder[1])
                 self._shown = holder
-        self._was_replica = self._node.role == "replica"
+        if self._node.role != "candidate":
+            self._was_replica = self._node.role == "replica"
 
     def _is_promoted(self) -> bool:
         """Whether this node was elected by command: whoever holds the lease is deposed by that, and gives it up. For as
@@ -151,9 +155,9 @@ class Failover(Handle):
     def _stand(self) -> None:
         """Nobody is master: wait a moment, take the lease, be elected; or give it to another."""
         self._shown = None
-        if not self._node.is_eligible:
+        if not self._node.is_eligible or self._has_promised_another():
             return
-        if self._node.role != "master" and self._stopped.wait(_HEAD_START_S + self._random() * self._lease_s / 4):
+        if self._node.role != "master" and self._stopped.wait(self._random() * self._lease_s / 4):
             return
         lease = self._store.lease(self._lease_s, self._lost)
         try:
@@ -171,6 +175,12 @@ class Failover(Handle):
         except (ReplogError, OSError) as error:
             logger.warning("%s: not elected: %s", self._what, error)
             self._give_up_lease()
+
+    def _has_promised_another(self) -> bool:
+        """Just now, one that did not have the lease: it is about to be master, by command, and takes the lease then; if
+        not, it has had its time."""
+        is_known = self._term.master in (self._node.name, self._held_by)
+        return not is_known and monotonic() < self._promised_s + self._lease_s
 
     def _keep(self) -> None:
         """It is this node's turn; a lease of an earlier life ends by itself."""

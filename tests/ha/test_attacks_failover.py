@@ -16,7 +16,7 @@ from pyreplog.errors import MetadataUnavailableError
 from pyreplog.ha.failover import Failover
 from pyreplog.ha.protocol.election import Effect, Election
 from pyreplog.ha.protocol.mark import Mark
-from pyreplog.ha.protocol.terms import Term
+from pyreplog.ha.protocol.terms import NO_TERM, Term
 from pyreplog.metadata import MetadataStore, open_store
 from tests.ha.nodes import Lab, level, until
 
@@ -28,7 +28,7 @@ class Stub:
 
     def __init__(self, name: str = "a", role: str = "replica") -> None:
         self.name, self.role, self.address = name, role, "127.0.0.1:7001"
-        self.is_eligible = False
+        self.is_eligible, self.term = False, NO_TERM
         self.failures: list[Exception] = []
         self.followed: list[str | None] = []
 
@@ -122,6 +122,21 @@ def test_a_lease_that_is_not_given_up_is_obeyed(stack: ExitStack, store: Metadat
     node.role = "master"
     looks(failover, lambda: node.followed)
     assert node.followed == ["127.0.0.1:7002"] and failover._awaits_until > 0
+
+
+def test_who_has_just_promised_another_waits_for_that_one(stack: ExitStack, store: MetadataStore) -> None:
+    """The deposed master may have given the lease up before the other one, elected by command, can take it."""
+    node = Stub()
+    version = store.create(MASTER, b'["b", "127.0.0.1:7002"]')
+    failover = keep(stack, node, store)
+    looks(failover, lambda: node.followed)
+    node.is_eligible, node.term = True, Term(2, "c")
+    looks(failover, lambda: failover._term == node.term)
+    store.delete(MASTER, version)
+    looks(failover, lambda: failover._shown is None)
+    assert store.get(MASTER) is None and node.role == "replica"
+    failover._promised_s -= 60.0
+    looks(failover, lambda: node.role == "master")
 
 
 @pytest.mark.parametrize("value", [b"7", b"[]", b"not JSON", b'["b"]', b"[[], []]"])
