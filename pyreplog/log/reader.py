@@ -157,7 +157,8 @@ class LogReader(Access):
                 self._set_segments(*self._read_table())
 
     def _read_table(self) -> tuple[list[tuple[int, int, Segment | None]], int]:
-        """The segments there are, and the log's count of truncations at that time. CorruptionError when one is missing.
+        """The segments there are, and the log's count of truncations at that time. CorruptionError when one is missing,
+        damaged, of another log, or in another's place.
 
         A writer says that a segment goes before it removes it.
         """
@@ -166,6 +167,7 @@ class LogReader(Access):
             bases = [base for base in names.segment_bases(self.path) if base < visible]
             checkpoint = checkpoints.load(self.path)
             start = self.tail.start if checkpoint is None else max(self.tail.start, checkpoint.start)
+            found = {base: self._first_entry(base) for base in bases if base >= start}
             if truncations == self.tail.truncations:
                 break
         if checkpoint is not None:
@@ -174,14 +176,26 @@ class LogReader(Access):
                 path = names.segment_path(self.path, min(missing))
                 raise CorruptionError(path, min(missing), f"a segment of a log that ends at {visible}", "no file")
         rows: list[tuple[int, int, Segment | None]] = []
-        for base in bases:
-            try:
-                _, found, _, first, _ = recovery.read_header(names.segment_path(self.path, base))
-            except FileNotFoundError:
-                continue  # trimmed while we looked
-            if base >= start and found == base and first != PREPARED:
+        for base, first in found.items():
+            if isinstance(first, int):
                 rows.append((base, first, None))
+            elif base >= self.tail.start:  # else it was trimmed while we looked
+                raise first
         return rows, truncations
+
+    def _first_entry(self, base: int) -> int | CorruptionError:
+        """As the header of the segment at `base` has it, or what is wrong there."""
+        path = names.segment_path(self.path, base)
+        try:
+            uuid, place, _, first, _ = recovery.read_header(path)
+        except FileNotFoundError:
+            return CorruptionError(path, base, "a segment file", "none")
+        except CorruptionError as error:
+            return error
+        if (uuid, place) == (self._uuid, base) and first != PREPARED:
+            return first
+        expected = f"the segment at {base} of log {self._uuid.hex()}"
+        return CorruptionError(path, base, expected, f"that at {place} of log {uuid.hex()} (first entry {first})")
 
     def _refresh(self) -> bool:
         with self._lock:
@@ -207,7 +221,7 @@ class LogReader(Access):
             self._rebuild()
             raise TrimmedError(f"the segment at {base} is being removed; the log begins at {self.start}")
         segment = Segment(fd, str(path), writable=False)
-        if segment.base != base:
+        if (segment.base, segment.uuid) != (base, self._uuid) or segment.first_entry == PREPARED:
             self._rebuild()
             raise TrimmedError(f"the segment at {base} was removed; the log begins at {self.start}")
         return segment

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import resource
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +15,12 @@ import pytest
 
 import pyreplog
 from pyreplog import CorruptionError, TruncatedError
+from pyreplog._native.segmentheader import encode_header
 from pyreplog._native.tail import PAGE, Tail
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import names, reader, startup, truncation
+from pyreplog.log import names, reader, recovery, startup, truncation
 from pyreplog.log.files import RealFiles, boot_id
+from pyreplog.log.segments import PREPARED
 from pyreplog.log.truncation import Truncation
 
 SIZE = 1 << 16
@@ -350,3 +353,29 @@ def test_a_log_without_a_checkpoint_is_opened_with_few_descriptors(tmp_path: Pat
                 assert handle.trim(2900) > 2800
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+
+
+@pytest.mark.parametrize("there", ["another place", "another log", "prepared", "damaged"])
+@pytest.mark.parametrize("opened", [False, True], ids=["opened later", "open"])
+def test_a_segment_that_is_not_the_one_of_its_place(tmp_path: Path, there: str, opened: bool) -> None:
+    """A writer of this boot has told where the log ends: its files are looked at all the same, not passed over."""
+    for name in ("log", "other"):
+        with pyreplog.open(tmp_path / name, segment_bytes=1 << 16) as log:
+            log.append_batch([name.encode() * 100] * 1000)
+    second, third = sorted((tmp_path / "log").glob("*.log"))[1:3]
+    before = pyreplog.open(tmp_path / "log", "r") if opened else None
+    if there == "another place":
+        second.rename(tmp_path / "kept")
+        third.rename(second)
+        (tmp_path / "kept").rename(third)
+    elif there == "another log":
+        shutil.copyfile(tmp_path / "other" / second.name, second)
+    else:
+        uuid, base, size, _, epoch = recovery.read_header(second)
+        header = encode_header(uuid, base, size, PREPARED, epoch)
+        with second.open("r+b") as file:
+            file.write(header if there == "prepared" else header[:20] + b"?" + header[21:])
+    with pytest.raises(CorruptionError) as caught:
+        with before if before is not None else pyreplog.open(tmp_path / "log", "r") as log:
+            log[:]
+    assert caught.value.path == second
