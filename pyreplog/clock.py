@@ -6,10 +6,9 @@ measures delays and deadlines; the two are never compared with each other.
 
 from __future__ import annotations
 
-import time
 from typing import Protocol
 
-from pyreplog._native.polling import monotonic_us
+from pyreplog._native.polling import monotonic_us, wall_us
 from pyreplog.errors import InvalidArgumentError
 
 
@@ -30,9 +29,7 @@ class SystemClock:
 
     __slots__ = ()
 
-    def now_us(self) -> int:
-        return time.time_ns() // 1000
-
+    now_us = staticmethod(wall_us)
     monotonic_us = staticmethod(monotonic_us)
 
 

@@ -232,6 +232,44 @@ cdef class MessageBatch:
         return self.table.ledger
 
     @property
+    def entries(self):
+        """How many entries were read."""
+        return self.table.count
+
+    @property
+    def first_entry(self):
+        """Id of the first entry that was read; -1: there is none."""
+        return (<const LongHeader *>self.table.entries[0].record).entry if self.table.count else -1
+
+    @property
+    def last_entry(self):
+        """Id of the last entry that was read; -1: there is none."""
+        return (<const LongHeader *>self.table.entries[self.table.count - 1].record).entry if self.table.count else -1
+
+    @property
+    def stored_bytes(self):
+        """Value bytes of all entries that were read, as stored."""
+        cdef int64_t total = 0
+        cdef Py_ssize_t i
+        for i in range(self.table.count):
+            total += self.table.entries[i].size
+        return total
+
+    @property
+    def is_whole(self):
+        """Whether it has all messages of the entries that were read."""
+        return self.count == self.table.messages
+
+    @property
+    def is_numbered(self):
+        """Whether any entry has a producer's name and sequence numbers."""
+        cdef Py_ssize_t i
+        for i in range(self.table.count):
+            if self.table.entries[i].producer_length and self.table.entries[i].last_sequence >= 0:
+                return True
+        return False
+
+    @property
     def entry_id(self):
         """Entry ids in the ledger."""
         return self.entry_column(ENTRY_ID)

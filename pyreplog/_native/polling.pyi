@@ -1,6 +1,7 @@
 from typing import final
 
 def monotonic_us() -> int: ...
+def wall_us() -> int: ...
 
 @final
 class Epoll:

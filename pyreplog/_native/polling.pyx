@@ -21,6 +21,11 @@ cdef extern from * nogil:
         clock_gettime(CLOCK_MONOTONIC, &t);
         return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
     }
+    static int64_t replog_wall_us(void) {
+        struct timespec t;
+        clock_gettime(CLOCK_REALTIME, &t);
+        return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+    }
     /* Look without sleeping, for so long. */
     static int replog_spin(int fd, struct epoll_event *events, int most, int64_t us) {
         int64_t until = replog_now_us() + us;
@@ -37,6 +42,7 @@ cdef extern from * nogil:
         unsigned int events
         epoll_data data
     int64_t now_us "replog_now_us"()
+    int64_t real_us "replog_wall_us"()
     int epoll_wait(int fd, epoll_event *events, int most, int timeout_ms)
     int spin_on "replog_spin"(int fd, epoll_event *events, int most, int64_t us)
 
@@ -44,6 +50,11 @@ cdef extern from * nogil:
 def monotonic_us():
     """Microseconds since an arbitrary moment, which never go back: a deadline is looked at for every message."""
     return now_us()
+
+
+def wall_us():
+    """Microseconds since 1970-01-01 UTC, as this machine's clock has it."""
+    return real_us()
 
 
 @cython.final

@@ -75,6 +75,7 @@ def test_columns_are_what_the_messages_say() -> None:
     assert batch.entry_producer == [b"p%d" % i for i in range(20)]
     assert batch.entries_before.tolist() == list(range(75, 95))
     assert batch.bytes_before.tolist() == [(1 << 40) + 1000 + sum(sizes[:i]) for i in range(20)]
+    assert (batch.entries, batch.first_entry, batch.last_entry, batch.stored_bytes) == (20, 5, 24, sum(sizes))
     assert not batch.offset.flags.writeable
     assert batch.offset is batch.offset
 
@@ -154,6 +155,8 @@ def test_select_and_slice_share_the_memory() -> None:
     assert some.offset.tolist() == [0, 3, 14, 15, 39]
     assert some.entry_index.tolist() == [0, 0, 0, 1, 1]
     assert (some.first, some.end, some.entry_count.tolist()) == (0, 40, [15, 25])
+    assert (some.entries, some.last_entry, some.stored_bytes) == (2, batch.last_entry, batch.stored_bytes)
+    assert [one.is_whole for one in (batch, batch.slice(0, 40), batch.slice(0, 39), some)] == [True, True, False, False]
     part = some.slice(1, 4)
     assert (part.values(), part.first, part.end) == ([messages[i].value for i in (3, 14, 15)], 3, 40)
     assert part.select([2]).offset.tolist() == [15]
@@ -184,6 +187,15 @@ def test_no_entries() -> None:
     records = records_of([b"x"], None).select(np.array([], np.int64))
     batch = decode_messages(records, offset=77, entries=1, size=2)
     assert (len(batch), batch.first, batch.end, batch.ledger, batch.entry_id.tolist()) == (0, -1, 77, -1, [])
+    assert (batch.entries, batch.first_entry, batch.last_entry, batch.stored_bytes) == (0, -1, -1, 0)
+
+
+def test_whether_any_entry_has_numbers_of_a_producer() -> None:
+    named = encode_messages([b"a"], producer=b"p")
+    unnamed = encode_messages([b"a"], sequences=[7])
+    numbered = encode_messages([b"a"], sequences=[7], producer=b"p")
+    found = [decoded(entries, [1] * len(entries)) for entries in ([named, unnamed], [named, numbered])]
+    assert [batch.is_numbered for batch in found] == [False, True]
 
 
 def test_bytes_stay_alive() -> None:

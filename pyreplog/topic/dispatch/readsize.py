@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from pyreplog._native.messages import MessageBatch
 
 BYTES_FIRST = 1 << 20
@@ -23,10 +21,9 @@ class ReadSize:
         self._average = 0.0  # stored bytes of a message; 0: unknown
 
     def learn(self, batch: MessageBatch) -> None:
-        """An answer came."""
-        messages, sizes = int(np.add.reduce(batch.entry_count)), batch.entry_size
-        if messages:
-            found = int(np.add.reduce(sizes) + RECORD_BYTES * len(sizes)) / messages
+        """An answer came: whole entries."""
+        if messages := len(batch):
+            found = (batch.stored_bytes + RECORD_BYTES * batch.entries) / messages
             self._average += (found - self._average) / _WEIGHT if self._average else found
 
     def kept_up(self) -> None:

@@ -98,7 +98,7 @@ class ChainReader:
         return entry if ledger == stretch.item.ledger else None
 
     def _keep_hint(self, batch: MessageBatch) -> None:
-        self._hints[batch.end] = (batch.ledger, int(batch.entry_id[-1]) + 1)
+        self._hints[batch.end] = (batch.ledger, batch.last_entry + 1)
         while len(self._hints) > HINTS_MAX:
             try:
                 self._hints.popitem(last=False)

@@ -23,20 +23,20 @@ from pyreplog.topic.publishing.dedup import Sequences
 if TYPE_CHECKING:
     from pyreplog.topic.publishing.flight import Encoder, Share
 
-_SIZES = struct.Struct("<8xII16x")  # of the header: count, raw_size
+_HEAD = struct.Struct("<4xH2xII16x")  # of an entry: producer_length, count, raw_size
 RAW_BYTES_MAX = 128 << 20
 """All bodies that came together have no more, decompressed."""
 _NO_TIME = -(1 << 63)
 
 
 class Part(NamedTuple):
-    """One entry: messages [start, stop) of all that came with it. sequences: None, they have none."""
+    """An entry whose messages have numbers: the one at `place` of those that came together, messages [start, stop)."""
 
-    entry: bytes
+    place: int
     start: int
     stop: int
     producer: bytes
-    sequences: NDArray[np.int64] | None
+    sequences: NDArray[np.int64]
 
 
 class Forwarded:
@@ -47,11 +47,13 @@ class Forwarded:
 
     def __init__(self, topic: str, entries: Sequence[bytes]) -> None:
         """Errors: InvalidMessagesError, an entry is none; MissingExtraError, what decompresses it is not installed."""
-        self._topic = topic
-        self._batch = decode(entries)
-        self.parts = _parts(entries, self._batch)
+        self._topic, self._given = topic, list(entries)
+        self._batch, self._counts = decode(self._given)
+        self.numbered = _numbered(self._batch) if self._batch.is_numbered else []
+        """Those whose messages may have been published before."""
         self.ack: Ack[range] = Ack()
-        self.kept = np.ones(len(self._batch), np.bool_)
+        self.kept: NDArray[np.bool_] | None = None
+        """Of each message whether it is stored; None: all are."""
         self.entries: list[bytes] = []
         self.counts: list[int] = []
         self.messages = self.messages_given = len(self._batch)
@@ -59,37 +61,40 @@ class Forwarded:
         self.is_ready = False
         self.failure: Exception | None = None
 
-    @property
-    def numbered(self) -> list[Part]:
-        """Those whose messages may have been published before."""
-        return [part for part in self.parts if part.producer and part.sequences is not None]
-
     def keep(self, new: Sequence[NDArray[np.bool_]]) -> None:
         """Of each of `numbered` only these messages: the others were published before. SequenceError: the numbers of
         one producer do not ascend."""
-        self.kept[:] = True
+        kept = np.ones(self.messages_given, np.bool_)
         highest: dict[bytes, int] = {}
         for part, mask in zip(self.numbered, new, strict=True):
-            assert part.sequences is not None
             numbers = part.sequences[mask]
             if len(numbers) and numbers[0] <= highest.get(part.producer, -1):
                 raise SequenceError(self._topic, f"numbers of producer {part.producer!r} do not ascend: {numbers[0]}")
             if len(numbers):
                 highest[part.producer] = int(numbers[-1])
-            self.kept[part.start : part.stop] = mask
-        self.messages = int(self.kept.sum())
+            kept[part.start : part.stop] = mask
+        self.messages = int(kept.sum())
+        self.kept = None if self.messages == self.messages_given else kept
 
     def encode(self, encoder: Encoder) -> None:
         """Entries that are kept whole stay as they are. Errors: RecordTooLargeError."""
-        self.entries, self.counts = [], []
-        for part in self.parts:
-            mask = self.kept[part.start : part.stop]
-            if not mask.any():
-                continue
-            entry = part.entry if mask.all() else encoder.finish([self._again(part, mask)])[0]
-            encoder.check_size(len(entry) - len(part.producer))
-            self.entries.append(entry)
-            self.counts.append(int(mask.sum()))
+        if self.kept is None:
+            self.entries, self.counts = self._given, self._counts
+        else:
+            self.entries, self.counts = self._cut(encoder, self.kept)
+        for entry in self.entries:
+            encoder.check_size(len(entry) - _HEAD.unpack_from(entry)[0])
+
+    def _cut(self, encoder: Encoder, kept: NDArray[np.bool_]) -> tuple[list[bytes], list[int]]:
+        """Entries of the messages that are kept, and how many each has."""
+        entries, counts = self._given.copy(), self._counts.copy()
+        for part in self.numbered:
+            mask = kept[part.start : part.stop]
+            counts[part.place] = int(mask.sum())
+            if mask.any() and not mask.all():
+                entries[part.place] = encoder.finish([self._again(part, mask)])[0]
+        left = [at for at, count in enumerate(counts) if count]
+        return [entries[at] for at in left], [counts[at] for at in left]
 
     def _again(self, part: Part, mask: NDArray[np.bool_]) -> bytes:
         """An entry of those messages only."""
@@ -106,8 +111,9 @@ class Forwarded:
 
     def shares(self) -> Iterator[Share]:
         for part in self.numbered:
-            assert part.sequences is not None
-            numbers: Sequences = part.sequences[self.kept[part.start : part.stop]]
+            numbers: Sequences = part.sequences
+            if self.kept is not None:
+                numbers = part.sequences[self.kept[part.start : part.stop]]
             if len(numbers):
                 yield part.producer, numbers
 
@@ -118,31 +124,35 @@ class Forwarded:
 
 def raw_bytes(entries: Sequence[bytes]) -> int:
     """Of their bodies, decompressed."""
-    return sum(_SIZES.unpack_from(entry)[1] for entry in entries)
+    total = 0
+    for entry in entries:
+        total += _HEAD.unpack_from(entry)[2]
+    return total
 
 
-def decode(entries: Sequence[bytes]) -> MessageBatch:
-    """All messages, checked. Errors: InvalidMessagesError, MissingExtraError."""
-    shortest = min(map(len, entries))
-    if shortest < _SIZES.size:
-        raise InvalidMessagesError(f"entry: expected a header of {_SIZES.size} bytes, found {shortest}")
-    counts, total = [_SIZES.unpack_from(entry)[0] for entry in entries], raw_bytes(entries)
-    if not all(counts):
-        raise InvalidMessagesError("entry: expected 1 or more messages, found none")
+def decode(entries: list[bytes]) -> tuple[MessageBatch, list[int]]:
+    """All messages, checked, and how many each entry has. Errors: InvalidMessagesError, MissingExtraError."""
+    counts, total = [], 0
+    for entry in entries:
+        if len(entry) < _HEAD.size:
+            raise InvalidMessagesError(f"entry: expected a header of {_HEAD.size} bytes, found {len(entry)}")
+        _, count, raw = _HEAD.unpack_from(entry)
+        if not count:
+            raise InvalidMessagesError("entry: expected 1 or more messages, found none")
+        counts.append(count)
+        total += raw
     if total > RAW_BYTES_MAX:
         raise InvalidMessagesError(f"entries: expected bodies of at most {RAW_BYTES_MAX} bytes, found {total}")
-    encoded = encode_entries(list(entries), ledger=0, first=0, lac=-1, time=0, messages=counts)
+    encoded = encode_entries(entries, ledger=0, first=0, lac=-1, time=0, messages=counts)
     records = parse_entries(encoded.view, ledger=0, first=0, last=len(entries) - 1)
-    return decode_messages(records, offset=0, entries=0, size=0, decompress=decompress)
+    return decode_messages(records, offset=0, entries=0, size=0, decompress=decompress), counts
 
 
-def _parts(entries: Sequence[bytes], batch: MessageBatch) -> list[Part]:
-    ends = np.cumsum(batch.entry_count).tolist()
-    starts = [0, *ends[:-1]]
-    numbered = (batch.entry_sequence >= 0).tolist()
-    return [
-        Part(entry, start, stop, producer, batch.sequence[start:stop] if has_numbers else None)
-        for entry, start, stop, producer, has_numbers in zip(
-            entries, starts, ends, batch.entry_producer, numbered, strict=True
-        )
-    ]
+def _numbered(batch: MessageBatch) -> list[Part]:
+    found, stop = [], 0
+    described = zip(batch.entry_count.tolist(), batch.entry_producer, batch.entry_sequence.tolist(), strict=True)
+    for place, (count, producer, last) in enumerate(described):
+        start, stop = stop, stop + count
+        if producer and last >= 0:
+            found.append(Part(place, start, stop, producer, batch.sequence[start:stop]))
+    return found

@@ -186,7 +186,6 @@ class Intake:
         if producers is not None:
             masks = []
             for part in forwarded.numbered:
-                assert part.sequences is not None
                 new = producers.sift(part.producer, part.sequences)
                 if new is None:
                     producers.wait(part.producer, forwarded)

@@ -199,6 +199,11 @@ class Publisher:
 
     # ---- room and the end ------------------------------------------------------------------------------------
 
+    @property
+    def has_room(self) -> bool:
+        """Whether there is room in its window and beyond, or nothing is taken any more. Errors: those of the sink."""
+        return self._window.has_room() and self._sink.has_room
+
     def room(self) -> Ack[None]:
         """An Ack that is done as soon as there is room, or nothing is taken any more."""
         return self._sink.room() if self._window.has_room() else self._window.room()

@@ -178,7 +178,7 @@ class Attachment:
             self._send(protocol.Flow(self._handle, len(batch)))
             return
         self._permits -= len(batch)
-        self._next = int(batch.offset[-1]) + 1
+        self._next = batch.last + 1
         self.consumer.deliver(Delivery(batch, delivered.redelivered))
 
     def _moved_to(self, generation: int) -> None:

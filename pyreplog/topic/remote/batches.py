@@ -42,9 +42,7 @@ class Delivered(NamedTuple):
 
 def size_of(batch: MessageBatch) -> int:
     """Bytes of values, as stored, of the entries that its messages lie in."""
-    if len(batch) and len(batch.entry_size) == 1:
-        return int(batch.entry_size[0])
-    return int(_sizes(batch).sum())
+    return batch.stored_bytes if batch.is_whole else int(_sizes(batch).sum())
 
 
 def _sizes(batch: MessageBatch) -> NDArray[np.int64]:
@@ -68,17 +66,19 @@ def encode_delivered(delivered: Delivered) -> list[ReadableBuffer]:
     generation, active, batch, redelivered = delivered
     if batch is None or not len(batch):
         return [bytes((OK,)) + _STATE.encode((generation, active, False))]
-    entries, runs = _used(batch)
-    ids, records = batch.entry_id, batch.records()
+    records, runs, first, last = batch.records(), _ALL, batch.first_entry, batch.last_entry
+    if not batch.is_whole:
+        entries, runs = _used(batch)
+        first, last = batch.entry_id[[entries[0], entries[-1]]].tolist()
+        records = [records[entry] for entry in entries]
     counts = [(at, redelivered[at]) for at in batch.offset.tolist() if at in redelivered] if redelivered else []
-    first, last = int(ids[entries[0]]), int(ids[entries[-1]])
     described = _HEAD.pack(batch.ledger, first, last, *batch.ledger_start, len(runs), len(counts))
     if len(runs):
         described += runs.astype(">u4").tobytes()
     if counts:
         described += np.array(counts, _COUNTED).tobytes()
     head = bytes((OK,)) + _STATE.encode((generation, active, True))
-    return [head + described, *[records[entry] for entry in entries]]
+    return [head + described, *records]
 
 
 def decode_delivered(reader: Reader) -> Delivered:
@@ -110,12 +110,9 @@ def decode_delivered(reader: Reader) -> Delivered:
 
 def _used(batch: MessageBatch) -> tuple[Sequence[int], NDArray[np.int64]]:
     """Entries that its messages lie in; and which messages of these: (first, count) of each run, none of all."""
-    counts = batch.entry_count
-    if len(batch) == sum(counts.tolist()):
-        return range(len(counts)), _ALL
     index = batch.entry_index.astype(np.int64)
     entries = np.unique(index)
-    counts = counts[entries]
+    counts = batch.entry_count[entries]
     if len(batch) == int(counts.sum()):
         return entries.tolist(), _ALL
     starts = np.concatenate(([0], np.cumsum(counts)[:-1]))

@@ -60,10 +60,9 @@ class Lane:
             if self._asks:
                 return
             try:
-                room = self.topic.room()
-                if not room.done():
+                if not self.topic.publisher.has_room:
                     self._asks = True
-                    room.add_done_callback(lambda _: self._events.post(self._has_room))
+                    self.topic.room().add_done_callback(lambda _: self._events.post(self._has_room))
                     return
                 self._forward(*self._waiting.popleft())
             except ReplogError as error:  # the topic was closed, or taken over: what comes later must not be stored
@@ -90,7 +89,6 @@ class Lane:
 
 def encode_published(forwarded: Forwarded, offsets: range) -> bytes:
     """The reply to a PUBLISH: the offset of the first message that is stored, and which ones are, unless all."""
-    total = len(forwarded.kept)
-    head = PUBLISHED.encode((offsets[0] if offsets else -1, total, len(offsets)))
-    some = 0 < len(offsets) < total
-    return bytes((OK,)) + head + (np.packbits(forwarded.kept).tobytes() if some else b"")
+    total, kept = forwarded.messages_given, forwarded.kept
+    head = bytes((OK,)) + PUBLISHED.encode((offsets[0] if offsets else -1, total, len(offsets)))
+    return head if kept is None or not offsets else head + np.packbits(kept).tobytes()
