@@ -30,28 +30,23 @@ class Consumers:
 
     def __init__(self, pending: Pending | PendingRanges, unacked_max: int) -> None:
         self._pending, self.unacked_max = pending, unacked_max
-        self._by_id: dict[int, Attached] = {}
+        self.by_id: dict[int, Attached] = {}
+        """As they are now: to be looked at."""
 
     def __len__(self) -> int:
-        return len(self._by_id)
+        return len(self.by_id)
 
     def __iter__(self) -> Iterator[Attached]:
-        return iter(self._by_id.values())
-
-    def __contains__(self, consumer: int) -> bool:
-        return consumer in self._by_id
-
-    def get(self, consumer: int) -> Attached | None:
-        return self._by_id.get(consumer)
+        return iter(self.by_id.values())
 
     def add(self, consumer: int, name: str, priority: int) -> Attached:
         taken = {attached.holder for attached in self}
         holder = next(number for number in itertools.count(DEAD_LETTERS + 1) if number not in taken)
-        attached = self._by_id[consumer] = Attached(consumer, name, priority, holder)
+        attached = self.by_id[consumer] = Attached(consumer, name, priority, holder)
         return attached
 
     def remove(self, consumer: int) -> Attached | None:
-        return self._by_id.pop(consumer, None)
+        return self.by_id.pop(consumer, None)
 
     def capacity(self, attached: Attached) -> int:
         """How many messages it may be given now."""
@@ -67,11 +62,8 @@ class Consumers:
 
     def unblock(self) -> bool:
         """Who has only half as much as it may have is given more; whether there is one."""
-        found = [
-            attached
-            for attached in self
-            if attached.is_blocked and self._pending.count(attached.holder) <= self.unacked_max // 2
-        ]
-        for attached in found:
-            attached.is_blocked = False
-        return bool(found)
+        found = False
+        for attached in self.by_id.values():
+            if attached.is_blocked and self._pending.count(attached.holder) <= self.unacked_max // 2:
+                attached.is_blocked, found = False, True
+        return found

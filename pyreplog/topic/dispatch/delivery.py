@@ -87,27 +87,28 @@ class Delivery:
         """Nothing below is delivered any more."""
         return max(self.cursor.acks.mark_offset, self.start)
 
-    @property
-    def room(self) -> int:
-        """How many more messages may be without an acknowledgement."""
-        return self.settings.max_unacked - self.pending.total
-
     def run(self, now_us: int) -> list[Effect]:
         """Deliver what can be delivered, then read what there is room for."""
         effects: list[Effect] = []
-        if len(self.consumers):
-            self._come_due(now_us)
-            arrived = self.reading.ahead.ready()
-            for found in arrived:
-                if len(batch := self._sift(found, effects, now_us)):
-                    self.fresh.append(batch)
+        if not self.consumers.by_id:
+            return effects
+        self._come_due(now_us)
+        arrived = self.reading.ahead.ready()
+        for found in arrived:
+            if len(batch := self._sift(found, effects, now_us)):
+                self.fresh.append(batch)
+        if self.again is not None or self.fresh:
             self._place(effects, now_us)
-            if arrived and self.fresh:
-                self.reading.size.fell_behind()
-            elif arrived:
-                self.reading.size.kept_up()
-            self._read(effects, now_us)
-            self._arm(effects, now_us)
+        if arrived and self.fresh:
+            self.reading.size.fell_behind()
+        elif arrived:
+            self.reading.size.kept_up()
+        if self.reading.ahead.position < self.end or self.replay.ready or self.selector.waiting():
+            self._read(effects, now_us)  # behind a delivery there is mostly nothing more
+        next_us = self.next_us(now_us)
+        if next_us is not None and (self._armed_us is None or next_us < self._armed_us):
+            self._armed_us = next_us
+            effects.append(Wake(next_us))
         return effects
 
     # ---- what comes back ------------------------------------------------------------------------------------
@@ -129,16 +130,20 @@ class Delivery:
             self.selector.forget(known)
             self._has_acked = True
 
-    def settle_range(self, start: int, end: int) -> Released:
-        """The same for all from start up to end; what somebody had of it."""
-        released = self.pending.release_range(start, end)
-        self.selector.released(released)
+    def settle_range(self, start: int, end: int) -> int:
+        """The same for all from start up to end; how many of them somebody had."""
+        if isinstance(self.pending, PendingRanges):  # where no selector asks which these were
+            count = self.pending.drop_range(start, end)
+        else:
+            released = self.pending.release_range(start, end)
+            self.selector.released(released)
+            count = len(released.offsets)
         self.redeliveries.forget_range(start, end)
-        if len(released.offsets) < end - start:
+        if count < end - start:
             self.replay.forget_range(start, end)
             self.selector.forget_range(start, end)
             self._has_acked = True
-        return released
+        return count
 
     def forgotten(self, acked: Ranges) -> None:
         """Ranges were acknowledged beyond a mark that moved; where that is not known any more they come again."""
@@ -237,7 +242,7 @@ class Delivery:
 
     def _bury(self, batch: MessageBatch, dead: Offsets, effects: list[Effect], now_us: int) -> None:
         """As many as may be without an acknowledgement become dead letters, the others when they are read again."""
-        room = max(self.room, 0)
+        room = max(self.settings.max_unacked - self.pending.total, 0)
         self.selector.forget(dead)
         self.replay.add(dead[room:])
         dead = dead[:room]
@@ -252,12 +257,12 @@ class Delivery:
         """What was read again goes first."""
         if self._has_acked and self._capacity() > 0:
             self.drop_acked()
-        while (self.again is not None or self.fresh) and self._capacity() > 0:
+        while (self.again is not None or self.fresh) and (capacity := self._capacity()) > 0:
             is_fresh = self.again is None
             batch = self.fresh.popleft() if self.again is None else self.again
-            placement = self.selector.place(batch, self.room, is_fresh=is_fresh)
+            placement = self.selector.place(batch, capacity, is_fresh=is_fresh)
             effects.extend([self._give(share, now_us) for share in placement.shares])
-            self.is_blocked = self.is_blocked or self.room <= 0
+            self.is_blocked = self.is_blocked or self.pending.total >= self.settings.max_unacked
             if not is_fresh:
                 self.again = placement.rest
             elif placement.rest is not None:
@@ -278,7 +283,9 @@ class Delivery:
 
     def _capacity(self) -> int:
         """How many messages can be placed now, at most."""
-        return 0 if self.is_blocked else min(self.selector.capacity(), self.room)
+        if self.is_blocked:
+            return 0
+        return min(self.selector.capacity(), self.settings.max_unacked - self.pending.total)
 
     def unblock(self) -> None:
         """Something was acknowledged, or came back: go on at half of what stopped it."""
@@ -290,26 +297,20 @@ class Delivery:
     # ---- reading --------------------------------------------------------------------------------------------
 
     def _read(self, effects: list[Effect], now_us: int) -> None:
-        if not self._has_more():
+        capacity, reading = self._capacity(), self.reading
+        if capacity <= 0 or not reading.may_begin(now_us):
             return
-        capacity = self._capacity()
-        if capacity <= 0 or not self.reading.may_begin(now_us):
-            return
-        if self.again is None and self.reading.again is None:
+        if self.again is None and reading.again is None and (self.replay.ready or self.selector.waiting()):
             self._read_again(capacity, effects)
-        if self.reading.ahead.is_idle:
-            self.reading.ahead.pass_over(self.cursor.next_unacked(self.reading.ahead.position))
-        while self._may_read_on() and self.reading.may_begin(now_us):
-            read = self.reading.begin_ahead(self.end, capacity)
+        if reading.ahead.is_idle:
+            reading.ahead.pass_over(self.cursor.next_unacked(reading.ahead.position))
+        while self._may_read_on() and reading.may_begin(now_us):
+            read = reading.begin_ahead(self.end, capacity)
             if read is None:
                 return
             effects.append(read)
             if read.end >= self.end:
                 return
-
-    def _has_more(self) -> bool:
-        """Whether there may be anything left to read: behind a delivery mostly not, and that is quickly told."""
-        return self.reading.ahead.position < self.end or self.replay.is_ready or self.selector.waiting() > 0
 
     def _read_again(self, capacity: int, effects: list[Effect]) -> None:
         aside = self.selector.take(capacity)
@@ -321,16 +322,18 @@ class Delivery:
             effects.append(self.reading.begin_again(ranges, is_aside=len(aside) > 0))
 
     def _may_read_on(self) -> bool:
-        return not self.fresh and self.selector.has_space() and self._tracked() < TRACKED_MAX
-
-    def _tracked(self) -> int:
-        return self.delayed.ranges + self.replay.ranges
+        tracked = self.delayed.ranges + self.replay.waiting.ranges + len(self.replay.ready)
+        return not self.fresh and self.selector.has_space() and tracked < TRACKED_MAX
 
     # ---- time -----------------------------------------------------------------------------------------------
 
     def next_us(self, now_us: int) -> int | None:
         """When something is to be done without anything happening first."""
-        times = [waiting.first_us for waiting in (self.replay.waiting, self.delayed) if waiting.messages]
+        times: list[int | None] = []
+        if self.replay.waiting.messages:
+            times.append(self.replay.waiting.first_us)
+        if self.delayed.messages:
+            times.append(self.delayed.first_us)
         if self.reading.retry_us > now_us:
             times.append(self.reading.retry_us)
         if self.settings.ack_timeout_ms is not None and self.pending.total:
@@ -340,9 +343,3 @@ class Delivery:
     def woken(self, now_us: int) -> None:
         if self._armed_us is not None and now_us >= self._armed_us:
             self._armed_us = None
-
-    def _arm(self, effects: list[Effect], now_us: int) -> None:
-        next_us = self.next_us(now_us)
-        if next_us is not None and (self._armed_us is None or next_us < self._armed_us):
-            self._armed_us = next_us
-            effects.append(Wake(next_us))

@@ -67,7 +67,7 @@ class Dispatcher:
         SubscriptionBusyError: the subscription is exclusive and has one.
         """
         delivery = self._delivery
-        if consumer in delivery.consumers:
+        if consumer in delivery.consumers.by_id:
             raise InvalidArgumentError(f"consumer: expected a new number, found {consumer}")
         if not delivery.selector.admits():
             raise self._busy("expected no other consumer")
@@ -99,7 +99,7 @@ class Dispatcher:
 
     def flow(self, consumer: int, messages: int, now_us: int) -> list[Effect]:
         """A consumer has room for so many more messages."""
-        attached = self._delivery.consumers.get(consumer)
+        attached = self._delivery.consumers.by_id.get(consumer)
         if attached is None:
             return []
         if messages < 1:
@@ -170,12 +170,15 @@ class Dispatcher:
         """All from start up to end; otherwise as `acknowledge`."""
         delivery = self._delivery
         unknown = delivery.cursor.acknowledge_range(start, end, delivery.end, now_us)
+        if not unknown and start < end:
+            self._count(consumer, delivery.settle_range(start, end))
+            return [Dirty(), *self._go_on(now_us)]
         at = start
         for low, high in [*unknown, (end, end)]:
             if at < low:
-                self._count(consumer, len(delivery.settle_range(at, low).offsets))
+                self._count(consumer, delivery.settle_range(at, low))
             at = high
-        ranges = np.array(unknown, np.int64).reshape(-1, 2)
+        ranges = np.array(unknown, np.int64)
         left = end - start - int((ranges[:, 1] - ranges[:, 0]).sum())
         return self._acknowledged(consumer, (ranges[:, 0], ranges[:, 1]), now_us, is_dirty=left > 0)
 
@@ -189,7 +192,7 @@ class Dispatcher:
             raise InvalidArgumentError(f"a {delivery.settings.type} subscription acknowledges messages one by one")
         before = delivery.floor
         delivery.cursor.cumulative(place, to, delivery.end, now_us)
-        self._count(consumer, len(delivery.settle_range(before, delivery.floor).offsets))
+        self._count(consumer, delivery.settle_range(before, delivery.floor))
         return [Dirty(), *self._go_on(now_us)]
 
     def moved(self, before: int, now_us: int) -> list[Effect]:
@@ -207,7 +210,7 @@ class Dispatcher:
         return self.moved(before, now_us)
 
     def _count(self, consumer: int, messages: int) -> None:
-        attached = self._delivery.consumers.get(consumer)
+        attached = self._delivery.consumers.by_id.get(consumer)
         if attached is not None:
             attached.acknowledged += messages
 
@@ -221,16 +224,17 @@ class Dispatcher:
 
     def _go_on(self, now_us: int) -> list[Effect]:
         """Something is done with."""
-        self._delivery.reading.ahead.pass_over(self._delivery.floor)
-        self._delivery.unblock()
-        return self._delivery.run(now_us)
+        delivery = self._delivery
+        delivery.reading.ahead.pass_over(delivery.floor)
+        delivery.unblock()
+        return delivery.run(now_us)
 
     # ---- redelivery -----------------------------------------------------------------------------------------
 
     def nack(self, consumer: int, offsets: Offsets, now_us: int, *, delay_us: int | None = None) -> list[Effect]:
         """A consumer refuses messages that it has: they come again after a while, longer each time, or after this."""
         delivery = self._delivery
-        attached = delivery.consumers.get(consumer)
+        attached = delivery.consumers.by_id.get(consumer)
         if attached is None:
             return []
         released = delivery.pending.release(ascending(offsets), attached.holder)
@@ -255,7 +259,7 @@ class Dispatcher:
     def redeliver_unacked(self, consumer: int, now_us: int) -> list[Effect]:
         """A consumer drops what it has: it comes again, to it or to others."""
         delivery = self._delivery
-        attached = delivery.consumers.get(consumer)
+        attached = delivery.consumers.by_id.get(consumer)
         if attached is None:
             return []
         if delivery.selector.active is attached:

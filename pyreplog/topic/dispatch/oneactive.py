@@ -43,10 +43,9 @@ class OneActive(Selector):
         return 0 if active is None else self._consumers.capacity(active)
 
     def place(self, batch: MessageBatch, room: int, *, is_fresh: bool) -> Placement:
-        active = self._active
-        fits = 0 if active is None else min(self._consumers.capacity(active), room, len(batch))
-        if active is None or fits <= 0:
+        active, count = self._active, len(batch)
+        if active is None:
             return Placement([], batch)
-        if fits == len(batch):
+        if room >= count:
             return Placement([Share(active, batch)], None)
-        return Placement([Share(active, batch.slice(0, fits))], batch.slice(fits, len(batch)))
+        return Placement([Share(active, batch.slice(0, room))], batch.slice(room, count))

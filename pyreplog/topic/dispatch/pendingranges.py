@@ -17,13 +17,7 @@ class PendingRanges:
 
     def __init__(self) -> None:
         self._held: dict[int, RangeSet] = {}
-
-    @property
-    def total(self) -> int:
-        total = 0
-        for held in self._held.values():
-            total += held.total
-        return total
+        self.total = 0
 
     def count(self, holder: int) -> int:
         held = self._held.get(holder)
@@ -31,10 +25,16 @@ class PendingRanges:
 
     def hold(self, offsets: Offsets, holder: int, slots: Slots | None, now_us: int) -> None:
         if len(offsets):
-            self._held.setdefault(holder, RangeSet()).add_offsets(offsets)
+            self.total += self._of(holder).add_offsets(offsets)
 
     def hold_range(self, start: int, end: int, holder: int, now_us: int) -> None:
-        self._held.setdefault(holder, RangeSet()).add(start, end)
+        self.total += self._of(holder).add(start, end)
+
+    def _of(self, holder: int) -> RangeSet:
+        held = self._held.get(holder)
+        if held is None:
+            held = self._held[holder] = RangeSet()
+        return held
 
     def holds(self, offsets: Offsets) -> NDArray[np.bool_]:
         found = np.zeros(len(offsets), np.bool_)
@@ -54,16 +54,25 @@ class PendingRanges:
         for number, held in list(self._held.items()):
             if holder in (None, number) and held:
                 found = offsets[held.mask(offsets)]
-                held.remove_offsets(found)
+                self.total -= held.remove_offsets(found)
                 released.append(found)
         return _released(released)
 
     def release_range(self, start: int, end: int) -> Released:
-        return _released([_cut(held, start, end) for held in self._held.values()])
+        return _released([self._cut(held, start, end) for held in self._held.values()])
+
+    def drop_range(self, start: int, end: int) -> int:
+        """As `release_range`; how many these were."""
+        count = 0
+        if start < end:
+            for held in self._held.values():
+                count += held.remove(start, end)
+            self.total -= count
+        return count
 
     def release_holder(self, holder: int) -> Released:
         held = self._held.pop(holder, None)
-        return NOTHING if held is None else _released([_cut(held, 0, _END)])
+        return NOTHING if held is None else _released([self._cut(held, 0, _END)])
 
     def release_consumers(self) -> Released:
         others = [number for number in self._held if number > DEAD_LETTERS]
@@ -73,15 +82,15 @@ class PendingRanges:
         """Nothing: it is kept where times matter."""
         return NOTHING
 
-
-def _cut(held: RangeSet, start: int, end: int) -> Offsets:
-    """What there is of [start, end), which is no more then."""
-    if start >= end or not held:
-        return NONE
-    starts, ends = held.intersect(start, end)
-    held.remove(start, end)
-    several = [np.arange(low, high, dtype=np.int64) for low, high in zip(starts.tolist(), ends.tolist(), strict=True)]
-    return several[0] if len(several) == 1 else np.concatenate(several or [NONE])
+    def _cut(self, held: RangeSet, start: int, end: int) -> Offsets:
+        """What there is of [start, end), which is no more then."""
+        if start >= end or not held:
+            return NONE
+        starts, ends = held.intersect(start, end)
+        self.total -= held.remove(start, end)
+        ranges = zip(starts.tolist(), ends.tolist(), strict=True)
+        several = [np.arange(low, high, dtype=np.int64) for low, high in ranges]
+        return several[0] if len(several) == 1 else np.concatenate(several or [NONE])
 
 
 def _released(several: list[Offsets]) -> Released:

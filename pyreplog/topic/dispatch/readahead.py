@@ -27,6 +27,8 @@ class ReadAhead:
     def __init__(self, position: int) -> None:
         self.position = position
         self._line: list[_Reading] = []  # by offset
+        self.unanswered = 0
+        """Reads under way: how many."""
 
     @property
     def is_idle(self) -> bool:
@@ -37,14 +39,6 @@ class ReadAhead:
     def under_way(self) -> list[int]:
         """Ids of the reads without an answer."""
         return [reading.id for reading in self._line if reading.batch is None]
-
-    @property
-    def unanswered(self) -> int:
-        """How many these are."""
-        count = 0
-        for reading in self._line:
-            count += reading.batch is None
-        return count
 
     @property
     def expected(self) -> int:
@@ -65,7 +59,12 @@ class ReadAhead:
         return at, None
 
     def begin(self, read_id: int, offset: int, end: int) -> None:
-        bisect.insort(self._line, _Reading(read_id, offset, end), key=lambda reading: reading.offset)
+        reading = _Reading(read_id, offset, end)
+        if self._line:
+            bisect.insort(self._line, reading, key=lambda reading: reading.offset)
+        else:
+            self._line.append(reading)
+        self.unanswered += 1
 
     def find(self, read_id: int) -> int | None:
         """The offset that a read began at."""
@@ -76,8 +75,9 @@ class ReadAhead:
 
     def answered(self, read_id: int, batch: MessageBatch) -> None:
         for reading in self._line:
-            if reading.id == read_id:
+            if reading.id == read_id and reading.batch is None:
                 reading.batch, reading.end = batch, batch.end
+                self.unanswered -= 1
 
     def ready(self) -> list[MessageBatch]:
         """What can be handed on now, in order; entries that two reads brought, once."""
@@ -93,13 +93,15 @@ class ReadAhead:
     def failed(self, read_id: int) -> None:
         """What it was to read is read by another."""
         self._line = [reading for reading in self._line if reading.id != read_id]
+        self.unanswered = len(self.under_way)
 
     def pass_over(self, offset: int) -> None:
         """Nothing below is wanted any more."""
-        self.position = max(self.position, offset)
+        if offset > self.position:
+            self.position = offset
 
     def restart(self, position: int) -> list[int]:
         """Go anywhere; the ids of reads whose answers count for nothing now."""
         forgotten = self.under_way
-        self.position, self._line = position, []
+        self.position, self._line, self.unanswered = position, [], 0
         return forgotten

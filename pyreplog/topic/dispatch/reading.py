@@ -54,7 +54,8 @@ class Reading:
         return len(self._forgotten)
 
     def may_begin(self, now_us: int) -> bool:
-        return self.under_way < READS_MAX and len(self._forgotten) < FORGOTTEN_MAX and now_us >= self.retry_us
+        under_way = self.ahead.unanswered + (self.again is not None)
+        return under_way < READS_MAX and len(self._forgotten) < FORGOTTEN_MAX and now_us >= self.retry_us
 
     def begin_again(self, ranges: Ranges, *, is_aside: bool) -> Read:
         self._last_id += 1

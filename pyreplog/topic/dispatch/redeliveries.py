@@ -64,6 +64,8 @@ class Redeliveries:
 
     def forget_range(self, start: int, end: int) -> None:
         self._returned.remove(start, end)
+        if not self._counts:
+            return
         if end - start < len(self._counts):
             gone = [at for at in range(start, end) if at in self._counts]
         else:

@@ -19,29 +19,25 @@ class Replay:
     """Offsets that are due, lowest first, and those that are not."""
 
     def __init__(self) -> None:
-        self._ready = RangeSet()
+        self.ready = RangeSet()
+        """Those that are due; they are added, and taken, by the methods here."""
         self.waiting = Later()
         """Those whose time has not come."""
 
     @property
     def messages(self) -> int:
         """How many are to be read again."""
-        return self._ready.total + self.waiting.messages
+        return self.ready.total + self.waiting.messages
 
     @property
     def ranges(self) -> int:
-        return len(self._ready) + self.waiting.ranges
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether any are due."""
-        return bool(self._ready)
+        return len(self.ready) + self.waiting.ranges
 
     def add(self, offsets: Offsets) -> None:
-        self._ready.add_offsets(offsets)
+        self.ready.add_offsets(offsets)
 
     def add_ranges(self, ranges: Ranges) -> None:
-        self._ready.add_ranges(*ranges)
+        self.ready.add_ranges(*ranges)
 
     def add_later(self, offsets: Offsets, due_us: int, now_us: int) -> None:
         if due_us <= now_us:
@@ -51,19 +47,19 @@ class Replay:
 
     def take(self, most: int) -> Ranges | None:
         """The first that are due, and what lies near them."""
-        if not self._ready:
+        if not self.ready:
             return None
-        starts, ends = self._ready.intersect(most=1024)
+        starts, ends = self.ready.intersect(most=1024)
         starts, ends = neighbours(starts, ends, most)
-        self._ready.remove_ranges(starts, ends)
+        self.ready.remove_ranges(starts, ends)
         return starts, ends
 
     def forget(self, offsets: Offsets) -> None:
         """They are acknowledged. Those that wait are found to be so when they are read."""
-        self._ready.remove_offsets(offsets)
+        self.ready.remove_offsets(offsets)
 
     def forget_range(self, start: int, end: int) -> None:
-        self._ready.remove(start, end)
+        self.ready.remove(start, end)
 
 
 def neighbours(starts: Offsets, ends: Offsets, most: int) -> Ranges:

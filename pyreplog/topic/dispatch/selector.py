@@ -57,7 +57,8 @@ class Selector:
         """Some consumer may be given more than before."""
 
     def place(self, batch: MessageBatch, room: int, *, is_fresh: bool) -> Placement:
-        """Share out a batch, `room` messages of it at most. is_fresh: nobody had, or was to have, any of it before."""
+        """Share out a batch, `room` messages of it at most: 1 or more, and no more than `capacity`. is_fresh: nobody
+        had, or was to have, any of it before."""
         raise NotImplementedError
 
     def released(self, released: Released) -> None:
