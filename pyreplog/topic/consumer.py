@@ -90,9 +90,6 @@ class Consumer(Handle, Handout):
 
     # ---- receiving ------------------------------------------------------------------------------------------
 
-    def _receive(self, max_messages: int | None, timeout: float | None) -> Message | list[Message] | None:
-        return self._receive_one(timeout) if max_messages is None else self._receive_many(max_messages, timeout)
-
     def batches(self, timeout: float | None = None) -> Iterator[MessageBatch]:
         """Messages as they come, many at once, as columns; ends when none came for `timeout` seconds (None: never).
         Errors as receive."""
@@ -143,11 +140,15 @@ class Consumer(Handle, Handout):
         while True:
             yield await self.receive_async()
 
-    def _receive_one(self, timeout: float | None) -> Message | None:
-        deadline = _deadline(timeout)
+    def _receive(self, max_messages: int | None, timeout: float | None) -> Message | list[Message] | None:
+        if max_messages is not None:
+            return self._receive_many(max_messages, timeout)
+        seconds = as_timeout(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
         turn = self._turn.enter()
         try:
-            turn.result(_left(deadline))
+            if not turn.done():
+                turn.result(_left(deadline))
         except OutcomeUnknownError:
             self._turn.give_up(turn)
             return None
@@ -191,7 +192,8 @@ class Consumer(Handle, Handout):
             try:  # Ctrl-C may come as soon as it waits
                 with self._lock:
                     self._expect(ack)
-                self._hand_out()
+                if self._inbox:  # else whoever delivers hands out
+                    self._hand_out()
                 self._send_acks()  # whoever waits has nothing else to acknowledge soon
                 delivery = self._source.wait(ack, timeout)
             except OutcomeUnknownError:
@@ -373,11 +375,6 @@ class Consumer(Handle, Handout):
         if getattr(self, "_error", self) is None and os.getpid() == self._pid:
             warn_of_leak(self._what, self, self._opened_at)
             self.abandon()
-
-
-def _deadline(timeout: float | None) -> float | None:
-    seconds = as_timeout(timeout)
-    return None if seconds is None else time.monotonic() + seconds
 
 
 def _left(deadline: float | None) -> float | None:

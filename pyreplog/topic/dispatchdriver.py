@@ -107,6 +107,9 @@ class DispatchDriver:
             coming = self._managed.read(read.offset, bytes_max=read.bytes_max, end=read.end)
         except ReplogError as error:
             self._not_read(read, error)
+            return
+        if coming.done():
+            self._was_read(read, coming)
         else:
             coming.add_done_callback(lambda ack: self._was_read(read, ack))
 

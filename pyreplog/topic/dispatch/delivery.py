@@ -302,14 +302,16 @@ class Delivery:
             return
         if self.again is None and reading.again is None and (self.replay.ready or self.selector.waiting()):
             self._read_again(capacity, effects)
+            if not reading.may_begin(now_us):
+                return
         if reading.ahead.is_idle:
             reading.ahead.pass_over(self.cursor.next_unacked(reading.ahead.position))
-        while self._may_read_on() and reading.may_begin(now_us):
+        while self._may_read_on():
             read = reading.begin_ahead(self.end, capacity)
             if read is None:
                 return
             effects.append(read)
-            if read.end >= self.end:
+            if read.end >= self.end or not reading.may_begin(now_us):
                 return
 
     def _read_again(self, capacity: int, effects: list[Effect]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +18,7 @@ class PendingRanges:
     """What `Pending` does, but for the times; all slots are 0."""
 
     def __init__(self) -> None:
-        self._held: dict[int, RangeSet] = {}
+        self._held: defaultdict[int, RangeSet] = defaultdict(RangeSet)
         self.total = 0
 
     def count(self, holder: int) -> int:
@@ -25,16 +27,10 @@ class PendingRanges:
 
     def hold(self, offsets: Offsets, holder: int, slots: Slots | None, now_us: int) -> None:
         if len(offsets):
-            self.total += self._of(holder).add_offsets(offsets)
+            self.total += self._held[holder].add_offsets(offsets)
 
     def hold_range(self, start: int, end: int, holder: int, now_us: int) -> None:
-        self.total += self._of(holder).add(start, end)
-
-    def _of(self, holder: int) -> RangeSet:
-        held = self._held.get(holder)
-        if held is None:
-            held = self._held[holder] = RangeSet()
-        return held
+        self.total += self._held[holder].add(start, end)
 
     def holds(self, offsets: Offsets) -> NDArray[np.bool_]:
         found = np.zeros(len(offsets), np.bool_)

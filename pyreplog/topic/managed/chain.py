@@ -106,7 +106,9 @@ class Chain:
 
     def index_of(self, offset: int) -> int:
         """Place in `ledgers` of the one that holds this offset, or is to hold it; -1: none. Empty ones hold nothing."""
-        at = bisect_right(self.ledgers, offset, key=lambda item: item.start.offset) - 1
+        at = len(self.ledgers) - 1
+        if at >= 0 and offset < self.ledgers[at].start.offset:  # mostly it is in the last one
+            at = bisect_right(self.ledgers, offset, key=lambda item: item.start.offset) - 1
         if at < 0 or (self.ledgers[at].is_closed and offset >= self.ledgers[at].end.offset):
             return -1
         return at

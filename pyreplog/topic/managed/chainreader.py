@@ -65,7 +65,7 @@ class ChainReader:
         done: Ack[MessageBatch] = Ack()
         view = self._view()
         limit = view.end.offset if end is None else min(end, view.end.offset)
-        if self._refuse(offset, view, done):
+        if offset < view.chain.start.offset and self._refuse(offset, view, done):
             return done
         if offset >= limit:
             done.complete(_nothing(view.end))

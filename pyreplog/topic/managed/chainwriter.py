@@ -34,7 +34,7 @@ from pyreplog.topic.managed.chainstore import ChainStore
 from pyreplog.topic.managed.jobs import Jobs
 from pyreplog.topic.managed.ledgerend import LedgerEnd
 from pyreplog.topic.managed.ledgermaker import LedgerMaker, counts_between, counts_of
-from pyreplog.topic.managed.pipeline import Pipeline, Submission, held_by, outcomes
+from pyreplog.topic.managed.pipeline import Pipeline, Submission, held_by, outcomes, together
 from pyreplog.topic.managed.spare import Spare, let_go
 from pyreplog.topic.place import Total
 from pyreplog.topic.publishing.window import Window
@@ -160,14 +160,14 @@ class ChainWriter:
         """Hand what is queued to the open ledger; and see what else there is to do."""
         pipeline = self._pipeline
         while pipeline.is_due and self._ledger is not None and not self._is_ending:
-            if self._is_full() and not self.jobs.is_resting:
+            config = self._store.chain.config
+            if pipeline.is_full(config, self._clock.now_us()) and not self.jobs.is_resting:
                 break
-            self._send(self._ledger, pipeline.take(max(self.chain.config.roll_entries - pipeline.entries, 1)))
+            self._send(self._ledger, pipeline.take(max(config.roll_entries - pipeline.entries, 1)))
         self._step()
 
     def _send(self, ledger: Ledger, submissions: list[Submission]) -> None:
-        entries = [value for one in submissions for value in one.entries]
-        counts = [count for one in submissions for count in one.counts]
+        entries, counts = together(submissions)
         try:
             ack = ledger.push_batch(entries, messages=counts)
         except Exception as error:
@@ -272,7 +272,7 @@ class ChainWriter:
         if ledger is not None:
             if self._is_closing and not (pipeline.is_queued or pipeline.is_flying):
                 self._end_ledger(ledger)
-            elif pipeline.is_queued and self._is_full() and not self.jobs.is_resting:
+            elif pipeline.is_queued and not self.jobs.is_resting and self._is_full():
                 if self._spare is None:
                     self._work(self._maker.make, self._made)
                 else:

@@ -158,7 +158,8 @@ class ManagedLedger(Handle):
     def submit_all(self, parcels: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> list[Ack[range]]:
         """As `submit`, of several at once, each with an Ack; an error that is raised is that of all."""
         self._check()
-        self._make_room()
+        if not self._writer.window.has_room():
+            self._make_room()
         submissions = [Submission(entries, counts) for entries, counts in parcels]
         self._writer.submit(submissions)
         return [one.ack for one in submissions]
@@ -311,13 +312,15 @@ class ManagedLedger(Handle):
     # ---- events ---------------------------------------------------------------------------------------------
 
     def _changed(self) -> None:
-        before, self._view = self._view.end, View(self._store.chain, self._writer.end)
+        before, chain = self._view.end, self._store.chain
+        self._view = View(chain, self._writer.end)
         if self._view.end != before:
             for call in list(self.on_grow):
                 call()
             if (ledger := self._writer.ledger) is not None:
                 ledger.told()
-        self._burial.begin()
+        if chain.doomed:
+            self._burial.begin()
 
     def _fenced(self, error: TopicFencedError) -> None:
         for call in list(self.on_fenced):

@@ -92,9 +92,10 @@ class Pipeline:
 
     def is_full(self, config: TopicConfig, now_us: int) -> bool:
         """Whether the next ledger is due. One that is empty serves on, however old it is."""
-        return bool(self.entries) and (
-            self.entries >= config.roll_entries or self.size >= config.roll_bytes or self.is_old(config, now_us)
-        )
+        if not self.entries:
+            return False
+        is_old = now_us - self._created_us >= config.roll_ms * 1000
+        return is_old or self.entries >= config.roll_entries or self.size >= config.roll_bytes
 
     def is_old(self, config: TopicConfig, now_us: int) -> bool:
         """Whether the open ledger is."""
@@ -204,6 +205,14 @@ class Pipeline:
             return first
         self.put_back(first)
         return []
+
+
+def together(submissions: Sequence[Submission]) -> tuple[Sequence[bytes], Sequence[int]]:
+    """Their entries, and how many messages each has."""
+    if len(submissions) == 1:
+        return submissions[0].entries, submissions[0].counts
+    entries = [entry for one in submissions for entry in one.entries]
+    return entries, [count for one in submissions for count in one.counts]
 
 
 def held_by(submissions: Sequence[Submission]) -> tuple[int, int]:

@@ -75,6 +75,18 @@ class Single(NamedTuple):
         key = None if key is None else bytes(key)
         return cls(bytes(value), key, properties, event_time, deliver_at, sequence, size, ack, producer)
 
+    def encode(self) -> bytes:
+        """The entry of this one alone."""
+        return encode_messages(
+            [self.value],
+            None if self.key is None else [self.key],
+            properties=None if self.properties is None else [self.properties],
+            event_times=None if self.event_time is None else [self.event_time],
+            deliver_at=None if self.deliver_at is None else [self.deliver_at],
+            producer=self.producer,
+            first_sequence=self.sequence,
+        )
+
 
 class Group:
     """Messages of one producer that are one entry; those that have sequence numbers have them ascending."""
@@ -106,6 +118,8 @@ class Group:
 
     def encode(self) -> bytes:
         """The entry."""
+        if len(self.singles) == 1:
+            return self.singles[0].encode()
         values, keys, properties, event_times, deliver_at, sequences, *_ = zip(*self.singles, strict=True)
         count = len(values)
         return encode_messages(
@@ -146,7 +160,7 @@ class Batcher:
             self.groups.append(group)
         group.add(single)
         self._bytes += single.size
-        if group.count >= self._messages_max or group.size >= self._bytes_max or self._bytes >= GATHERED_BYTES:
+        if len(group.singles) >= self._messages_max or group.size >= self._bytes_max or self._bytes >= GATHERED_BYTES:
             return True
         if self._linger_us and self.due_us is None:
             self.due_us = now_us + self._linger_us

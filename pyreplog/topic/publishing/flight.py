@@ -96,9 +96,12 @@ class Gathered:
     def __init__(self, groups: Sequence[Group]) -> None:
         self.groups = groups
         self.entries: list[bytes] = []
-        self.counts = [group.count for group in groups]
+        self.counts: list[int] = []
+        self.size = 0
+        for group in groups:
+            self.counts.append(len(group.singles))
+            self.size += group.size
         self.messages = self.messages_given = sum(self.counts)
-        self.size = sum([group.size for group in groups])
         self.is_ready = False
         self.failure: Exception | None = None
 

@@ -38,7 +38,8 @@ class Gate:
             raise BacklogFullError(self._topic, self.reason)
 
     def submit_all(self, parcels: Sequence[Parcel]) -> Sequence[Ack[range]]:
-        self.check()
+        if self.state == "refused":
+            raise BacklogFullError(self._topic, self.reason)
         return self._sink.submit_all(parcels)
 
     @property

@@ -98,7 +98,8 @@ class Publisher:
         outcome is unknown: a topic that deduplicates takes nothing then until it is opened again. ClosedError.
         """
         check_may_wait()
-        name, number = _name(producer), check_sequence(sequence)
+        name = b"" if producer is None else _name(producer)
+        number = -1 if sequence is None else check_sequence(sequence)
         single = Single.of(value, key, properties, event_time, deliver_at, number, name)
         return self._around.wait(self._enter(single, is_awaited=True))
 
@@ -115,7 +116,8 @@ class Publisher:
     ) -> Ack[int]:
         """As publish, without waiting: the Ack gives the offset. Errors of the arguments, and WindowFullError, are
         raised here; the others are the Ack's."""
-        name, number = _name(producer), check_sequence(sequence)
+        name = b"" if producer is None else _name(producer)
+        number = -1 if sequence is None else check_sequence(sequence)
         return self._enter(Single.of(value, key, properties, event_time, deliver_at, number, name))
 
     def _enter(self, single: Single, *, is_awaited: bool = False) -> Ack[int]:
@@ -143,7 +145,7 @@ class Publisher:
         SequenceError, `sequences` do not ascend.
         """
         check_may_wait()
-        name = _name(producer)
+        name = b"" if producer is None else _name(producer)
         batch = Messages(
             values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, producer=name
         )
@@ -162,7 +164,7 @@ class Publisher:
     ) -> Ack[range]:
         """As publish_batch, without waiting: the Ack gives the offsets. They follow those of what the same producer
         submitted before. Errors: as publish; all that are known now are raised here."""
-        name = _name(producer)
+        name = b"" if producer is None else _name(producer)
         batch = Messages(
             values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, producer=name
         )
@@ -261,9 +263,7 @@ class Publisher:
         self._intake.stop(error)
 
 
-def _name(producer: str | None) -> bytes:
-    if producer is None:
-        return b""
+def _name(producer: str) -> bytes:
     return _encoded(producer) if type(producer) is str else check_name(producer).encode()
 
 

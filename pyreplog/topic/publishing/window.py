@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 from pyreplog.ack import Ack, settle_all
 
+_RECORD_BYTES = 80
+"""What an entry takes in a ledger beside its bytes, at most."""
+
 
 class Window:
     """Bytes and entries that were submitted and have no outcome yet. Any thread, but `enter` and `leave` want a
@@ -21,10 +24,13 @@ class Window:
         self._waiting: list[Ack[None]] = []
         self._is_over = False
         self.bytes = self.entries = 0
+        self._sure_bytes = self._sure_entries = 0  # so much may enter before ledgers have to be asked again
 
     def enter(self, size: int, entries: int) -> None:
         self.bytes += size
         self.entries += entries
+        self._sure_bytes -= size + _RECORD_BYTES * entries
+        self._sure_entries -= entries
 
     def leave(self, size: int, entries: int) -> None:
         self.bytes -= size
@@ -32,7 +38,7 @@ class Window:
 
     def has_room(self, windows: float = 1.0) -> bool:
         """Whether less than so many windows are full, or nothing is taken any more."""
-        if self._is_over:
+        if self._is_over or (windows >= 1 and self._sure_bytes > 0 and self._sure_entries > 0):
             return True
         bytes_max, entries_max = windows * self._bytes_max, windows * self._entries_max
         if self.bytes >= bytes_max or self.entries >= entries_max:
@@ -40,6 +46,8 @@ class Window:
         if self._beyond is None:
             return True
         held, entries = self._beyond()
+        self._sure_bytes = self._bytes_max - max(held, self.bytes)
+        self._sure_entries = self._entries_max - max(entries, self.entries)
         return held < bytes_max and entries < entries_max
 
     def room(self) -> Ack[None]:

@@ -1,0 +1,48 @@
+"""How much of a topic may be on its way: ledgers are asked rarely, and no more is taken for that."""
+
+from __future__ import annotations
+
+from pyreplog.topic.publishing.window import Window
+
+
+class Ledgers:
+    """Hold all that entered, until copies are there."""
+
+    def __init__(self) -> None:
+        self.bytes = self.entries = self.asked = 0
+
+    def held(self) -> tuple[int, int]:
+        self.asked += 1
+        return self.bytes, self.entries
+
+
+def filled(window: Window, ledgers: Ledgers, size: int) -> int:
+    """How many entries of a size were taken, of which each has its outcome at once."""
+    count = 0
+    while window.has_room() and count < 2000:
+        window.enter(size, 1)
+        ledgers.bytes += size
+        ledgers.entries += 1
+        window.leave(size, 1)
+        count += 1
+    return count
+
+
+def test_what_ledgers_hold_counts_though_they_are_not_asked_for_every_entry() -> None:
+    for size, bytes_max, entries_max in ((100, 100_000, 1 << 20), (1, 1 << 30, 1000)):
+        ledgers = Ledgers()
+        window = Window(bytes_max, entries_max, ledgers.held)
+        assert filled(window, ledgers, size) == 1000
+        assert ledgers.asked < 50
+        ledgers.bytes, ledgers.entries = ledgers.bytes // 2, 500
+        assert filled(window, ledgers, size) == 500
+
+
+def test_what_has_no_outcome_counts_though_ledgers_hold_none() -> None:
+    window = Window(1000, 1 << 20, lambda: (0, 0))
+    for _ in range(10):
+        assert window.has_room()
+        window.enter(100, 1)
+    assert not window.has_room() and window.has_room(2)
+    window.leave(100, 1)
+    assert window.has_room() and not window.has_room(0.5)
