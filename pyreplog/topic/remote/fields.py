@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -187,7 +187,10 @@ def _decode_entries(reader: Reader) -> list[bytes]:
     if not 1 <= count <= ENTRIES_MAX:
         raise reader.refusal(f"1 to {ENTRIES_MAX} entries", str(count))
     lengths = struct.unpack(f">{count}I", reader.take(4 * count))
-    return [bytes(reader.take(length)) for length in lengths]
+    entries = reader.take(sum(lengths))
+    if count == 1:
+        return [bytes(entries)]
+    return [bytes(entries[end - length : end]) for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
 
 FLAG_NUMBER = _number("B", 0, 1)

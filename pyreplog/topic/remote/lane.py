@@ -24,6 +24,7 @@ class Lane:
 
     def __init__(self, topic: Topic, producer: str, client: str, reply: Reply) -> None:
         self.topic, self.producer, self.client = topic, producer, client
+        self._publisher = topic.publisher
         self._reply = reply
         self._events = Events()
         self._waiting: deque[tuple[int, Forwarded]] = deque()  # for room
@@ -60,9 +61,9 @@ class Lane:
             if self._asks:
                 return
             try:
-                if not self.topic.publisher.has_room:
+                if not self._publisher.has_room:
                     self._asks = True
-                    self.topic.room().add_done_callback(lambda _: self._events.post(self._has_room))
+                    self._publisher.room().add_done_callback(lambda _: self._events.post(self._has_room))
                     return
                 self._forward(*self._waiting.popleft())
             except ReplogError as error:  # the topic was closed, or taken over: what comes later must not be stored
@@ -74,7 +75,7 @@ class Lane:
 
     def _forward(self, request: int, forwarded: Forwarded) -> None:
         try:
-            offsets = self.topic.publisher.forward(forwarded)
+            offsets = self._publisher.forward(forwarded)
         except ReplogError as error:
             self._reply(request, encode_fault(error))
             raise

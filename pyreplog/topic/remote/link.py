@@ -146,18 +146,15 @@ class Link:
         return done
 
     def _send(self, address: Address, request: Request, on_reply: OnReply, timeout: float) -> None:
+        publishes = isinstance(request, Publish | Leave) or (isinstance(request, Open) and request.lane > 0)
         try:
-            self._channel(address, _publishes(request)).request(
-                *encode_request(request), on_reply=on_reply, timeout=timeout
-            )
+            channel = self._channels.get((address, publishes)) or self._channel(address, publishes)
+            channel.request(*encode_request(request), on_reply=on_reply, timeout=timeout)
         except ReplogError as error:
             on_reply(error)
 
     def _channel(self, address: Address, publishes: bool) -> Channel:
         """One for what is published: while a topic takes no more, acknowledgements may still make room."""
-        channel = self._channels.get((address, publishes))
-        if channel is not None:
-            return channel
         with self._lock:
             if self._closed:
                 raise ClosedError("the client was closed")
@@ -296,7 +293,3 @@ def parse_address(text: str) -> Address:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise InvalidMessageError(f"address: expected HOST:PORT, found {text!r}")
     return host.strip("[]"), int(port)
-
-
-def _publishes(request: Request) -> bool:
-    return isinstance(request, Publish | Leave) or (isinstance(request, Open) and request.lane > 0)

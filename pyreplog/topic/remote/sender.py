@@ -110,7 +110,7 @@ class Sender:
 
     def _enter(self, submissions: list[_Submission]) -> None:
         self._queue += submissions
-        self._unsent += [one for one in submissions if one.outcome is None]
+        self._unsent += submissions
         self._settle()
         self._go_on()
 
@@ -124,7 +124,8 @@ class Sender:
             self._open()
         else:
             while self._unsent:
-                self._send(self._unsent.popleft())
+                if (one := self._unsent.popleft()).outcome is None:
+                    self._send(one)
 
     def _open(self) -> None:
         if self._opening or self._waits or self._error is not None:
