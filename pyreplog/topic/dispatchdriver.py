@@ -74,9 +74,12 @@ class DispatchDriver:
 
     def do(self, step: Step) -> None:
         """What the step raises is raised here; its effects are carried out after those of earlier ones."""
+        self._take(step)
+        self._events.post(self._carry_out)
+
+    def _take(self, step: Step) -> None:
         with self.lock:
             self._effects.extend(step(self._clock.now_us()))
-        self._events.post(self._carry_out)
 
     def _carry_out(self) -> None:
         while self._effects:
@@ -108,8 +111,9 @@ class DispatchDriver:
         except ReplogError as error:
             self._not_read(read, error)
             return
-        if coming.done():
-            self._was_read(read, coming)
+        if coming.done() and coming.exception() is None:  # mostly; whoever carries out effects goes on with these
+            batch = coming.result()
+            self._take(lambda now: self._dispatcher.entries(read.id, batch, now))
         else:
             coming.add_done_callback(lambda ack: self._was_read(read, ack))
 
