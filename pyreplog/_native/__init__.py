@@ -38,6 +38,12 @@
 | quorum | write sets, coverage, order statistic |
 | acktracker | what the bookies of an ensemble have acked; the commit point |
 | answers | plain OKs of bookies, from their frames into that |
+| effects | what state machines ask for with every message |
+| turns | steps that one thread at a time takes, and none waits for |
+| driving | a state machine's events and effects |
+| named | named tuples of what every message makes |
+| pushing | batches of entries on their way to the bookies of an ensemble |
+| writing | what a ledger's writer does for every append |
 | outbox | buffers on their way into a socket |
 | arrivals | requests that are answered at once: received, handed over, answered in one step |
 | asking | requests that leave at once: numbered, noted and sent in one step |

@@ -18,3 +18,6 @@ cdef class Ack:
 
 # Settle all: with the value of their creation (error None), or with an error.
 cdef int settle(list acks, object error) except -1
+
+# Settle each with its own outcome: `settle_all`.
+cdef int settle_each(object outcomes) except -1

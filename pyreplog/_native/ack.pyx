@@ -336,6 +336,10 @@ def settle_all(outcomes):
     event loop is woken once for the whole group, and not at all when this is its own thread. Ctrl-C in the
     middle, or in a callback, is raised after the others were woken.
     """
+    settle_each(outcomes)
+
+
+cdef int settle_each(object outcomes) except -1:
     cdef list awaited = []
     try:
         publish_all(outcomes, awaited)
@@ -345,6 +349,7 @@ def settle_all(outcomes):
     finally:
         if awaited:
             wake(awaited)
+    return 0
 
 
 @cython.nonecheck(True)

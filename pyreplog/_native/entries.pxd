@@ -1,5 +1,5 @@
 # What encoded entries are, for `entries` and for the log that takes them.
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 
 from pyreplog._native.layout cimport FORM_LONG, KIND_CONTROL, LongHeader
 from pyreplog._native.record cimport RECORD_FORM, RECORD_IDS
@@ -34,3 +34,19 @@ cdef int64_t check_entry(const uint8_t *p, int64_t space) noexcept nogil
 
 # Raise InvalidRecordsError for the bad record at p + offset.
 cdef int refuse(const uint8_t *p, int64_t offset, int64_t length, int64_t fault) except -1
+
+
+cdef class Entries:
+    cdef uint8_t *bytes
+    cdef Py_ssize_t size          # of that block
+    cdef uint32_t *starts         # offset of each record, and where the last one ends
+    cdef readonly int64_t ledger
+    cdef readonly int64_t first
+    cdef readonly Py_ssize_t count
+    cdef readonly uint64_t ledger_bytes
+    cdef readonly uint64_t ledger_messages
+
+
+# As `encode_entries`.
+cdef Entries encode(values, keys, event_times, int64_t ledger, int64_t first, int64_t lac, int64_t time,
+                    uint64_t ledger_bytes, uint64_t ledger_messages, int64_t size_max, messages)

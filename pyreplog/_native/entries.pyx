@@ -36,15 +36,6 @@ cdef class Entries:
     first, last: entry ids. ledger_bytes, ledger_messages: the ledger's running totals, the last entry included.
     """
 
-    cdef uint8_t *bytes
-    cdef Py_ssize_t size          # of that block
-    cdef uint32_t *starts         # offset of each record, and where the last one ends
-    cdef readonly int64_t ledger
-    cdef readonly int64_t first
-    cdef readonly Py_ssize_t count
-    cdef readonly uint64_t ledger_bytes
-    cdef readonly uint64_t ledger_messages
-
     def __init__(self):
         raise TypeError("entries are made by encode_entries")
 
@@ -107,6 +98,11 @@ def encode_entries(values, keys=None, event_times=None, *, int64_t ledger, int64
     these are batch entries; None: data entries, of one message each.
     Errors: WrongTypeError, InvalidArgumentError, RecordTooLargeError.
     """
+    return encode(values, keys, event_times, ledger, first, lac, time, ledger_bytes, ledger_messages, size_max, messages)
+
+
+cdef Entries encode(values, keys, event_times, int64_t ledger, int64_t first, int64_t lac, int64_t time,
+                    uint64_t ledger_bytes, uint64_t ledger_messages, int64_t size_max, messages):
     cdef Batch batch = Batch(values, keys, event_times, None)
     cdef Entries made = Entries.__new__(Entries)
     cdef _Counts counts = None if messages is None else _Counts(messages, batch.count, ledger_messages)

@@ -1,10 +1,17 @@
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from typing_extensions import disjoint_base
 
+from pyreplog._native.ack import Ack
 from pyreplog._native.polling import Epoll
+
+_T = TypeVar("_T")
+
+DRIVER: Final[str]
+
+def look_again() -> None: ...
 
 @disjoint_base
 class Rounds:
@@ -13,12 +20,15 @@ class Rounds:
     _timers: Any
     clock: Any
     _epoll: Epoll
+    _baton: Any
     _bell: Any
     _busy_poll_us: int
     _bell_fd: int
     _asleep: bool
     def __new__(cls) -> Rounds: ...
-    def _step(self, timeout_s: float, /) -> None: ...
+    def drive(self, done: Callable[[], bool], timeout: float | None = None) -> bool: ...
+    def wait(self, ack: Ack[_T], timeout: float | None = None) -> _T: ...
+    def _look_up(self, _: Ack[Any], /) -> None: ...
     def _before(self, timeout_s: float, /) -> float: ...
     def _after(self, events: list[tuple[int, int]], /) -> None: ...
     def _call_those_handed_over(self) -> None: ...

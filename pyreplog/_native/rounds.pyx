@@ -5,32 +5,49 @@ Threads: the one that drives; others may append to `_soon` at any time.
 """
 
 import logging
+import time
 from collections import deque
 
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t
 
+from pyreplog._native.ack cimport Ack
 from pyreplog._native.interrupts cimport Uninterrupted
 
 from pyreplog._native import interrupts
+from pyreplog.errors import InvalidArgumentError, OutcomeUnknownError, ReplogError
 
 cdef enum:
     LOOK_EVERY = 16     # while one descriptor keeps it busy, timers are looked at in every so many rounds only
+
+cdef double FOREVER_S = 3600.0
+
+DRIVER = "driver"
+"""Of a baton's holder: the ident of the thread that drives."""
 
 cdef Uninterrupted put_off = interrupts.uninterrupted
 cdef object logger = logging.getLogger("pyreplog.net.reactor")
 
 
-cdef class Rounds:
-    """What a Reactor does again and again. To be subclassed, by what has `unregister`, and sets all of this but `_callbacks`,
-    `_soon` and `_asleep`.
+cdef bint is_over(object done) except -1:
+    return (<Ack>done).settled if isinstance(done, Ack) else bool(done())
 
-    _callbacks: by descriptor, what is called with the events. _soon: calls handed over. _timers, clock, _epoll,
+
+def look_again():
+    """The driver looks whether the outcome it waits for is there, after whatever it was woken for."""
+
+
+cdef class Rounds:
+    """What a Reactor does again and again. To be subclassed, by a Handle that has `unregister` and `call_soon`, does
+    what is to be done when a driver has left (`_left`), and sets all of this but `_callbacks`, `_soon` and `_asleep`.
+
+    _callbacks: by descriptor, what is called with the events. _soon: calls handed over. _timers, clock, _epoll, _baton,
     _busy_poll_us, _bell (None: closed), _bell_fd: a Reactor's. _asleep: the driver is about to block, or does: what it
     should see needs a wake-up.
     """
 
     cdef public dict _callbacks
-    cdef public object _soon, _timers, clock, _epoll, _bell
+    cdef public object _soon, _timers, clock, _epoll, _baton, _bell
     cdef public int64_t _busy_poll_us
     cdef public int _bell_fd
     cdef public bint _asleep
@@ -39,7 +56,71 @@ cdef class Rounds:
     def __cinit__(self):
         self._callbacks, self._soon = {}, deque()
 
-    def _step(self, double timeout_s, /):
+    def drive(self, done, timeout=None):
+        """Wait until `done()`, at most `timeout` seconds (None: as long as it takes), and drive meanwhile.
+
+        done: cheap, does not block, and says True for good; called by any thread that drives, after events.
+        Returns its last word. Of several threads one drives, the others sleep until their outcome is there. The
+        reactor's own thread drives again 2 ms after the last of them left; until then nobody does.
+
+        Errors: InvalidArgumentError, called by a callback of this reactor; ClosedError, before it was done.
+        """
+        return self.drive_until(done, timeout)
+
+    def wait(self, Ack ack not None, timeout=None):
+        """As `ack.result`, and drive meanwhile. Errors: those of the Ack; as `drive`; OutcomeUnknownError, the time ran
+        out."""
+        if not ack.settled:
+            ack.add_done_callback(self._look_up)
+            if not self.drive_until(ack, timeout):
+                raise OutcomeUnknownError(f"no outcome within {timeout} s")
+        return ack.outcome()
+
+    def _look_up(self, _, /):
+        """Who settles it without driving wakes who waits."""
+        if self._baton.holder.get(DRIVER) != PyThread_get_thread_ident():
+            try:
+                self.call_soon(look_again)
+            except ReplogError:  # it was closed: nobody drives
+                return
+
+    cdef bint drive_until(self, object done, object timeout) except -1:
+        """done: a call, or an Ack."""
+        cdef object baton = self._baton, me = PyThread_get_thread_ident()
+        cdef dict holder = baton.holder
+        cdef double left_s = FOREVER_S, deadline_s = 0
+        if is_over(done):
+            return True
+        if self._error is not None:
+            raise self._error
+        if holder.get(DRIVER) == me:
+            raise InvalidArgumentError("a callback of a reactor cannot wait for it")
+        if timeout is not None:
+            deadline_s = time.monotonic() + timeout
+        try:
+            while True:
+                if timeout is not None:
+                    left_s = deadline_s - time.monotonic()
+                    if left_s <= 0:
+                        return is_over(done)
+                if self._error is not None:
+                    if is_over(done):  # by who closed it
+                        return True
+                    raise self._error
+                if holder.setdefault(DRIVER, me) == me:
+                    self.step(left_s)
+                    if baton.waiting:
+                        baton.wake_done()
+                else:
+                    baton.wait(done.done if isinstance(done, Ack) else done, left_s, self._wake)
+                if is_over(done):
+                    return True
+        finally:
+            if holder.get(DRIVER) == me:
+                del holder[DRIVER]
+            self._left()
+
+    cdef int step(self, double timeout_s) except -1:
         """Wait for events at most so long, and call back."""
         timeout_s = self.before(timeout_s)
         try:
@@ -47,6 +128,7 @@ cdef class Rounds:
         finally:
             self._asleep = False
         self.after(events)
+        return 0
 
     def _before(self, double timeout_s, /):
         """Seconds to sleep. From here on, whoever has something for the driver wakes it."""

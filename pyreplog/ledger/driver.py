@@ -9,32 +9,42 @@ not nest, however many ledgers there are.
 from __future__ import annotations
 
 import logging
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
-from pyreplog._native.acktracker import Part
 from pyreplog._native.answers import Answer
-from pyreplog.ack import Ack, Outcome, settle_all
+from pyreplog._native.driving import Driving
+from pyreplog._native.turns import Turns, check_may_wait, in_callback
+from pyreplog.ack import Ack
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import (
-    InvalidArgumentError,
     InvalidMetadataError,
     NoSuchKeyError,
     ReplogError,
     VersionConflictError,
 )
-from pyreplog.ledger.effects import BadCopy, Effect, Finished, Send, Settle, Store, Wake
+from pyreplog.ledger.effects import BadCopy, Effect, Finished, Send, Store, Wake
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, metadata_key
 from pyreplog.ledger.stored import find_ledger
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.uninterrupted import uninterrupted
 
+__all__ = [
+    "Add",
+    "Driver",
+    "Machine",
+    "StartingMachine",
+    "StoringMachine",
+    "Surroundings",
+    "Timer",
+    "Turns",
+    "check_may_wait",
+    "in_callback",
+]
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Event = Callable[[], Iterable[Effect]]
 Add = tuple[str, Request, Answer]
 """Which bookie is to add what, and whom to tell."""
 
@@ -109,51 +119,7 @@ class Surroundings(Protocol):
         ...
 
 
-class _Turns(threading.local):
-    """Of each thread: the drivers it has to go on with; None: it is not at any."""
-
-    drivers: deque[Turns] | None = None
-
-
-_turns = _Turns()
-
-
-def in_callback() -> bool:
-    """Whether this is a callback of something that ledgers do: it must not wait, since what it waits for may be its own
-    thread's to do."""
-    return _turns.drivers is not None
-
-
-def check_may_wait() -> None:
-    """InvalidArgumentError, in a callback."""
-    if _turns.drivers is not None:
-        raise InvalidArgumentError("a callback cannot wait for a ledger: use submit, and callbacks of what it gives")
-
-
-class Turns:
-    """Something with steps that one thread at a time takes, and that threads never wait for."""
-
-    def _run(self) -> None:
-        """Take all steps there are, unless another thread is at it; that one takes them all."""
-        raise NotImplementedError
-
-    def _go_on(self) -> None:
-        mine = _turns.drivers
-        if mine is not None:
-            mine.append(self)
-            return
-        _turns.drivers = mine = deque((self,))
-        try:
-            while mine:
-                mine[0]._run()
-                mine.popleft()
-        finally:
-            _turns.drivers = None
-            while mine:  # a callback raised what is no Exception
-                mine.popleft()._go_on()
-
-
-class Driver(Turns):
+class Driver(Driving):
     """One machine, from any number of threads.
 
     done: an Ack that gives the machine's result when it is `Finished`, or fails with its error. after: called when
@@ -163,89 +129,15 @@ class Driver(Turns):
     def __init__(
         self, ledger: int, machine: Machine, around: Surroundings, *, after: Callable[[], None] | None = None
     ) -> None:
+        super().__init__(ledger, machine, around, after)
         self.done: Ack[Any] = Ack()
-        self._ledger, self._machine, self._around, self._after = ledger, machine, around, after
-        self._lock = threading.Lock()  # of the machine
-        self._turn = threading.Lock()  # of what follows from its steps; held while callbacks run, so never waited for
-        self._inbox: deque[Event] = deque()
-        self._effects: deque[Effect] = deque()
         self._waits = self._is_over = False  # for the metadata store; and will not any more
         self._timers: dict[object, Timer] = {}
         around.expect(self.done)
 
-    def call(self, do: Callable[[], tuple[T, Iterable[Effect]]]) -> T:
-        """Do something with the machine now; for callers that need its answer. May wait for another thread's step."""
-        with uninterrupted:
-            try:
-                with self._lock:
-                    result, effects = do()
-                    self._effects.extend(effects)
-            finally:
-                self._go_on()
-        return result
-
-    def post(self, event: Event) -> None:
-        """Have something done with the machine: now, or by the thread that is at it."""
-        with uninterrupted:
-            self._inbox.append(event)
-            self._go_on()
-
-    def _run(self) -> None:
-        """Rounds, until nothing is left. What comes while another thread is at it, that thread sees afterwards."""
-        while self._inbox or self._effects:
-            if not self._turn.acquire(False):
-                return
-            try:
-                self._round()
-            finally:
-                self._turn.release()
-
-    def _round(self) -> None:
-        if self._inbox:
-            self._take_steps()
-        outcomes: list[Outcome] = []
-        adds: list[Add] = []
-        wakes: list[Wake] = []
-        finished: Finished | None = None
-        while self._effects:
-            effect = self._effects.popleft()
-            if isinstance(effect, Send) and type(effect.about) is Part:
-                adds.append((effect.bookie, effect.request, Answer(self, effect, self._ledger, effect.about)))
-                continue
-            if adds:
-                self._around.add(adds)
-                adds = []
-            if isinstance(effect, Send):
-                self._send(effect)
-            elif isinstance(effect, Settle):
-                outcomes += effect.outcomes
-            elif isinstance(effect, Finished):
-                finished = effect
-            elif isinstance(effect, Wake):
-                wakes.append(effect)
-            else:
-                self._carry_out(effect)
-        if adds:
-            self._around.add(adds)
-        if wakes and finished is None:
-            self._wake_all(wakes)
-        try:
-            if outcomes:
-                settle_all(outcomes)
-        finally:
-            if self._after is not None:
-                self._after()
-            if finished is not None:
-                self._finish(finished)
-
-    def _take_steps(self) -> None:
-        with self._lock:
-            for _ in range(len(self._inbox)):
-                try:
-                    self._effects.extend(self._inbox.popleft()())
-                except Exception as error:
-                    logger.exception("ledger %d: a step of %s failed", self._ledger, type(self._machine).__name__)
-                    self._effects.append(Finished(error=error))
+    def _broken(self, error: Exception) -> Finished:
+        logger.error("ledger %d: a step of %s failed", self._ledger, type(self._machine).__name__, exc_info=error)
+        return Finished(error=error)
 
     def _finish(self, last: Finished) -> None:
         while self._timers:
@@ -259,7 +151,13 @@ class Driver(Turns):
     # ---- effects --------------------------------------------------------------------------------------------
 
     def _carry_out(self, effect: Effect) -> None:
-        if isinstance(effect, BadCopy):
+        if isinstance(effect, Send):
+            self._send(effect)
+        elif isinstance(effect, Finished):
+            self._last = effect
+        elif isinstance(effect, Wake):
+            self._wakes.append(effect)
+        elif isinstance(effect, BadCopy):
             self._around.report(self._ledger, effect)
         elif isinstance(effect, Store):
             self._around.work(lambda: self._store(effect))
@@ -281,13 +179,6 @@ class Driver(Turns):
                     self.post(lambda: machine.replied(send, answer))
 
         self._around.send(send.bookie, send.request, take)
-
-    def acked(self) -> None:
-        """OKs to ADDs have been noted where the machine looks for them (see `answers`): it has an event `acked`."""
-        machine: Any = self._machine
-        with uninterrupted:
-            self._inbox.append(machine.acked)
-            self._go_on()
 
     def answered(self, send: Send, answer: Reply | Exception) -> None:
         """Any other answer to an ADD; should it come twice, nothing changes."""

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-from pyreplog.ack import Outcome
-from pyreplog.bookie.protocol import Request
+from pyreplog._native.effects import Send, Settle
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 
-
-class Send(NamedTuple):
-    """A request to a bookie. Report `replied(send, reply)` or `failed(send, error)`, once."""
-
-    bookie: str
-    request: Request
-    about: Any = None
+__all__ = ["BadCopy", "Effect", "Finished", "Load", "Send", "Settle", "Store", "Wake"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +23,6 @@ class Store:
 @dataclass(frozen=True, slots=True)
 class Load:
     """Read the ledger's metadata again. Report `loaded(metadata, version)`, `deleted()`, or `store_unknown()`."""
-
-
-class Settle(NamedTuple):
-    """These acks have their outcome. To be done last, with no lock held: it runs callbacks."""
-
-    outcomes: Sequence[Outcome]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ Shared by the ledger's writer and by recovery, which writes back what it finds.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pyreplog._native.acktracker import AckTracker, Part
+from pyreplog._native.pushing import Batch, Pushing
 from pyreplog._native.stripe import gather
 from pyreplog.bookie.protocol import ADD, Flag, Reply, Request
 from pyreplog.errors import OutOfRangeError
@@ -24,22 +24,8 @@ if TYPE_CHECKING:
 ENTRY_BYTES_MAX = (4 << 20) - 4096
 """An encoded entry, with the head of a request, fits into the frames that bookies and clients take by default."""
 
-_new = tuple.__new__
-"""Makes a named tuple without a call of Python code, for what every append makes."""
-
 BATCH_BYTES = 1 << 20
 """Entries are sent in requests of at most so many bytes, or of one entry."""
-
-
-class Batch(NamedTuple):
-    """Consecutive encoded entries. offsets: of each record in `records`, and where the last one ends."""
-
-    first: int
-    last: int
-    records: ReadableBuffer
-    offsets: ReadableBuffer
-    nbytes: int
-    about: Any = None
 
 
 def batches_of(first: int, records: ReadableBuffer, offsets: Sequence[int], about: Any = None) -> Iterable[Batch]:
@@ -47,7 +33,7 @@ def batches_of(first: int, records: ReadableBuffer, offsets: Sequence[int], abou
     nbytes = offsets[-1] - offsets[0]
     if nbytes > BATCH_BYTES:
         return _cut(first, records, offsets, about)
-    return (_new(Batch, (first, first + len(offsets) - 2, records, offsets, nbytes, about)),)
+    return (Batch(first, first + len(offsets) - 2, records, offsets, nbytes, about),)
 
 
 def _cut(first: int, records: ReadableBuffer, offsets: Sequence[int], about: Any) -> Iterator[Batch]:
@@ -60,7 +46,7 @@ def _cut(first: int, records: ReadableBuffer, offsets: Sequence[int], about: Any
         start = stop
 
 
-class Push:
+class Push(Pushing):
     """Entries from `first` on, sent to the ensemble of the metadata's last fragment.
 
     A batch is kept until all of its entries have all their copies (Qw), so that whoever takes a bookie's place can be
@@ -68,35 +54,11 @@ class Push:
     """
 
     def __init__(self, metadata: LedgerMetadata, first: int, key: bytes, *, recovery: bool = False) -> None:
-        self.ledger, self.key = metadata.ledger, key
-        self.ensemble = list(metadata.last_fragment.ensemble)
-        self.tracker = AckTracker(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum, first)
-        self.batches: deque[Batch] = deque()
-        self.pending_bytes = 0
         unsynced = metadata.durability == "appended"
-        self._flags = int((Flag.RECOVERY if recovery else 0) | (Flag.UNSYNCED if unsynced else 0))
-
-    def add(self, batch: Batch) -> list[Send]:
-        """Send a batch to all who are to store some of it. Its entries follow those of the batch before."""
-        self.batches.append(batch)
-        self.pending_bytes += batch.nbytes
-        self.tracker.pushed(batch.last)
-        if self.tracker.ensemble_size == self.tracker.write_quorum:
-            return self._send_all(batch)
-        sends = (self._send(batch, index) for index in range(len(self.ensemble)))
-        return [send for send in sends if send is not None]
-
-    def _send_all(self, batch: Batch) -> list[Send]:
-        """Every bookie stores all of it: they are asked the same."""
-        tracker, first, last = self.tracker, batch.first, batch.last
-        records = batch.records
-        if memoryview(records).nbytes != batch.nbytes:  # others lie beside them
-            records = gather(records, batch.offsets, first, 0, tracker.ensemble_size, tracker.write_quorum)
-        request = _new(Request, (ADD, self.ledger, first, last, self.key, self._flags, 0, 1, 1, records))
-        sends = []
-        for index, at in enumerate(self.ensemble):
-            sends.append(_new(Send, (at, request, Part(tracker, index, first, last))))
-        return sends
+        flags = int((Flag.RECOVERY if recovery else 0) | (Flag.UNSYNCED if unsynced else 0))
+        tracker = AckTracker(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum, first)
+        ensemble = list(metadata.last_fragment.ensemble)
+        super().__init__(metadata.ledger, key, flags, ensemble, tracker, Request, BATCH_BYTES)
 
     def _send(self, batch: Batch, index: int) -> Send | None:
         tracker = self.tracker
@@ -132,13 +94,6 @@ class Push:
         except OutOfRangeError:  # more gaps than are kept track of: as good as no answer
             return False
         return True
-
-    def release(self) -> None:
-        """Let go of the batches that have all their copies."""
-        complete = self.tracker.below_write_quorum()
-        while self.batches and self.batches[0].last < complete:
-            self.pending_bytes -= self.batches.popleft().nbytes
-        self.tracker.released = complete
 
     def since(self, index: int) -> int:
         """From which entry on another bookie has to take the place of the one at `index`.

@@ -8,13 +8,14 @@ turn; late failures of replaced bookies are ignored (#4459); a fenced or unautho
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Set
-from typing import TYPE_CHECKING
 
 from pyreplog._native.acktracker import Part
-from pyreplog._native.entries import encode_entries
-from pyreplog.ack import Ack, Outcome
+from pyreplog._native.entries import Entries
+from pyreplog._native.pushing import Batch
+from pyreplog._native.writing import Writing
+from pyreplog.ack import Outcome
 from pyreplog.bookie.protocol import Kind, Reply, Request, Status
 from pyreplog.errors import (
     InvalidMetadataError,
@@ -26,11 +27,8 @@ from pyreplog.errors import (
 )
 from pyreplog.ledger.effects import Effect, Finished, Load, Send, Settle, Store, Wake
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
-from pyreplog.ledger.push import ENTRY_BYTES_MAX, Batch, Push, batches_of
+from pyreplog.ledger.push import ENTRY_BYTES_MAX, Push, batches_of
 from pyreplog.ledger.refusals import NOT_OURS, complaint, refusal
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 RETRY_METADATA_S = 0.5
 RETRY_CHANGE_S = 0.5
@@ -43,12 +41,15 @@ Choose = Callable[[LedgerMetadata, int, Set[str]], list[str]]
 """(ledger, how many, bookies not to take) -> as many bookies as there are, at most so many; see `placement`."""
 
 
-class LedgerWriter:
+class LedgerWriter(Writing):
     """Appends to one open ledger. Methods return effects, to be carried out in their order.
 
     delay_ensemble_change: keep a failed bookie's place while every entry can still reach Qa without it.
     entry_bytes_max: of one encoded entry.
     """
+
+    error: ReplogError | None
+    _storing: LedgerMetadata | None
 
     def __init__(
         self,
@@ -60,104 +61,21 @@ class LedgerWriter:
         delay_ensemble_change: bool = False,
         entry_bytes_max: int = ENTRY_BYTES_MAX,
     ) -> None:
+        super().__init__(Push(metadata, 0, key), entry_bytes_max)
         self.metadata, self._version = metadata, version
-        self.entry_bytes_max = entry_bytes_max
         self.key = key
         self._choose, self._delay = choose, delay_ensemble_change
-        self._push = Push(metadata, 0, key)
-        self._acks: deque[tuple[int, Ack[range]]] = deque()  # (last entry, ack), ascending
-        self._totals = deque[tuple[int, int, int]]()  # (last entry, bytes, messages) of batches not confirmed
-        self._length = self._messages = 0  # of all pushed
-        self._confirmed_length = self._confirmed_messages = 0
         self._failed: dict[int, str] = {}  # ensemble index -> who failed there, and why; its place not taken yet
-        self._storing: LedgerMetadata | None = None  # on its way to the metadata store
-        self._change: dict[int, tuple[str, int]] = {}
-        self._told_lac = -1
         self._urgent = False  # a failed bookie's place cannot wait
         self._churn: Counter[int] = Counter()  # place -> how often it was taken since anybody there stored anything
         self._resting = False
-        self._time_us = 0
-        self._closing = False
-        self.error: ReplogError | None = None
-        """Why nothing can be appended any more."""
-
-    # ---- where it stands ------------------------------------------------------------------------------------
-
-    @property
-    def last_add_pushed(self) -> int:
-        return self._push.tracker.lap
-
-    @property
-    def last_add_confirmed(self) -> int:
-        return self._push.tracker.confirmed
-
-    @property
-    def pending_bytes(self) -> int:
-        """Encoded bytes of the entries that do not have all their copies yet."""
-        return self._push.pending_bytes
-
-    @property
-    def pending_entries(self) -> int:
-        return self._push.tracker.outstanding
-
-    def has_room(self, nbytes: float, entries: float) -> bool:
-        """Whether fewer bytes and entries than these lack copies, or nothing can be appended any more."""
-        return self.error is not None or (self.pending_bytes < nbytes and self.pending_entries < entries)
 
     @property
     def last_batch(self) -> Batch | None:
         return self._push.batches[-1] if self._push.batches else None
 
-    @property
-    def is_idle(self) -> bool:
-        """All that was appended has all its copies, and no change is under way."""
-        return not self._push.batches and self._storing is None
-
-    # ---- appending ------------------------------------------------------------------------------------------
-
-    def append(
-        self,
-        values: Iterable[ReadableBuffer],
-        keys: Iterable[ReadableBuffer | None] | None,
-        event_times: Iterable[int | None] | None,
-        *,
-        time_us: int,
-        messages: Iterable[int] | None = None,
-    ) -> tuple[Ack[range], list[Effect]]:
-        """Number, encode and send entries; the Ack gives their numbers once they are confirmed.
-
-        messages: as `encode_entries`.
-
-        Errors: those of `encode_entries`, nothing was appended; LedgerClosedError, and what else ended the writer.
-        """
-        if self.error is not None:
-            raise self.error
-        if self._closing:
-            raise LedgerClosedError(self.metadata.ledger, "is being closed")
-        first, lac = self._push.tracker.lap + 1, self._push.tracker.confirmed
-        self._time_us = max(self._time_us, time_us)  # clocks are set back; append times never go back
-        entries = encode_entries(
-            values, keys, event_times, ledger=self.metadata.ledger, first=first, lac=lac,
-            time=self._time_us, ledger_bytes=self._length, ledger_messages=self._messages,
-            size_max=self.entry_bytes_max, messages=messages,
-        )  # fmt: skip
-        ack = Ack(range(first, first + len(entries)))
-        if not len(entries):
-            ack.complete()
-            return ack, []
-        self._length, self._messages = entries.ledger_bytes, entries.ledger_messages
-        self._told_lac = max(self._told_lac, lac)
-        self._acks.append((entries.last, ack))
-        sends: list[Effect] = []
-        for batch in batches_of(first, entries.view, entries.offsets, entries):
-            self._totals.append((batch.last, *entries.totals(batch.last)))
-            sends += self._push.add(batch)
-        return ack, sends
-
-    @property
-    def has_lac_to_tell(self) -> bool:
-        """The LAC is above what any entry sent so far has carried."""
-        return self.last_add_confirmed > self._told_lac and self.error is None
+    def _cut(self, entries: Entries) -> Iterable[Batch]:
+        return batches_of(entries.first, entries.view, entries.offsets, entries)
 
     def tell_lac(self) -> list[Effect]:
         """Nothing was appended for a while: tell the bookies what the last entries could not yet (explicit LAC)."""
@@ -183,10 +101,6 @@ class LedgerWriter:
             return self._missed(send, complaint(reply))
         return self._confirm()
 
-    def acked(self) -> list[Effect]:
-        """Bookies have acknowledged Parts, as the tracker knows: what `replied` would do with each of their OKs."""
-        return self._confirm() if self.error is None else []
-
     def failed(self, send: Send, error: Exception) -> list[Effect]:
         """A bookie did not answer in time, or is not there."""
         if self.error is not None or not self._push.is_current(send):
@@ -198,25 +112,6 @@ class LedgerWriter:
         self._failed.setdefault(part.place, f"{send.bookie}: {why}")
         self._push.tracker.mute(part.place)
         return self._change_ensemble()
-
-    def _confirm(self) -> list[Effect]:
-        """Complete, in order, what has its ack quorum, and let go of what has all copies.
-
-        Not while an ensemble change is under way: acks that it will withdraw count for neither.
-        """
-        if self._storing is not None and self._change:
-            return []
-        self._push.release()
-        lac = self._push.tracker.confirm()
-        done: list[Outcome] = []
-        while self._acks and self._acks[0][0] <= lac:
-            done.append((self._acks.popleft()[1], None))
-        while self._totals and self._totals[0][0] <= lac:
-            _, self._confirmed_length, self._confirmed_messages = self._totals.popleft()
-        effects: list[Effect] = [Settle(done)] if done else []
-        if self._closing and self.is_idle:
-            effects += self._store_closed()
-        return effects
 
     # ---- ensemble change ------------------------------------------------------------------------------------
 

@@ -14,13 +14,15 @@ from __future__ import annotations
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable
 
+from pyreplog._native.rounds import DRIVER
+
+__all__ = ["DRIVER", "Baton", "Waiter"]
+
 QUIET_S = 0.002
 """The reactor's own thread drives again when nobody has borrowed the baton for this long."""
 
 REST_S = 0.1
 """Longest sleep of a thread that waits while another one drives."""
-
-DRIVER = "driver"
 
 
 class Waiter:

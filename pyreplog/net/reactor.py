@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import select
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from typing import TypeVar
 
 from pyreplog._native.polling import Epoll
 from pyreplog._native.rounds import Rounds
-from pyreplog.ack import Ack
 from pyreplog.clock import Clock, SystemClock
-from pyreplog.errors import ForkedError, InvalidArgumentError, OutcomeUnknownError, ReplogError
+from pyreplog.errors import ForkedError, InvalidArgumentError
 from pyreplog.handles import Handle
 from pyreplog.net.baton import DRIVER, REST_S, Baton
 from pyreplog.net.bell import Bell
@@ -30,7 +26,6 @@ BROKEN = select.EPOLLERR | select.EPOLLHUP
 
 _FOREVER_S = 3600.0
 
-T = TypeVar("T")
 Callback = Callable[[int], object]
 Call = Callable[[], object]
 
@@ -47,6 +42,7 @@ class Reactor(Handle, Rounds):
 
     clock: Clock
     _timers: Timers
+    _baton: Baton
     _bell: Bell | None
 
     def __init__(self, *, clock: Clock | None = None, busy_poll_us: int = 0) -> None:
@@ -147,61 +143,6 @@ class Reactor(Handle, Rounds):
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
-    def drive(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until `done()`, at most `timeout` seconds (None: as long as it takes), and drive meanwhile.
-
-        done: cheap, does not block, and says True for good; called by any thread that drives, after events.
-        Returns its last word. Of several threads one drives, the others sleep until their outcome is there. The
-        reactor's own thread drives again 2 ms after the last of them left; until then nobody does.
-
-        Errors: InvalidArgumentError, called by a callback of this reactor; ClosedError, before it was done.
-        """
-        if done():
-            return True
-        if self._error is not None:
-            raise self._error
-        baton, holder = self._baton, self._baton.holder
-        me = threading.get_ident()
-        if holder.get(DRIVER) == me:
-            raise InvalidArgumentError("a callback of a reactor cannot wait for it")
-        deadline = None if timeout is None else time.monotonic() + timeout
-        try:
-            while True:
-                left = _FOREVER_S if deadline is None else deadline - time.monotonic()
-                if left <= 0:
-                    return done()
-                if self._error is not None:
-                    if done():  # by who closed it
-                        return True
-                    raise self._error
-                if holder.setdefault(DRIVER, me) == me:
-                    self._step(left)
-                    if baton.waiting:
-                        baton.wake_done()
-                else:
-                    baton.wait(done, left, self._wake)
-                if done():
-                    return True
-        finally:
-            if DRIVER in holder and holder[DRIVER] == me:
-                del holder[DRIVER]
-            self._left()
-
-    def wait(self, ack: Ack[T], timeout: float | None = None) -> T:
-        """As `ack.result`, and drive meanwhile. Errors: those of the Ack; as `drive`; OutcomeUnknownError, the time ran
-        out."""
-        if not ack.done():
-            ack.add_done_callback(self._look_up)
-            if not self.drive(ack.done, timeout):
-                raise OutcomeUnknownError(f"no outcome within {timeout} s")
-        return ack.result()
-
-    def _look_up(self, _: Ack[T]) -> None:
-        """Who settles it without driving wakes who waits."""
-        if self._baton.holder.get(DRIVER) != threading.get_ident():
-            with suppress(ReplogError):  # it was closed: nobody drives
-                self.call_soon(_look_again)
-
     def _wake(self) -> None:
         bell = self._bell
         if bell is not None:
@@ -244,10 +185,6 @@ class Reactor(Handle, Rounds):
         self._error = ForkedError(f"the reactor was made by process {self._pid}; make one in this process")
         self._epoll.close()
         self._bell = None
-
-
-def _look_again() -> None:
-    """The driver looks whether the outcome it waits for is there, after whatever it was woken for."""
 
 
 def _run(ref: weakref.ref[Reactor], baton: Baton, epoll: Epoll, ready: threading.Event | None) -> None:

@@ -1,0 +1,33 @@
+"""What state machines ask for with every message; `pyreplog.ledger.effects` has the others."""
+
+cimport cython
+
+
+@cython.final
+@cython.freelist(64)
+cdef class Send:
+    """A request to a bookie. Report `replied(send, reply)` or `failed(send, error)`, once."""
+
+    def __init__(self, str bookie not None, request, about=None):
+        self.bookie, self.request, self.about = bookie, request, about
+
+    def __repr__(self):
+        return f"Send({self.bookie!r}, {self.request!r}, {self.about!r})"
+
+
+cdef Send make_send(str bookie, object request, object about):
+    cdef Send send = Send.__new__(Send)
+    send.bookie, send.request, send.about = bookie, request, about
+    return send
+
+
+@cython.final
+@cython.freelist(64)
+cdef class Settle:
+    """These acks have their outcome. To be done last, with no lock held: it runs callbacks."""
+
+    def __init__(self, outcomes not None):
+        self.outcomes = outcomes
+
+    def __repr__(self):
+        return f"Settle({self.outcomes!r})"

@@ -1,0 +1,6 @@
+# Something with steps that one thread at a time takes.
+
+
+cdef class Turns:
+    cdef int run(self) except -1
+    cdef int go_on(self) except -1
