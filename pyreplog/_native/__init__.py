@@ -43,7 +43,10 @@
 | driving | a state machine's events and effects |
 | named | named tuples of what every message makes |
 | pushing | batches of entries on their way to the bookies of an ensemble |
+| staging | single entries that wait while others are on their way |
+| appending | what a ledger does for every append |
 | writing | what a ledger's writer does for every append |
+| mutex | a lock that native code takes without a call of Python's |
 | outbox | buffers on their way into a socket |
 | arrivals | requests that are answered at once: received, handed over, answered in one step |
 | asking | requests that leave at once: numbered, noted and sent in one step |

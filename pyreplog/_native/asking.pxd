@@ -1,11 +1,12 @@
 from libc.stdint cimport int64_t
 
+from pyreplog._native.mutex cimport Mutex
 from pyreplog._native.outbox cimport FrameOutbox
 
 
 cdef class Asking:
     cdef readonly dict waiting
-    cdef public object lock
+    cdef public Mutex lock
     cdef FrameOutbox outbox
     cdef Py_ssize_t size_max
     cdef int64_t last_id

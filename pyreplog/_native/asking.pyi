@@ -1,17 +1,17 @@
-from _thread import LockType
 from collections.abc import Sequence
 from typing import Any
 
 from _typeshed import ReadableBuffer
 from typing_extensions import disjoint_base
 
+from pyreplog._native.mutex import Mutex
 from pyreplog._native.outbox import FrameOutbox
 
 @disjoint_base
 class Asking:
-    lock: LockType
+    lock: Mutex
     check_us: int
-    def __init__(self, lock: LockType, /) -> None: ...
+    def __init__(self, lock: Mutex, /) -> None: ...
     @property
     def waiting(self) -> dict[int, Any]: ...
     def number(self) -> int: ...

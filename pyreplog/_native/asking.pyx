@@ -10,6 +10,7 @@ from libc.string cimport memcpy, memset
 
 from pyreplog._native.answers cimport Group, Lane
 from pyreplog._native.frame cimport store_i64
+from pyreplog._native.mutex cimport Mutex
 from pyreplog._native.outbox cimport FrameOutbox
 from pyreplog._native.requesthead cimport (
     AT_FIRST, AT_FLAGS, AT_KEY, AT_LAST, AT_LEDGER, AT_RUN, AT_STEP, KEY_BYTES, KIND_ADD, REQUEST_BYTES,
@@ -34,7 +35,7 @@ cdef class Asking:
     never.
     """
 
-    def __init__(self, lock, /):
+    def __init__(self, Mutex lock not None, /):
         self.lock, self.waiting, self.check_us = lock, {}, -1
 
     def number(self):
@@ -65,7 +66,7 @@ cdef class Asking:
     cdef int64_t leave(self, tuple body, Py_ssize_t size, object on_reply, int64_t deadline_us) except -2:
         cdef FrameOutbox outbox
         cdef int64_t number
-        if self.outbox is None or not self.lock.acquire(False):
+        if self.outbox is None or not self.lock.try_take():
             return -1
         try:
             outbox = self.outbox
@@ -79,7 +80,7 @@ cdef class Asking:
                 return -1
             return number
         finally:
-            self.lock.release()
+            self.lock.give()
 
 
 cdef tuple items_of(object named):

@@ -4,8 +4,6 @@ it answers with. `pyreplog.ledger.driver` has the rest.
 Threads: any. The machine's lock is held for its steps alone; requests are sent, and callbacks called, without it.
 """
 
-from _thread import allocate_lock
-
 from libc.stdint cimport int64_t
 
 from pyreplog._native.ack cimport settle_each
@@ -13,6 +11,7 @@ from pyreplog._native.acktracker cimport Part
 from pyreplog._native.answers cimport Answer
 from pyreplog._native.effects cimport Send, Settle
 from pyreplog._native.interrupts cimport Uninterrupted
+from pyreplog._native.mutex cimport Mutex
 from pyreplog._native.turns cimport Turns
 
 from pyreplog._native import interrupts
@@ -32,7 +31,7 @@ cdef class Driving(Turns):
     cdef readonly list _effects
     cdef public list _wakes
     cdef public object _last
-    cdef readonly object _lock      # of the machine
+    cdef readonly Mutex _lock       # of the machine
     cdef readonly object _machine, _around, _after
     cdef readonly int64_t _ledger
     cdef bint is_busy               # a thread is at what follows from its steps, maybe in a callback: none waits for it
@@ -40,22 +39,22 @@ cdef class Driving(Turns):
     def __init__(self, int64_t ledger, machine, around, after=None, /):
         self._ledger, self._machine, self._around, self._after = ledger, machine, around, after
         self._inbox, self._effects, self._wakes = [], [], []
-        self._lock = allocate_lock()
+        self._lock = Mutex()
 
-    def call(self, do, /):
+    def call(self, do, /, *args):
         """Do something with the machine now; for callers that need its answer. May wait for another thread's step.
 
-        do: gives (answer, effects).
+        do: gives (answer, effects), of `args`.
         """
         put_off.enter()
         try:
             try:
-                self._lock.acquire()
+                self._lock.take()
                 try:
-                    answer, effects = do()
+                    answer, effects = do(*args)
                     self._effects.extend(effects)
                 finally:
-                    self._lock.release()
+                    self._lock.give()
             finally:
                 self.go_on()
         finally:
@@ -138,7 +137,7 @@ cdef class Driving(Turns):
 
     cdef int take_steps(self) except -1:
         cdef Py_ssize_t i
-        self._lock.acquire()
+        self._lock.take()
         try:
             for i in range(len(self._inbox)):
                 try:
@@ -146,5 +145,5 @@ cdef class Driving(Turns):
                 except Exception as error:
                     self._effects.append(self._broken(error))
         finally:
-            self._lock.release()
+            self._lock.give()
         return 0

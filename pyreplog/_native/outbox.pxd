@@ -1,5 +1,7 @@
 from libc.stdint cimport int64_t
 
+from pyreplog._native.mutex cimport Mutex
+
 
 cdef class Outbox:
     cdef object sendmsg
@@ -13,7 +15,7 @@ cdef class Outbox:
 
 cdef class FrameOutbox(Outbox):
     cdef object stream, grew
-    cdef readonly object lock
+    cdef readonly Mutex lock
     cdef readonly bint plain
     cdef public bint corked
     cdef public object error

@@ -1,10 +1,10 @@
-from _thread import LockType
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol, final, type_check_only
 
 from _typeshed import ReadableBuffer
 from typing_extensions import disjoint_base
 
+from pyreplog._native.mutex import Mutex
 from pyreplog.errors import ReplogError
 
 @type_check_only
@@ -30,7 +30,7 @@ class FrameOutbox(Outbox):
     error: ReplogError | None
     def __init__(self, stream: _Stream, grew: Callable[[], object], /) -> None: ...
     @property
-    def lock(self) -> LockType: ...
+    def lock(self) -> Mutex: ...
     @property
     def plain(self) -> bool: ...
     def send_frame(self, offset: int, body: tuple[ReadableBuffer, ...], size: int, /) -> None: ...

@@ -4,7 +4,6 @@ Threads: not for several at once; a FrameOutbox has the lock for that.
 """
 
 import socket
-from _thread import allocate_lock
 from collections import deque
 from itertools import islice
 
@@ -14,6 +13,7 @@ from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_
 from pyreplog._native.frame import encode_header
 
 from pyreplog._native.layout cimport FRAME_HEADER
+from pyreplog._native.mutex cimport Mutex
 from pyreplog._native.pump cimport hand_over, hand_over_frame
 
 cdef Py_ssize_t VECTOR_MAX = 1024       # buffers in one sendmsg: the kernel takes no more (IOV_MAX)
@@ -108,7 +108,7 @@ cdef class FrameOutbox(Outbox):
         super().__init__(stream.sendmsg)
         self.stream, self.grew = stream, grew
         self.plain = isinstance(stream, socket.socket)
-        self.lock = allocate_lock()
+        self.lock = Mutex()
 
     def send_frame(self, int64_t offset, tuple body not None, Py_ssize_t size, /):
         """`send` of one frame, with a body of `size` bytes, when nothing is queued. Under the lock."""
@@ -144,10 +144,10 @@ cdef class FrameOutbox(Outbox):
 
     cdef bint begins(self) except -1:
         """Take the lock, if something may leave now. By who does not have it."""
-        if not self.plain or not self.lock.acquire(False):
+        if not self.plain or not self.lock.try_take():
             return False
         if self.corked or self.error is not None or self.queued_bytes:
-            self.lock.release()
+            self.lock.give()
             return False
         return True
 
@@ -164,7 +164,7 @@ cdef class FrameOutbox(Outbox):
                 self.grew()
             return True
         finally:
-            self.lock.release()
+            self.lock.give()
 
     cdef bint whole_leaves(self, bytes frames) except -1:
         """`leaves`, of frames as they are."""
@@ -179,4 +179,4 @@ cdef class FrameOutbox(Outbox):
                 self.grew()
             return True
         finally:
-            self.lock.release()
+            self.lock.give()

@@ -1,4 +1,3 @@
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -16,7 +15,6 @@ def look_again() -> None: ...
 @disjoint_base
 class Rounds:
     _callbacks: dict[int, Callable[[int], object]]
-    _soon: deque[Callable[[], object]]
     _timers: Any
     clock: Any
     _epoll: Epoll
@@ -26,6 +24,8 @@ class Rounds:
     _bell_fd: int
     _asleep: bool
     def __new__(cls) -> Rounds: ...
+    @property
+    def _soon(self) -> list[Callable[[], object]]: ...
     def drive(self, done: Callable[[], bool], timeout: float | None = None) -> bool: ...
     def wait(self, ack: Ack[_T], timeout: float | None = None) -> _T: ...
     def _look_up(self, _: Ack[Any], /) -> None: ...

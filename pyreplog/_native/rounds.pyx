@@ -6,7 +6,6 @@ Threads: the one that drives; others may append to `_soon` at any time.
 
 import logging
 import time
-from collections import deque
 
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t
@@ -47,14 +46,15 @@ cdef class Rounds:
     """
 
     cdef public dict _callbacks
-    cdef public object _soon, _timers, clock, _epoll, _baton, _bell
+    cdef readonly list _soon
+    cdef public object _timers, clock, _epoll, _baton, _bell
     cdef public int64_t _busy_poll_us
     cdef public int _bell_fd
     cdef public bint _asleep
     cdef unsigned int round
 
     def __cinit__(self):
-        self._callbacks, self._soon = {}, deque()
+        self._callbacks, self._soon = {}, []
 
     def drive(self, done, timeout=None):
         """Wait until `done()`, at most `timeout` seconds (None: as long as it takes), and drive meanwhile.
@@ -118,7 +118,10 @@ cdef class Rounds:
         finally:
             if holder.get(DRIVER) == me:
                 del holder[DRIVER]
-            self._left()
+            if self._error is None:
+                baton.given_back()
+            else:
+                self._left()
 
     cdef int step(self, double timeout_s) except -1:
         """Wait for events at most so long, and call back."""
@@ -185,12 +188,12 @@ cdef class Rounds:
         return 0
 
     cdef int call_handed_over(self) except -1:
-        cdef object soon = self._soon
+        cdef list soon = self._soon
         cdef Py_ssize_t i
         for i in range(len(soon)):
             try:
                 soon[0]()
             except Exception:
                 logger.exception("a call handed over to the reactor raised")
-            soon.popleft()
+            soon.pop(0)
         return 0

@@ -6,7 +6,7 @@ Threads: one Writing belongs to one thread at a time.
 
 from collections import deque
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t
 
 from pyreplog._native.ack cimport Ack
 from pyreplog._native.effects cimport Settle
@@ -24,18 +24,6 @@ cdef class Writing:
     _confirmed_length, _confirmed_messages: bytes and messages of all that is confirmed. _told_lac: the highest that bookies
     were told.
     """
-
-    cdef readonly Pushing _push
-    cdef readonly int64_t entry_bytes_max
-    cdef readonly object _acks
-    cdef readonly uint64_t _confirmed_length, _confirmed_messages
-    cdef public object error, _storing
-    cdef public dict _change
-    cdef public bint _closing
-    cdef public int64_t _told_lac
-    cdef object totals              # (last entry, bytes, messages) of batches not confirmed
-    cdef uint64_t length, messages  # of all pushed
-    cdef int64_t time_us
 
     def __init__(self, Pushing push not None, int64_t entry_bytes_max):
         self._push, self.entry_bytes_max = push, entry_bytes_max
@@ -68,12 +56,15 @@ cdef class Writing:
     @property
     def has_lac_to_tell(self):
         """The LAC is above what any entry sent so far has carried."""
-        return self._push.tracker.confirmed > self._told_lac and self.error is None
+        return self.lags()
 
     @property
     def is_idle(self):
         """All that was appended has all its copies, and no change is under way."""
         return not self._push.batches and self._storing is None
+
+    cdef bint lags(self) noexcept:
+        return self._push.tracker.confirmed > self._told_lac and self.error is None
 
     cdef int64_t outstanding(self) noexcept:
         return self._push.tracker.lap + 1 - self._push.tracker.complete(self._push.tracker.write_quorum)
@@ -86,6 +77,9 @@ cdef class Writing:
         messages: as `encode_entries`. time_us: now, since the epoch.
         Errors: those of `encode_entries`, nothing was appended; LedgerClosedError, and what else ended the writer.
         """
+        return self.begin(values, keys, event_times, time_us, messages)
+
+    cdef tuple begin(self, values, keys, event_times, int64_t time_us, messages):
         cdef Entries entries
         cdef int64_t first = self._push.tracker.lap + 1, lac = self._push.tracker.confirmed
         if self.error is not None:

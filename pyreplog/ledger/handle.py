@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from pyreplog._native.appending import Appending
 from pyreplog._native.batch import RecordBatch
 from pyreplog.ack import Ack, as_timeout, settle_all
 from pyreplog.clock import Clock
@@ -34,7 +35,7 @@ EXPLICIT_LAC_S = 0.1
 T = TypeVar("T")
 
 
-class Ledger(Handle):
+class Ledger(Handle, Appending):
     """A ledger open for appending; made by `Cluster.create_ledger`.
 
     Any thread may call anything; asyncio code awaits what `submit` and `submit_batch` give. They wait while entries of
@@ -43,21 +44,20 @@ class Ledger(Handle):
     beyond. Close it, or use `with`; a ledger that was forgotten stays open, as that of a dead process.
     """
 
+    _writer: LedgerWriter
+    _clock: Clock
+
     def __init__(
         self, writer: LedgerWriter, around: Surroundings, clock: Clock, *, window_bytes: int = WINDOW_BYTES
     ) -> None:
         self.id = writer.metadata.ledger
         self._writer, self._around, self._clock, self._window_bytes = writer, around, clock, window_bytes
         self._driver = Driver(self.id, writer, around, after=self._progressed)
-        self._staging = Staging()
+        self._staging = Staging(self._send_staged)
         self._just_written = JustWritten(self.id)
         self._room_lock = threading.Lock()
-        self._waiting_for_room: list[Ack[None]] = []
-        self._telling = False  # a timer is set to tell the LAC
         self._close_s: float | None = CLOSE_S
         self._give_up_s = GIVE_UP_S
-        self.on_progress: Callable[[], object] | None = None
-        """Called, with no lock held, when something was confirmed, has all its copies, or failed. Must not block."""
         super().__init__(f"ledger {self.id}")
 
     # ---- where it stands ------------------------------------------------------------------------------------
@@ -114,10 +114,10 @@ class Ledger(Handle):
         """
         self._check_open()
         check_may_wait()
-        if not self._has_room():
+        if not self._writer.has_room(self._window_bytes, WINDOW_ENTRIES):
             self._make_room()
         try:
-            ids = self._driver.call(partial(self._append_alone, value, key, event_time))
+            ids = self._driver.call(self._append_alone, value, key, event_time)
         except Exception:
             if self._staging:  # they waited for this one
                 self._driver.call(self._append_staged)
@@ -198,24 +198,8 @@ class Ledger(Handle):
             self._just_written.keep(self._writer.last_batch)
         return made
 
-    def _append_alone(
-        self, value: ReadableBuffer, key: ReadableBuffer | None, event_time: int | None
-    ) -> tuple[Ack[range] | None, list[Effect]]:
-        """One entry, without a stay in the staging area if nothing is there, or on its way from there; else None."""
-        if not self._staging.begin():
-            return None, []
-        try:
-            keys, event_times = None if key is None else (key,), None if event_time is None else (event_time,)
-            ids, effects = self._writer.append((value,), keys, event_times, time_us=self._clock.now_us())
-        except BaseException:
-            self._staging.landed()
-            raise
-        ids.add_done_callback(self._alone_landed)
-        return ids, effects
-
-    def _alone_landed(self, ids: Ack[range]) -> None:
-        if self._staging.landed():
-            self._driver.post(lambda: self._append_staged()[1])
+    def _send_staged(self) -> None:
+        self._driver.post(lambda: self._append_staged()[1])
 
     def _append_staged(self) -> tuple[None, list[Effect]]:
         """Taking what waits and giving it ids is one step: what is appended later comes later."""
@@ -233,8 +217,7 @@ class Ledger(Handle):
 
     def _landed(self, entries: list[Entry], ids: Ack[range]) -> None:
         """A batch is confirmed, or failed: those that waited for it go next; its callers are told."""
-        if self._staging.landed():
-            self._driver.post(lambda: self._append_staged()[1])
+        self._staging(ids)
         settle_all(outcomes(entries, ids))
 
     def _wait(self, submit: Callable[[], Ack[T]]) -> T:
@@ -293,18 +276,11 @@ class Ledger(Handle):
                 waiting, self._waiting_for_room = self._waiting_for_room, []
             settle_all([(ack, None) for ack in waiting])
 
-    def _progressed(self) -> None:
-        """Something has happened to the writer."""
-        if self._waiting_for_room:
-            self._give_room()
-        if not self._telling and self._writer.has_lac_to_tell:
-            self._telling = True
-            self._around.wake_after(EXPLICIT_LAC_S, self._tell_lac)
-        if self.on_progress is not None:
-            self.on_progress()
+    def _tell_later(self) -> None:
+        self._telling = True
+        self._around.wake_after(EXPLICIT_LAC_S, self._tell_lac)
 
     def _tell_lac(self) -> None:
-        """Readers that follow would else not see the last entries before the next ones are written."""
         self._telling = False
         self._driver.post(self._writer.tell_lac)
 

@@ -5,18 +5,17 @@ So a lone caller never waits for company, and many callers share requests withou
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pyreplog._native.entries import encode_entries
+from pyreplog._native.staging import STAGE_BYTES, Staging
 from pyreplog.ack import Ack, Outcome
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-STAGE_BYTES = 256 << 10
-"""So many bytes do not wait."""
+__all__ = ["STAGE_BYTES", "Entry", "Staging", "columns", "outcomes"]
 
 _HEADER_BYTES = 128  # at least what an encoded entry has beside key and value
 _PLAIN_KEY_BYTES = 65535
@@ -45,47 +44,6 @@ class Entry(NamedTuple):
         times = None if event_time is None else [event_time]
         encode_entries([value], [key], times, ledger=0, first=0, lac=-1, time=0, size_max=size_max)
         return cls(bytes(value), None if key is None else bytes(key), event_time, ack)
-
-
-class Staging:
-    """Entries that wait to be sent. Any thread may add; they are taken by one thread at a time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._entries: list[Entry] = []
-        self._bytes = 0
-        self._flying = 0  # batches taken and not landed
-
-    def add(self, entry: Entry) -> bool:
-        """Whether it is to be sent now, with all that wait; else it is when a batch lands."""
-        with self._lock:
-            self._entries.append(entry)
-            self._bytes += len(entry.value)
-            return not self._flying or self._bytes >= STAGE_BYTES
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def begin(self) -> bool:
-        """Whether an entry may go without stopping here: nothing waits or is on its way. Then it is, until `landed`."""
-        with self._lock:
-            if self._entries or self._flying:
-                return False
-            self._flying = 1
-        return True
-
-    def take(self) -> list[Entry]:
-        """All that wait, as one batch; `landed` says when it is confirmed, or failed. None wait: no batch."""
-        with self._lock:
-            entries, self._entries, self._bytes = self._entries, [], 0
-            self._flying += bool(entries)
-        return entries
-
-    def landed(self) -> bool:
-        """One batch less is on its way; whether entries wait for that."""
-        with self._lock:
-            self._flying -= 1
-            return bool(self._entries)
 
 
 def columns(

@@ -6,12 +6,12 @@ import logging
 import random as _random
 import secrets
 import ssl
-from _thread import allocate_lock
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyreplog._native.answers import settle
 from pyreplog._native.frame import FrameBatch
+from pyreplog._native.mutex import Mutex
 from pyreplog.errors import (
     ClosedError,
     DisconnectedError,
@@ -74,7 +74,7 @@ class Channel(Endpoint):
         )  # fmt: skip
         self._connection: Connection | None = None
         self._proven: Connection | None = None  # the last one that anything came from
-        self._lock = allocate_lock()  # of the requests and of their order on the wire
+        self._lock = Mutex()  # of the requests and of their order on the wire
         self.requests = Requests(self._lock)
         self._look: Timer | None = None  # at their deadlines
         self._unsent: dict[int, tuple[tuple[ReadableBuffer, ...], int]] = {}  # wait for the first attempt
@@ -293,7 +293,7 @@ class Channel(Endpoint):
     def _forked(self) -> None:
         super()._forked()
         self.requests.end()
-        self._lock = self.requests.lock = allocate_lock()  # a thread that is not here may have held it
+        self._lock = self.requests.lock = Mutex()  # a thread that is not here may have held it
 
     def _shut(self) -> None:
         self._dialer.abandon()

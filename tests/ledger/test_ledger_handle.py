@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -82,12 +83,12 @@ def test_entries_are_numbered_in_order(ledger: Ledger, cluster: Cluster) -> None
 def test_who_waited_for_an_append_that_fails_goes_all_the_same(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Entry.of(b"other", None, None, size_max=SEGMENT_BYTES)
 
-    def fail(*_: object, **__: object) -> None:
+    def fail() -> None:
         monkeypatch.undo()
         assert not ledger._staging.add(other), "it does not wait for the one on its way"
         raise WrongTypeError("not this one")
 
-    monkeypatch.setattr(ledger._writer, "append", fail)
+    monkeypatch.setattr(ledger, "_clock", SimpleNamespace(now_us=fail))
     with pytest.raises(WrongTypeError):
         ledger.append(b"value")
     assert other.ack.result(30) == 0

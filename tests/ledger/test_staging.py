@@ -41,6 +41,19 @@ def test_who_begins_alone_holds_up_others_until_it_has_landed() -> None:
     assert len(staging.take()) == 1
 
 
+def test_a_batch_that_lands_has_those_that_wait_sent() -> None:
+    sent: list[int] = []
+    staging = Staging(lambda: sent.append(len(staging.take())))
+    ids: Ack[range] = Ack(range(1))
+    assert staging.begin()
+    ids.add_done_callback(staging)
+    assert not staging.add(entry()) and not staging.add(entry())
+    ids.complete()
+    assert sent == [2]
+    staging(ids)  # what was sent has landed: nothing waits for it
+    assert sent == [2] and staging.begin()
+
+
 def test_taking_nothing_is_no_batch() -> None:
     staging = Staging()
     assert staging.take() == []

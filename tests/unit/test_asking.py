@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import weakref
-from _thread import allocate_lock
 from collections.abc import Callable, Iterator
 from random import Random
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ from pyreplog._native.acktracker import AckTracker, Part
 from pyreplog._native.answers import Answer, Group, Lane, Replies
 from pyreplog._native.asking import Asking, send_alone
 from pyreplog._native.frame import HEADER_SIZE, FrameBatch, FrameParser, encode, heartbeat
+from pyreplog._native.mutex import Mutex
 from pyreplog._native.outbox import FrameOutbox
 from pyreplog.bookie.protocol import Kind, Reply, Request, Status, encode_reply, encode_request
 from pyreplog.errors import ClosedError, DisconnectedError, FrameError, InvalidArgumentError
@@ -37,7 +37,7 @@ class Wire:
         self.theirs.setblocking(False)
         self.grown: list[bool] = []
         self.outbox = FrameOutbox(self.ours, lambda: self.grown.append(self.outbox.lock.locked()))
-        self.requests = Asking(allocate_lock())
+        self.requests = Asking(Mutex())
         self.requests.check_us = CHECK_US
         self.requests.begin(self.outbox, size_max)
 
@@ -83,8 +83,8 @@ def set_error(wire: Wire) -> None:
 
 HINDRANCES: dict[str, Callable[[Wire], Any]] = {
     "no connection": lambda wire: wire.requests.end(),
-    "the lock of the requests": lambda wire: wire.requests.lock.acquire(),
-    "the lock of the connection": lambda wire: wire.outbox.lock.acquire(),
+    "the lock of the requests": lambda wire: wire.requests.lock.__enter__(),
+    "the lock of the connection": lambda wire: wire.outbox.lock.__enter__(),
     "something is queued": queue_something,
     "an error": set_error,
     "corked": lambda wire: setattr(wire.outbox, "corked", True),

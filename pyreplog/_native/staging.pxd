@@ -1,0 +1,12 @@
+# Entries that wait to be sent.
+from libc.stdint cimport int64_t
+
+
+cdef class Staging:
+    cdef object proceed
+    cdef list entries
+    cdef int64_t nbytes
+    cdef Py_ssize_t flying      # batches taken and not landed
+
+    cdef bint leave(self) noexcept
+    cdef bint land(self) noexcept
