@@ -6,7 +6,7 @@ import os
 from abc import abstractmethod
 
 from pyreplog.errors import ForkedError, ReplogError
-from pyreplog.handles import Handle, warn_of_leak
+from pyreplog.handles import Handle
 from pyreplog.net.reactor import Reactor
 
 _CLOSE_S = 5.0
@@ -42,7 +42,5 @@ class Endpoint(Handle):
     def _forked(self) -> None:
         self._error = ForkedError(f"the {self._what} was opened by process {self._pid}; open it again in this one")
 
-    def __del__(self) -> None:
-        if getattr(self, "_error", self) is None:
-            warn_of_leak(self._what, self, self._opened_at)
-            super().close()  # without waiting: a finalizer may run anywhere
+    def _close_forgotten(self) -> None:
+        super().close()  # without waiting
