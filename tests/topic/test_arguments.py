@@ -14,7 +14,7 @@ from pyreplog.errors import ConfigError, InvalidArgumentError, OutOfRangeError, 
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.consumer import Consumer
 from pyreplog.topic.positions import EPOCH, moment_at, time_us
-from pyreplog.topic.remote.client import Client
+from pyreplog.topic.remote.client import Client, connect
 from tests.topic.remoting import PATIENCE_S, PLAIN
 from tests.waiting import until
 
@@ -122,3 +122,11 @@ def test_every_moment_of_utc_can_be_sought(topic: Any, moment: datetime) -> None
     assert topic.seek("s", moment) == where
     with topic.subscribe("s") as consumer:
         assert consumer.seek(moment) == where
+
+
+@pytest.mark.parametrize(
+    "url", ["pyreplog://", "pyreplog://a", "pyreplog://a:b", "pyreplog://a:1,b:70000", "http://a", 7]
+)
+def test_a_url_of_no_server(url: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        connect(url)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, overload
 
-from pyreplog.errors import ConfigError, InvalidArgumentError, TopicExistsError
+from pyreplog.errors import ConfigError, InvalidArgumentError, InvalidMessageError, TopicExistsError
 from pyreplog.handles import Handle
 from pyreplog.ledger.driver import check_may_wait
 from pyreplog.ledger.push import ENTRY_BYTES_MAX
@@ -43,14 +43,17 @@ def connect(
     that a request may take, and for which publishing and consuming are tried again when a connection is lost.
     Nothing is connected before it is needed. Errors: InvalidArgumentError, ConfigError.
     """
-    found = _URL.fullmatch(url)
+    found = _URL.fullmatch(url) if isinstance(url, str) else None
     if found is None:
         raise InvalidArgumentError(f"a client's URL is pyreplog://host:port, not {url!r}")
     if not timeout > 0:
         raise InvalidArgumentError(f"timeout: expected more than 0 seconds, found {timeout!r}")
     if limits is not None and limits.max_body_bytes < _BODY_BYTES_MIN:
         raise ConfigError(f"max_body_bytes: an entry takes up to {_BODY_BYTES_MIN}, found {limits.max_body_bytes}")
-    servers = [parse_address(server) for server in found["servers"].split(",")]
+    try:
+        servers = [parse_address(server) for server in found["servers"].split(",")]
+    except InvalidMessageError as error:
+        raise InvalidArgumentError(f"a client's URL is pyreplog://host:port, not {url!r}: {error}") from None
     return Client(url, Link(servers, secret=secret, tls=tls, limits=limits, timeout=timeout))
 
 
