@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
+from weakref import WeakValueDictionary
 
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError, TopicOwnedError
@@ -65,7 +66,7 @@ class Topics(Handle):
         self.partitioned = PartitionedTopics(self, clock)
         self._lock = threading.Lock()  # of the table; never while anything waits
         self._open: dict[str, Topic] = {}
-        self._opening: dict[str, threading.Lock] = {}
+        self._opening: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()  # names in use
         self._workers = Workers(WORKERS, "pyreplog-topics")
         self._looking = False
         self._looks = 0
@@ -208,10 +209,11 @@ class Topics(Handle):
         self.surroundings.wake_after(LOOK_S, lambda: self.work(self._look))
 
     def _look(self) -> None:
-        """At the topics that were used since, and at times at all."""
+        """At the topics that were used since, or whose time has come, and at times at all."""
         self._looks += 1
+        now_us = self._clock.now_us()
         for topic in self.opened():
-            if topic.used or self._looks % LOOK_AT_ALL == 0:
+            if topic.used or topic.upkeep.is_due(now_us) or self._looks % LOOK_AT_ALL == 0:
                 try:
                     topic.look()
                 except ClosedError:

@@ -334,6 +334,20 @@ def test_internal_statistics_count_the_open_ledger_too(topic: Topic) -> None:
     assert sum(one.size for one in ledgers) == topic.managed.end.size
 
 
+def test_time_alone_makes_a_topic_be_looked_at(watched: Topic) -> None:
+    """What is too old goes although nobody uses the topic any more."""
+    watched.configure(ttl_ms=300)
+    watched.create_subscription("s")
+    fill(watched, 20)
+    until(lambda: watched.stats().subscriptions[0].expired_messages == 20)
+    watched.configure(ttl_ms=None, quota_ms=300, quota_policy="error")
+    fill(watched, 2)
+    until(lambda: watched.stats().publishing == "refused")
+    watched.clear("s")
+    watched.configure(quota_ms=None, subscription_expiry_ms=300)
+    until(lambda: not watched.subscriptions())
+
+
 def test_a_look_that_fails_is_not_the_last(watched: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it raises."""
     looked = threading.Event()

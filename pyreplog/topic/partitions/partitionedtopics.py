@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, TopicExistsError
 from pyreplog.topic.cursors.subscriptionmetadata import list_subscriptions, load_subscription
@@ -34,7 +35,7 @@ class PartitionedTopics:
     def __init__(self, topics: Topics, clock: Clock) -> None:
         self._topics, self._store, self._clock = topics, topics.metadata, clock
         self._lock = threading.Lock()  # of the table; never while anything waits
-        self._opening: dict[str, threading.Lock] = {}
+        self._opening: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()  # names in use
         self._open: dict[str, PartitionedTopic] = {}
         self._coming: set[str] = set()  # partitions that are made before the topic has them
 

@@ -29,6 +29,12 @@ def expired(cursors: Iterable[CursorBacklog], ttl_ms: int | None, now_us: int) -
     ]
 
 
+def next_expiry(cursors: Iterable[CursorBacklog], ttl_ms: int | None) -> int | None:
+    """When `expired` will have more, if nothing is published or acknowledged until then; None: never."""
+    oldest = [cursor.oldest_us for cursor in cursors if cursor.oldest_us is not None and not is_system(cursor.name)]
+    return None if ttl_ms is None or not oldest else min(oldest) + ttl_ms * 1000 + 1
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """How a subscription is used. consumers: connected now. last_us: when it last had one, or was made."""
@@ -56,3 +62,11 @@ def unused(subscriptions: Iterable[Usage], expiry_ms: int | None, owned_since_us
         and not is_system(usage.name)
         and now_us - max(usage.last_us, owned_since_us) > expiry_ms * 1000
     ]
+
+
+def next_unused(subscriptions: Iterable[Usage], expiry_ms: int | None, owned_since_us: int) -> int | None:
+    """When `unused` will have more, if none is used until then; None: never."""
+    last = [
+        usage.last_us for usage in subscriptions if usage.durable and not usage.consumers and not is_system(usage.name)
+    ]
+    return None if expiry_ms is None or not last else max(min(last), owned_since_us) + expiry_ms * 1000 + 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.topic.policies.backlog import CursorBacklog, Eviction, Quota, QuotaDecision
-from pyreplog.topic.policies.expiry import Usage, expired, unused
+from pyreplog.topic.policies.expiry import Usage, expired, next_expiry, next_unused, unused
 from pyreplog.topic.positions import then
 from pyreplog.topic.subscription import Subscription
 
@@ -28,6 +28,7 @@ class Upkeep:
         self._lock = threading.Lock()  # while it looks
         self._quota = Quota()
         self._since_us = topic.clock.now_us()
+        self._due_us: dict[str, int | None] = {}
         self.decision = QuotaDecision()
         self.evictions: dict[str, int] = {"bytes": 0, "age": 0}
 
@@ -43,6 +44,10 @@ class Upkeep:
                     raise
                 except ReplogError as error:
                     logger.warning("topic %s: %s", topic.name, error)
+
+    def is_due(self, now_us: int) -> bool:
+        """Whether time alone has brought something to do: the topic is looked at, though nobody has used it."""
+        return any(due_us is not None and due_us <= now_us for due_us in self._due_us.values())
 
     def _sample(self, now_us: int) -> None:
         end = self._topic.managed.end
@@ -60,6 +65,9 @@ class Upkeep:
         ]
         if topic.dedup is not None:
             cursors.append(CursorBacklog(topic.dedup.name, True, topic.dedup.mark))
+        durable = [cursor for cursor in cursors if cursor.durable]
+        self._due_us["message"] = next_expiry(cursors, config.ttl_ms)
+        self._due_us["quota"] = next_expiry(durable, config.quota_ms)
         for expiry in expired(cursors, config.ttl_ms, now_us):
             self._expire(topic.subscription(expiry.cursor), expiry.before_us)
         self.decision = decision = self._quota.decide(config, topic.managed.end, cursors, now_us)
@@ -99,6 +107,7 @@ class Upkeep:
             Usage(there.name, there.cursor.durable, there.consumers, there.used_us)
             for there in topic.all_subscriptions()
         ]
+        self._due_us["subscription"] = next_unused(usages, topic.config.subscription_expiry_ms, self._since_us)
         for name in unused(usages, topic.config.subscription_expiry_ms, self._since_us, now_us):
             logger.warning("topic %s: subscription %s was not used for too long: it is deleted", topic.name, name)
             topic.delete_subscription(name)

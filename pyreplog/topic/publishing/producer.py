@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import _get_running_loop
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -30,10 +30,11 @@ class Producer:
     submitted is published all the same.
     """
 
-    def __init__(self, publisher: Publisher, name: str) -> None:
-        """name: 1 to 200 bytes of UTF-8 without control characters. Errors: WrongTypeError, InvalidArgumentError."""
+    def __init__(self, publisher: Publisher, name: str, on_close: Callable[[], object] = lambda: None) -> None:
+        """name: 1 to 200 bytes of UTF-8 without control characters. on_close: called once it is closed, and all has an
+        outcome. Errors: WrongTypeError, InvalidArgumentError."""
         self.name = check_name(name)
-        self._publisher = publisher
+        self._publisher, self._on_close = publisher, on_close
         self._error: ReplogError | None = None
 
     @property
@@ -135,6 +136,7 @@ class Producer:
         if self._error is None:
             self._error = ClosedError(f"the producer {self.name!r} was closed")
             flushed = self._publisher.flush()
+            flushed.add_done_callback(lambda _: self._on_close())
             if not in_callback() and _get_running_loop() is None:
                 self._publisher.wait(flushed)
 

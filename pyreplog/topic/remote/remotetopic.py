@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from operator import index
@@ -63,6 +64,8 @@ class RemoteTopic(Handle):
         self._lock = threading.Lock()  # of the tables
         self._opening = threading.Lock()  # while a producer is made
         self._publishers: dict[str, tuple[Publisher, Sender]] = {}
+        self._users: Counter[str] = Counter()  # how many have each of them
+        self._kept: dict[str, Publisher] = {}  # of those that were named to `publish`: they are, for good
         self._attachments: set[Attachment] = set()
         self._publisher = self._make_publisher("")
         super().__init__(f"topic {name}, at another process")
@@ -82,25 +85,55 @@ class RemoteTopic(Handle):
         )  # fmt: skip
         with self._lock:
             self._publishers[producer] = made, sender
+            self._users[producer] += 1
         return made
 
     def _publisher_of(self, producer: str | None) -> Publisher:
         self._check_open()
         if producer is None or not self.config.deduplicate:
             return self._publisher
-        found = self._publishers.get(check_name(producer))
+        found = self._kept.get(check_name(producer))
+        if found is None:
+            self._kept[producer] = found = self._join(producer)
+        return found
+
+    def _join(self, producer: str) -> Publisher:
+        """A producer's, for one more user; the first one waits for the owner."""
+        found = self._joined(producer)
         if found is not None:
-            return found[0]
+            return found
         check_may_wait()
         with self._opening:
-            found = self._publishers.get(producer)
-            return self._make_publisher(producer) if found is None else found[0]
+            return self._joined(producer) or self._make_publisher(producer)
+
+    def _joined(self, producer: str) -> Publisher | None:
+        with self._lock:
+            if producer not in self._publishers:
+                return None
+            self._users[producer] += 1
+            return self._publishers[producer][0]
+
+    def _leave(self, producer: str) -> None:
+        """One user less; behind the last one nothing is kept of it, here and at the owner's connection."""
+        with self._lock:
+            self._users[producer] -= 1
+            if self._users[producer]:
+                return
+            del self._users[producer]
+            publisher, sender = self._publishers.pop(producer)
+        error = ClosedError(f"the producer {producer!r} was closed")
+        publisher.stop(error)
+        sender.close(error)
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
     def producer(self, name: str) -> Producer:
-        """As `Topic.producer`; waits for the owner the first time."""
-        return Producer(self._publisher_of(name), name)
+        """As `Topic.producer`; waits for the owner, unless there is one of that name. Close it: a server takes 4,096 of
+        a client."""
+        self._check_open()
+        if not self.config.deduplicate:
+            return Producer(self._publisher, name)
+        return Producer(self._join(check_name(name)), name, lambda: self._leave(name))
 
     def publish(
         self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, producer: str | None = None, **more: Any

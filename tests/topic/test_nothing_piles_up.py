@@ -1,0 +1,63 @@
+"""What is done with leaves nothing behind, however often: producers that were closed, names that nobody has."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyreplog.errors import ClosedError, NoSuchTopicError
+from pyreplog.topic.remote import session
+from pyreplog.topic.remote.client import Client
+from tests.topic.remoting import PLAIN, Served
+from tests.waiting import until
+
+ONCE = {**PLAIN, "deduplicate": True}
+
+
+def test_a_closed_producer_gives_its_place_back(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "LANES_MAX", 4)
+    topic = client.topic("news", **ONCE)
+    topic.publish(b"x")
+    for at in range(12):
+        with topic.producer(f"p{at}") as producer:
+            assert producer.publish(b"x") == at + 1
+        until(lambda: list(topic._publishers) == [""])
+    with pytest.raises(ClosedError):
+        producer.publish(b"x")
+    assert topic.publish(b"y") == 13
+
+
+def test_its_numbers_go_on(client: Client) -> None:
+    topic = client.topic("news", **ONCE)
+    first, second = topic.producer("p"), topic.producer("p")
+    assert first.publish(b"0", sequence=5) == 0
+    first.close()
+    assert second.publish(b"1") == 1, "the other one of that name goes on"
+    ack = second.submit(b"2")
+    second.close()
+    assert ack.result() == 2
+    until(lambda: list(topic._publishers) == [""])
+    with topic.producer("p") as third:
+        assert third.last_sequence == 7
+        assert third.publish(b"again", sequence=6) == -1
+        assert third.publish(b"3") == 3
+
+
+def test_a_name_that_is_given_to_publish_stays(client: Client) -> None:
+    topic = client.topic("news", **ONCE)
+    assert topic.publish(b"0", producer="p") == 0
+    with topic.producer("p") as producer:
+        assert producer.publish(b"1") == 1
+    assert topic.publish(b"2", producer="p") == 2
+    assert sorted(topic._publishers) == ["", "p"]
+
+
+def test_names_that_nobody_has(here: Served, client: Client) -> None:
+    topics = here.cluster.topics
+    for at in range(8):
+        for place in (here.cluster, client):
+            with pytest.raises(NoSuchTopicError):
+                place.topic(f"none{at}", create=False)
+            with pytest.raises(NoSuchTopicError):
+                place.topic(f"none{at}", create=False, partitions=2)
+    client.topic("some", **PLAIN).close()
+    assert (len(topics._opening), len(topics.partitioned._opening)) == (0, 0)
