@@ -92,6 +92,7 @@ setup(
             extension("interrupts"),
             extension("rounds"),
             extension("frame"),
+            extension("reports"),
             extension("progress"),
             extension("quorum"),
             extension("acktracker"),

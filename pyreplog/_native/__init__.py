@@ -34,6 +34,7 @@
 | disk | file operations in one go, the GIL released once |
 | pwrite.h | the whole write that both of them do |
 | frame | offset + size frames, and the parser that takes any cut of a stream |
+| reports | the reports of a replica group's replicas, as bytes |
 | progress | the offsets that a RocketMQ slave reports |
 | quorum | write sets, coverage, order statistic |
 | acktracker | what the bookies of an ensemble have acked; the commit point |

@@ -155,6 +155,12 @@ cdef class FrameBatch:
         cdef int64_t start = self.column(2)[i]
         return self.view[start:start + self.column(1)[i]]
 
+    def alone(self):
+        """(offset, view of the body) of the only frame there is; None: there are none, or several."""
+        if self.count != 1:
+            return None
+        return load_i64(self.data), self.view[FRAME_HEADER:self.length]
+
     def run(self, Py_ssize_t i, int64_t unit, /):
         """Frames that lie end to end, from number `i` on: (offset, list of bodies, bytes of them, number of the frame
         behind them). One at a multiple of `unit`, or at -1, is by itself, and so is a heartbeat.

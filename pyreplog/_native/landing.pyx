@@ -3,6 +3,7 @@
 Threads: one lands at a time, inside the log's append path; large stretches release the GIL. The rest is for any thread.
 """
 
+from cpython.buffer cimport Py_buffer, PyBuffer_Release
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t
 
 from pyreplog._native cimport record as rec
@@ -10,10 +11,11 @@ from pyreplog._native.appender cimport Appender
 from pyreplog._native.layout cimport (
     FORM_ATTRIBUTES, FORM_LONG, KIND_BATCH, KIND_BLANK, RecordHead, SEGMENT_HEADER, SHORT_HEADER, ShortHeader,
 )
+from pyreplog._native.parts cimport get_buffer
 from pyreplog._native.segment cimport Segment, pin
 from pyreplog._native.sparse cimport SparseIndex, is_plain
 from pyreplog._native.tail cimport fence, load, load32, order, store, wake_sleepers
-from pyreplog.errors import InvalidArgumentError
+from pyreplog.errors import InvalidArgumentError, StreamError
 
 cdef int64_t RELEASE_GIL_FROM = 1 << 17
 
@@ -70,7 +72,50 @@ cdef int64_t walk(Segment segment, SparseIndex index, int64_t landed, int64_t *t
         at += stride
 
 
-def take_landed(Appender log not None, int64_t landed):
+# ---- landing ---------------------------------------------------------------------------------------------------
+
+def land(Appender log not None, int64_t position, buffers, /):
+    """`MirrorLog.land`, of records: of a log that has `_landed`, where the stream goes on, `_commit`, and `_files`, and
+    knows how to `_end_segment` and to `_refuse_record`."""
+    cdef Segment segment
+    cdef int64_t landed, status
+    log.enter()
+    try:
+        segment, landed = log.active, log._landed
+        if position != landed:
+            raise StreamError(position, f"bytes of position {landed}", f"those of {position}")
+        if segment is None or segment.sealed:
+            raise StreamError(position, "the header of a segment", "records")
+        for buffer in buffers:
+            landed += write(log, segment, buffer, landed)
+            log._landed = landed
+        status = take_landed(log, landed - segment.base)
+        if status == rec.RECORD_BLANK:
+            log._end_segment(segment)
+        elif status:
+            log._refuse_record(segment, status)
+        show_up_to(log, *log._commit)
+    finally:
+        log.leave()
+
+
+cdef int64_t write(Appender log, Segment segment, object buffer, int64_t position) except -1:
+    """Into the file; how many bytes."""
+    cdef Py_buffer view
+    cdef int64_t size
+    get_buffer(buffer, &view, "records")
+    size = view.len
+    PyBuffer_Release(&view)
+    if position - segment.base + size > segment.size:
+        raise StreamError(position, f"bytes before {segment.base + segment.size}", f"{size} bytes")
+    try:
+        log._files.write(segment.fd, buffer, position - segment.base)
+    except OSError as error:
+        raise log._poison("landing", error) from error
+    return size
+
+
+cdef int64_t take_landed(Appender log, int64_t landed) except? -1:
     """Count the complete records among the bytes of the active segment that lie before offset `landed`, and tell
     readers. The caller is inside the append path.
 

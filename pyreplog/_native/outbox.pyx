@@ -151,7 +151,7 @@ cdef class FrameOutbox(Outbox):
             return False
         return True
 
-    cdef bint leaves(self, int64_t offset, tuple body, Py_ssize_t size) except -1:
+    cpdef bint leaves(self, int64_t offset, tuple body, Py_ssize_t size) except -1:
         """`send_frame`, by who does not have the lock; False: not now, nothing was done."""
         if not self.begins():
             return False

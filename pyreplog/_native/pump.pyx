@@ -1,7 +1,7 @@
 """Bytes into and out of descriptors it is handed. Opens, names, locks and authenticates nothing.
 
-The GIL is released around what takes long: a disk's sync, a wait, the copy of many bytes. It is kept around small sends
-and receives: they take a few microseconds, and among busy threads the way back to the GIL takes longer.
+The GIL is released around what takes long: a disk's sync, a wait, the copy of many bytes. It is kept around small
+writes, sends and receives: they take a few microseconds, and among busy threads the way back to the GIL takes longer.
 """
 
 import os
@@ -58,6 +58,23 @@ cdef object failed(int code):
 
 
 # ---- disks -----------------------------------------------------------------------------------------------------
+
+
+def write(int fd, data, int64_t offset, /):
+    """pwrite all of `data` at `offset`. Errors: OSError."""
+    cdef Py_buffer buffer
+    cdef int code
+    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
+    try:
+        if buffer.len < KEEP_GIL_BELOW:
+            code = write_all(fd, <const uint8_t *>buffer.buf, buffer.len, offset)
+        else:
+            with nogil:
+                code = write_all(fd, <const uint8_t *>buffer.buf, buffer.len, offset)
+    finally:
+        PyBuffer_Release(&buffer)
+    if code:
+        raise failed(code)
 
 
 def write_sync(int fd, data, int64_t offset, /):

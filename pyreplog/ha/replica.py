@@ -214,10 +214,11 @@ class Replica:
         self._hold()
 
     def _progressed(self, received: Mark, synced: Mark) -> None:
-        """For each append: as `_do`, with less in between."""
-        with uninterrupted, self._context.lock:
-            for said in self.following.progressed(received, synced):
-                self._receiver.say(messages.encode(said.message))
+        """For each append: as `_do`, with less in between. Under the lock till it is said: reports keep their order."""
+        with self._context.lock:
+            report = self.following.progressed(received, synced)
+            if report is not None:
+                self._receiver.say(messages.encode(report))
 
     def _closed(self, error: ReplogError) -> None:
         with self._context.lock:

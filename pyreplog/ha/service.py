@@ -5,9 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from pyreplog._native.frame import CONTROL_OFFSET
+from pyreplog._native.reports import report_alone
 from pyreplog.errors import InvalidMessageError, JoinRefusedError, ReplogError
 from pyreplog.ha.protocol import messages
-from pyreplog.ha.protocol.messages import AskStatus, Command, Join, Message, Prepare, Progress, Refuse, Stored
+from pyreplog.ha.protocol.messages import (
+    AskStatus,
+    Command,
+    Join,
+    Message,
+    Prepare,
+    Progress,
+    Refuse,
+    Stored,
+    progress_of,
+)
 from pyreplog.net.inflight import ServerConnection
 
 if TYPE_CHECKING:
@@ -46,12 +57,10 @@ class Service:
 
     def at_once(self, connection: ServerConnection, batch: FrameBatch) -> bytes | None:
         """A report that comes by itself, as one does for each append: nobody answers it."""
-        offset, bodies, _, _ = batch.run(0, 1)
-        progress = messages.progress_of(bodies[0]) if offset == CONTROL_OFFSET else None
-        streams = self._node.streams
-        if progress is None or streams is None:
+        marks, streams = report_alone(batch), self._node.streams
+        if marks is None or streams is None:
             return None
-        streams.progress(connection, progress)
+        streams.progress(connection, progress_of(marks))
         return b""
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:

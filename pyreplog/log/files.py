@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pyreplog._native.disk import Steps, lock_file, unlock_file
-from pyreplog._native.pump import write_sync
+from pyreplog._native.pump import write, write_sync
 from pyreplog.errors import DiskError, DiskFullError, UnsupportedFilesystemError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Files(Protocol):
         mapping, for which there is no room, kills the process. DiskFullError, UnsupportedFilesystemError."""
 
     def open(self, path: Path, *, writable: bool) -> int: ...
-    def write(self, fd: int, data: bytes | memoryview, offset: int) -> None: ...
+    def write(self, fd: int, data: bytes | memoryview, offset: int, /) -> None: ...
     def sync(self, fd: int) -> None: ...
     def write_sync(self, fd: int, data: bytes | memoryview, offset: int, /) -> None:
         """`write`, then `sync`."""
@@ -97,11 +97,7 @@ class RealFiles:
     def open(self, path: Path, *, writable: bool) -> int:
         return os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
 
-    def write(self, fd: int, data: bytes | memoryview, offset: int) -> None:
-        view = memoryview(data)
-        while view:
-            done = os.pwrite(fd, view, offset)
-            view, offset = view[done:], offset + done
+    write = staticmethod(write)
 
     def sync(self, fd: int) -> None:
         os.fdatasync(fd)

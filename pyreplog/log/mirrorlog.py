@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pyreplog._native.landing import marks_of, progress_of, show_up_to, stand_at, take_landed
+from pyreplog._native.landing import land, marks_of, progress_of, show_up_to, stand_at
 from pyreplog._native.segment import HEADER_BYTES, Segment
 from pyreplog._native.segmentheader import decode_header, encode_header
 from pyreplog._native.sparse import SparseIndex
@@ -209,36 +209,10 @@ class MirrorLog(CommitLog):
         Errors: StreamError: bytes that do not go on here, or a bad record: the log ends before it, and the stream goes
         on there. PoisonedError, the disk failed. Of a header: as `begin`.
         """
-        if not position % self._segment_bytes:
+        if position % self._segment_bytes:
+            land(self, position, buffers)
+        else:
             self.begin(*buffers)
-            return
-        self._enter()
-        try:
-            segment = self._state[0]
-            if position != self._landed:
-                raise StreamError(position, f"bytes of position {self._landed}", f"those of {position}")
-            if segment is None or segment.sealed:
-                raise StreamError(position, "the header of a segment", "records")
-            self._write(segment, buffers)
-            status = take_landed(self, self._landed - segment.base)
-            if status == recovery.BLANK:
-                self._end_segment(segment)
-            elif status:
-                self._refuse_record(segment, status)
-            show_up_to(self, *self._commit)
-        finally:
-            self._leave()
-
-    def _write(self, segment: Segment, buffers: Iterable[ReadableBuffer]) -> None:
-        for buffer in buffers:
-            view, at = memoryview(buffer).cast("B"), self._landed - segment.base
-            if at + len(view) > segment.size:
-                raise StreamError(self._landed, f"bytes before {segment.base + segment.size}", f"{len(view)} bytes")
-            try:
-                self._files.write(segment.fileno(), view, at)
-            except OSError as error:
-                raise self._poison("landing", error) from error
-            self._landed += len(view)
 
     def _refuse_record(self, segment: Segment, status: int) -> NoReturn:
         """What landed behind the last good record does not count."""

@@ -8,6 +8,7 @@
 | `handshake` | both sides of the hello, as state machines without I/O; `Secret`, `Identity`, `Peer` |
 | `greeting` | a connection that is being made: drives a handshake |
 | `connection` | `Connection`: frames in, buffers out; `Handler`; alive or not (`pulse`) |
+| `quick` | what is dealt with at once, from the socket to its handler |
 | `inflight` | `ServerConnection`: requests, replies, and the bytes in between |
 | `server` | `Server`: listens, greets, limits, drains |
 | `dialer` | connecting; `Link`: a connection for a handler that is made again (`backoff`) when it is lost |

@@ -21,6 +21,7 @@ from pyreplog.net.greeting import Greeting
 from pyreplog.net.handshake import ClientHandshake, Identity, Peer, Secret
 from pyreplog.net.hello import NONCE_BYTES
 from pyreplog.net.limits import Limits
+from pyreplog.net.quick import QuickConnection
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import Address, Stream, family_of, look_up, prepare, weakly
 from pyreplog.net.tls import TlsStream
@@ -144,7 +145,7 @@ class Link(Endpoint):
         self.address = address
         self.limits = limits or Limits()
         self.error: ReplogError | None = None  # why there is no connection; None: there is, or nothing was tried yet
-        self._handler = handler
+        self._handler, self.at_once = handler, getattr(handler, "at_once", None)
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MOST_S, random)
         self._connection: Connection | None = None
         self._telling = False  # the handler is being told that the connection is closed
@@ -186,7 +187,7 @@ class Link(Endpoint):
         if stream is None or peer is None:
             self._lost(error or NotConnectedError("no connection"))
             return
-        Connection(self._reactor, stream, self, self.limits, peer).open()
+        QuickConnection(self._reactor, stream, self, self.limits, peer).open()
 
     def _lost(self, error: ReplogError) -> None:
         self.error = error

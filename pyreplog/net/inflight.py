@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import weakref
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from pyreplog._native.arrivals import Arrivals
 from pyreplog._native.frame import FrameBatch
 from pyreplog.errors import FrameError
-from pyreplog.net.connection import INFLIGHT_FULL, Connection, Handler
+from pyreplog.net.connection import INFLIGHT_FULL, Handler
 from pyreplog.net.handshake import Peer
 from pyreplog.net.limits import Limits
+from pyreplog.net.quick import QuickConnection
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.sockets import Stream, size_of
 
@@ -49,15 +48,7 @@ class Budget:
             self._changed()
 
 
-class Quick(Protocol):
-    """What a Handler may have besides: an answer without the steps in between."""
-
-    def at_once(self, connection: ServerConnection, batch: FrameBatch) -> bytes | None:
-        """The frame that answers a batch of one request; an empty one, it is among `requests` and will be answered
-        before more is read. None: nothing was done, `frames` is to be called."""
-
-
-class ServerConnection(Connection):
+class ServerConnection(QuickConnection):
     """A connection whose frames are requests: each is answered by `reply` or let go by `forget`.
 
     Heartbeats and control bodies do not count. requests: by correlation id, the bytes of those that have no reply yet.
@@ -75,16 +66,10 @@ class ServerConnection(Connection):
     ) -> None:
         super().__init__(reactor, stream, handler, limits, peer)
         self._ended = ended
-        self._at_once = getattr(handler, "at_once", None)
         self.inflight_bytes = 0
         self._budget = budget
         self.requests: dict[int, int] = {}
         self._leaving: deque[tuple[int, int]] = deque()  # (sent_bytes at which a reply has left, bytes of its request)
-
-    def _on_events(self) -> Callable[[int], object]:
-        if self._at_once is None or not self._outbox.plain:
-            return super()._on_events()
-        return Arrivals(weakref.ref(self))
 
     @property
     def inflight(self) -> int:

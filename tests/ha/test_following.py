@@ -69,7 +69,7 @@ def check_left(following: Following, effects: list[Effect], code: Code | None, p
         assert isinstance(refusal, Refuse) and refusal.code == code
     leave = effects[-1]
     assert isinstance(leave, Leave) and leave.permanent is permanent
-    assert not following.is_streaming and following.progressed(mark(30), mark(30)) == []
+    assert not following.is_streaming and following.progressed(mark(30), mark(30)) is None
     return leave.error
 
 
@@ -98,7 +98,7 @@ def test_first_the_promise_then_the_cut_then_the_history_then_the_first_report()
     connected(following)
     assert following.heard(accept(20)) == [StoreTerms(T3, HISTORY), Cut(mark(20)), StoreTerms(T3, MASTERS), Joined()]
     assert not following.is_streaming
-    assert following.progressed(mark(20), mark(20)) == [], "nothing is reported before the terms are stored"
+    assert following.progressed(mark(20), mark(20)) is None, "nothing is reported before the terms are stored"
     assert said(following.joined(mark(20), mark(20))) == [Progress(mark(20), mark(20))]
     assert following.is_streaming and following.terms == Terms(T3, MASTERS)
 
@@ -208,9 +208,9 @@ def test_what_passes_by_itself_is_tried_again() -> None:
 
 def test_reports() -> None:
     following = streaming()
-    assert said(following.progressed(mark(25), mark(20))) == [Progress(mark(25), mark(20))]
-    assert following.progressed(mark(25), mark(20)) == []
-    assert said(following.progressed(mark(25), mark(25))) == [Progress(mark(25), mark(25))]
+    assert following.progressed(mark(25), mark(20)) == Progress(mark(25), mark(20))
+    assert following.progressed(mark(25), mark(20)) is None
+    assert following.progressed(mark(25), mark(25)) == Progress(mark(25), mark(25))
 
 
 def test_commit_points() -> None:
@@ -235,7 +235,7 @@ def test_members_are_stored_before_they_are_answered() -> None:
 def test_after_a_break_it_joins_anew() -> None:
     following = streaming()
     following.disconnected()
-    assert following.progressed(mark(30), mark(30)) == []
+    assert following.progressed(mark(30), mark(30)) is None
     check_left(following, following.heard(Commit(mark(20), 0)), Code.ABSURD, True)
     join = connected(following, received=23)
     assert (join.promised, join.history) == (T3, MASTERS)

@@ -129,18 +129,20 @@ class Following:
         self.uuid, self.segment_bytes = accept.uuid, accept.segment_bytes
         self.terms = Terms(max(accept.term, self.terms.promised), accept.history)
         self.is_streaming = True
-        return [*self.progressed(received, synced)]
+        report = self.progressed(received, synced)
+        return [] if report is None else [Say(report)]
 
     # ---- streaming ------------------------------------------------------------------------------------------
 
-    def progressed(self, received: Mark, synced: Mark) -> list[Say]:
-        """The log has, and has synced, so much. To be told after each batch that was received, and each sync."""
+    def progressed(self, received: Mark, synced: Mark) -> Progress | None:
+        """The log has, and has synced, so much. To be told after each batch that was received, and each sync. Returns
+        what to say to the master; None: nothing. It is no effect, for there is one for each append."""
         self._end = received
         progress = progress_from((received, synced))
         if not self.is_streaming or progress == self._reported:
-            return []
+            return None
         self._reported = progress
-        return [Say(progress)]
+        return progress
 
     def _show(self, commit: Commit) -> list[Effect]:
         """The commit point never goes back, and says nothing of what is not here yet."""

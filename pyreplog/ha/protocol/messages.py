@@ -6,12 +6,12 @@ that are no message raise InvalidMessageError.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from pyreplog._native.reports import decode_report, encode_report
 from pyreplog.errors import InvalidMessageError
 from pyreplog.ha.protocol.fields import FieldReader, FieldWriter
 from pyreplog.ha.protocol.mark import Mark, mark_of
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 VERSION = 1
-_PROGRESS = struct.Struct(">Bqqqq")
 NO_UUID = bytes(16)
 
 
@@ -42,9 +41,6 @@ class Kind(IntEnum):
     ASK_STATUS = 11
     STATUS = 12
     COMMAND = 13
-
-
-_PROGRESS_KIND = int(Kind.PROGRESS)  # an attribute of an enumeration is looked up by two calls
 
 
 class Code(IntEnum):
@@ -186,7 +182,7 @@ Message: TypeAlias = (
 def encode(message: Message) -> bytes:
     """Its control body."""
     if type(message) is Progress:  # one for each batch, or each append
-        return _PROGRESS.pack(_PROGRESS_KIND, *message.received, *message.synced)
+        return encode_report(*message)
     fields = FieldWriter(">")
     kind, write = _WRITERS[type(message)]
     fields.numbers("B", kind)
@@ -196,8 +192,8 @@ def encode(message: Message) -> bytes:
 
 def decode(body: ReadableBuffer) -> Message:
     """InvalidMessageError: it is none."""
-    if (progress := progress_of(body)) is not None:
-        return progress
+    if (marks := decode_report(body)) is not None:
+        return progress_of(marks)
     fields = FieldReader(">", body, "control body")
     (kind,) = fields.numbers("B")
     read = _READERS.get(kind)
@@ -208,14 +204,10 @@ def decode(body: ReadableBuffer) -> Message:
     return message
 
 
-def progress_of(body: ReadableBuffer) -> Progress | None:
-    """The report that a control body is; None: it is another message, or none. InvalidMessageError."""
-    if len(data := memoryview(body)) != _PROGRESS.size or data[0] != _PROGRESS_KIND:
-        return None
-    _, received, received_entry, synced, synced_entry = _PROGRESS.unpack(data)
-    if received < 0 or received_entry < 0 or synced < 0 or synced_entry < 0:
-        raise InvalidMessageError(f"control body: expected marks from 0 on, found {received} and {synced}")
-    return progress_from((mark_of((received, received_entry)), mark_of((synced, synced_entry))))
+def progress_of(marks: tuple[tuple[int, int], tuple[int, int]]) -> Progress:
+    """The report that pairs (position, entry) make: received, synced."""
+    received, synced = marks
+    return progress_from((mark_of(received), mark_of(synced)))
 
 
 # ---- one pair for each kind -----------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ _AWAITED_BYTES = 4 << 10
 
 
 class Receiver:
-    """Handles a connection to a master: a `net.connection.Handler`, for a `net.dialer.Link`.
+    """Handles a connection to a master: a `net.connection.Handler`, and `Quick`, for a `net.dialer.Link`.
 
     Before `stream` was called and after `stop`, bytes of the log are dropped. All callbacks but those of a sync come
     from the reactor's driver.
@@ -112,6 +112,26 @@ class Receiver:
             if self._is_paused:
                 connection.pause()
         self._on_opened()
+
+    def at_once(self, connection: Connection, batch: FrameBatch) -> bytes | None:
+        """A little of the log that comes by itself, as for each append: `frames`, with less in between."""
+        frame, log = batch.alone(), self._log
+        if frame is None or log is None:
+            return None
+        offset, body = frame
+        if offset < 0 or not 0 < len(body) <= _AWAITED_BYTES:
+            return None
+        self.received_bytes += len(body)
+        try:
+            log.land(offset, (body,))
+            if self._on_landed is not None:
+                self._on_landed()
+        finally:
+            self._reported_bytes = self.received_bytes
+            self.report()
+        if self._syncer is not None:
+            self._syncer.grew()
+        return b""
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
         """An error that is raised closes the connection; what went in before it counts and is reported."""

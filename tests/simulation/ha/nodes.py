@@ -300,9 +300,14 @@ class Node:
             return
         self.schedule.invariants.lands(self, data)
         self.disk.records += data.records
-        self.perform(self.following.progressed(self.disk.end, self.disk.synced_end))
+        self._report()
         self.schedule.invariants.seen(self)
         self._sync_later()
+
+    def _report(self) -> None:
+        report = self.following.progressed(self.disk.end, self.disk.synced_end)
+        if report is not None:
+            self.perform([do.Say(report)])
 
     def _learn_role(self) -> None:
         """Who hears that it is a member now, or none any more, joins anew as that."""
@@ -324,7 +329,7 @@ class Node:
         if self.group is not None:
             self._appended()
         elif self.wire is not None:
-            self.perform(self.following.progressed(self.disk.end, self.disk.synced_end))
+            self._report()
         if self.disk.synced < len(self.disk.records):
             self._sync_later()
 

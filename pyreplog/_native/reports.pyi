@@ -1,0 +1,9 @@
+from _typeshed import ReadableBuffer
+
+from pyreplog._native.frame import FrameBatch
+
+_Mark = tuple[int, int]
+
+def encode_report(received: _Mark, synced: _Mark, /) -> bytes: ...
+def report_alone(batch: FrameBatch, /) -> tuple[_Mark, _Mark] | None: ...
+def decode_report(body: ReadableBuffer, /) -> tuple[_Mark, _Mark] | None: ...

@@ -1,0 +1,97 @@
+"""A little of a log that comes by itself: landed and reported without the steps in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from pyreplog._native.frame import FrameBatch, FrameParser, encode
+from pyreplog.errors import StreamError
+from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.stream.feed import Feed
+from pyreplog.ha.stream.receiver import Receiver
+from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.mirrorlog import MirrorLog
+from pyreplog.net.connection import Connection
+from tests.ha.streams import make_mirror, open_master
+
+NOBODY = cast("Connection", None)
+"""`at_once` asks nothing of its connection."""
+
+
+class Copy:
+    """A copy whose receiver streams; what it reports."""
+
+    def __init__(self, master: CommitLog, mirror: MirrorLog) -> None:
+        self.master, self.mirror = master, mirror
+        self.reports: list[tuple[Mark, Mark]] = []
+        self.landings = 0
+        self.receiver = Receiver(
+            on_opened=_nothing, on_control=_nothing, on_closed=_nothing, on_landed=self._landed,
+            on_progress=lambda received, synced: self.reports.append((received, synced)),
+        )  # fmt: skip
+        self.receiver.stream(mirror, syncs=False)
+        self._feed = Feed(master, 0)
+
+    def _landed(self) -> None:
+        self.landings += 1
+
+    def appended(self, *values: bytes) -> list[tuple[int, bytes]]:
+        """Frames that the master would send: (offset, body)."""
+        self.master.append_batch(list(values))
+        frames, _ = self._feed.take(1 << 20)
+        batch = FrameParser().feed(b"".join(frames))
+        return [(offset, bytes(body)) for offset, body in batch]
+
+    def take(self, offset: int, body: bytes) -> bytes | None:
+        return self.receiver.at_once(NOBODY, _batch(offset, body))
+
+
+def _nothing(*_: Any) -> None:
+    """Not asked for here."""
+
+
+def _batch(offset: int, body: bytes) -> FrameBatch:
+    return FrameParser().feed(encode(offset, body))
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Iterator[Copy]:
+    with open_master(tmp_path / "a") as master, make_mirror(tmp_path / "b", master) as mirror:
+        yield Copy(master, mirror)
+
+
+def test_each_is_reported(copy: Copy) -> None:
+    for number in range(3):
+        for frame in copy.appended(b"%d" % number):
+            assert copy.take(*frame) == b""
+        assert copy.reports[-1][0] == (copy.master.tail.end, number + 1)
+        assert copy.mirror.landed == copy.master.tail.end
+    assert len(copy.reports) == copy.landings == 4, "a segment's header, too"
+
+
+def test_what_lies_before_a_bad_record_counts_and_is_reported(copy: Copy) -> None:
+    header, (offset, body) = copy.appended(b"one", b"two")
+    copy.take(*header)
+    damaged = body[:-8] + bytes(byte ^ 1 for byte in body[-8:])
+    with pytest.raises(StreamError):
+        copy.take(offset, damaged)
+    assert copy.reports[-1][0] == (offset + len(body) // 2, 1)
+
+
+def test_all_else_takes_the_long_way(copy: Copy) -> None:
+    header, (offset, body) = copy.appended(b"x" * 8000)
+    copy.take(*header)
+    before = list(copy.reports)
+    assert copy.take(offset, body) is None, "much: not each frame is reported"
+    assert copy.take(offset, b"") is None, "a heartbeat"
+    assert copy.take(-1, b"\6" + bytes(24)) is None, "the master's word"
+    two = FrameParser().feed(encode(offset, body[:100]) + encode(offset + 100, body[100:200]))
+    assert copy.receiver.at_once(NOBODY, two) is None
+    copy.receiver.stop()
+    assert copy.take(offset, body[:100]) is None, "nothing is taken any more"
+    assert copy.reports == before
+    assert copy.mirror.landed == offset
