@@ -102,6 +102,7 @@ setup(
             extension("driving"),
             extension("mutex"),
             extension("outbox"),
+            extension("nextframe"),
             extension("arrivals"),
             extension("asking"),
             extension("stripe"),

@@ -49,6 +49,7 @@
 | writing | what a ledger's writer does for every append |
 | mutex | a lock that native code takes without a call of Python's |
 | outbox | buffers on their way into a socket |
+| nextframe | what was just appended, from the log to the socket of a replica |
 | arrivals | requests that are answered at once: received, handed over, answered in one step |
 | asking | requests that leave at once: numbered, noted and sent in one step |
 | stripe | what of a batch of entries goes to one bookie |

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from asyncio import _get_running_loop
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyreplog._native.frame import CONTROL_OFFSET, encode
@@ -184,26 +183,23 @@ class Master:
     # ---- streaming ------------------------------------------------------------------------------------------
 
     def offer(self) -> None:
-        """The log has grown: send it to the replicas that wait for more, and count it while it is on its way. When each
-        of them is about to report, its report does that; when more threads are about to append, the last of them."""
+        """The log has grown: send it to replicas that wait for more; their reports count it. To those about to report,
+        and when more threads are about to append, it is sent by that."""
         group = self.group
         # Whether what the master has makes no difference to the commit point before a replica has it, too.
         waits = self._is_received_enough and group.members.quorum.k > 0 and not group.fallback.is_alone
         if waits and self._awaited.lot.is_waking:
             return
-        due = [follower for follower in list(self._followers.values()) if follower.is_due]
+        due = [one for one in list(self._followers.values()) if one.is_due and not one.sender.feed.leave()]
         if waits and not due:
             return
         with uninterrupted:
             for follower in due:
                 follower.sender.pump()
-            if waits:
-                with self._lock:
-                    group.grew(*self._ends())
-                return
-            if self._syncer is not None:
-                self._syncer.grew()
-            self._do(self._grown)
+            if not waits:
+                if self._syncer is not None:
+                    self._syncer.grew()
+                self._do(self._grown)
 
     def _grown(self, now_us: int) -> list[Effect]:
         return self.group.appended(*self._ends(), now_us)
@@ -232,26 +228,24 @@ class Master:
         follower = self._followers.get(connection)
         if follower is None:
             return
-        follower.reported = progress.received.position
-        self._do(partial(self._reported, connection, progress, follower.sender.feed.position))
-        if follower.sender.feed.position < self.log.tail.end and not self._awaited.lot.is_waking:
+        feed, follower.reported = follower.sender.feed, progress.received.position
+        with self._lock:  # as `_do`, with less in between: there is one for each append
+            if follower.reported > self._offered:  # it is not counted yet
+                self.group.grew(*self._ends())
+            self._carry_out_all(self.group.progress(connection, progress, feed.position, self._now_us()))
+        self._awaited.drain()
+        if feed.position < self.log.tail.end and not self._awaited.lot.is_waking:
             follower.push()
-
-    def _reported(self, connection: Connection, progress: Progress, sent: int, now_us: int) -> list[Effect]:
-        grown = self._grown(now_us) if progress.received.position > self._offered else []  # it is not counted yet
-        return grown + self.group.progress(connection, progress, sent, now_us)
 
     def stored(self, connection: Connection, stored: Stored) -> None:
         self._do(lambda _: self.group.members_stored(connection, stored.version))
 
     def drained(self, connection: Connection) -> None:
-        follower = self._followers.get(connection)
-        if follower is not None:
+        if (follower := self._followers.get(connection)) is not None:
             follower.sender.drained()
 
     def disconnected(self, connection: Connection) -> None:
-        follower = self._followers.pop(connection, None)
-        if follower is not None:
+        if (follower := self._followers.pop(connection, None)) is not None:
             follower.sender.closed()
         with self._lock:
             self.group.disconnected(connection, self._now_us())
@@ -280,22 +274,27 @@ class Master:
 
     def _do(self, event: Callable[[int], list[Effect]]) -> None:
         """One event and its effects, in their order."""
-        deposed_by: Term | None = None
         with uninterrupted:
             with self._lock:
-                for effect in event(self._now_us()):
-                    if isinstance(effect, Committed):
-                        self._committed(effect.mark)
-                    elif isinstance(effect, Fenced):
-                        deposed_by = self._fenced = effect.term
-                    elif isinstance(effect, StoreMembers):
-                        if not self._store(effect.members):
-                            break
-                    else:
-                        self._carry_out(effect)
+                deposed_by = self._carry_out_all(event(self._now_us()))
             self._awaited.drain()
         if deposed_by is not None:
             self._tell_deposed(deposed_by)
+
+    def _carry_out_all(self, effects: list[Effect]) -> Term | None:
+        """Under the lock. The term that deposes this master, which is to be told without it."""
+        deposed_by = None
+        for effect in effects:
+            if isinstance(effect, Committed):
+                self._committed(effect.mark)
+            elif isinstance(effect, Fenced):
+                deposed_by = self._fenced = effect.term
+            elif isinstance(effect, StoreMembers):
+                if not self._store(effect.members):
+                    break
+            else:
+                self._carry_out(effect)
+        return deposed_by
 
     def _carry_out(self, effect: Effect) -> None:
         if isinstance(effect, Tell):
@@ -386,8 +385,8 @@ class Master:
     # ---- the end --------------------------------------------------------------------------------------------
 
     def close(self, resigned: ReplogError | None = None) -> None:
-        """Replicas hear of the last commit point and are disconnected; who waits is told. The log is closed, and has to
-        sync what it holds. resigned: told to appends that come now, when the node goes on in another role."""
+        """Replicas hear of the last commit point and leave; who waits is told. The log is synced and closed.
+        resigned: told to appends that come now, when the node goes on in another role."""
         self._closed, self._resigned = True, resigned
         self._timer.cancel()
         self._sync_always(False)

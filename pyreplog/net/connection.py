@@ -12,6 +12,7 @@ from pyreplog import handles
 from pyreplog._native.answers import Replies
 from pyreplog._native.asking import Asking
 from pyreplog._native.frame import HEADER_SIZE, FrameBatch, FrameParser, encode_header, heartbeat
+from pyreplog._native.nextframe import NextFrame
 from pyreplog._native.outbox import FrameOutbox
 from pyreplog.errors import ClosedError, DisconnectedError, PeerError, PeerTimeoutError, ReplogError, SlowPeerError
 from pyreplog.net.handshake import Peer
@@ -117,9 +118,9 @@ class Connection:
         """Bytes that have arrived and were not read: the handler is about to be called again. By the driver."""
         return unread_bytes(self._stream)
 
-    def carry(self, requests: Asking) -> None:
-        """From now on requests may leave here at once."""
-        requests.begin(self._outbox, self.peer.max_body_bytes)
+    def carry(self, what: Asking | NextFrame) -> None:
+        """From now on it may leave here at once."""
+        what.begin(self._outbox, self.peer.max_body_bytes)
 
     def settle_plainly(self, waiting: dict[int, Any]) -> None:
         """From now on plain OKs to those of `waiting` are settled before they come here (`Replies`). By the driver."""

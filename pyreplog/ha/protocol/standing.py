@@ -70,13 +70,17 @@ class Standing:
         """What cannot be about a report; "" nothing. sent: position that was sent to it. RocketMQ believes all of this
         (#3015, #1155: an acknowledgement of 2^40 bytes that nobody sent)."""
         received, synced = progress
-        if received.position > sent or received.entry > end.entry:
+        position, entry = received
+        synced_position, synced_entry = synced
+        if position > sent or entry > end.entry:
             return f"it reports {received}, it was sent {sent} of {end}"
-        if synced.position > received.position or synced.entry > received.entry:
+        if synced_position > position or synced_entry > entry:
             return f"it reports to have synced {synced} and received {received}"
-        if received.position < self.received.position or received.entry < self.received.entry:
+        before, entry_before = self.received
+        if position < before or entry < entry_before:
             return f"it reports {received}, behind {self.received} before"
-        if synced.position < self.synced.position or synced.entry < self.synced.entry:
+        before, entry_before = self.synced
+        if synced_position < before or synced_entry < entry_before:
             return f"it reports to have synced {synced}, behind {self.synced} before"
         return ""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyreplog._native.frame import encode_header
-from pyreplog._native.segment import HEADER_BYTES, Pin, Segment
+from pyreplog._native.nextframe import NextFrame
+from pyreplog._native.segment import HEADER_BYTES, Segment
 from pyreplog.errors import TruncatedError
 from pyreplog.log import indexes
 from pyreplog.log.mirrorlog import BLANK_BYTES, STREAM_HEADER_BYTES, canonical
@@ -18,7 +19,7 @@ TRANSFER_BYTES = 256 << 10
 _BLANK = 5  # record kind
 
 
-class Feed:
+class Feed(NextFrame):
     """A log's bytes in the order of their positions, from `position` on: a place where a record or a segment begins.
 
     A segment's header is a frame of its own; of the rest of its header block, and of what lies behind a blank, nothing
@@ -29,12 +30,11 @@ class Feed:
     """
 
     def __init__(self, log: CommitLog, position: int, transfer_bytes: int = TRANSFER_BYTES) -> None:
+        super().__init__(log, transfer_bytes)
         self._log, self._transfer_bytes = log, transfer_bytes
         self._size = log._segment_bytes
         self.position, _ = canonical((position, 0), self._size)
         self._truncations = log._truncations
-        self._held: tuple[Pin, Segment] | None = None  # where `position` lies, when that is known
-        self._stop = 0  # offset in it behind its last byte to be sent; 0: it is not sealed yet, look at the log's end
 
     @property
     def mark_position(self) -> int:

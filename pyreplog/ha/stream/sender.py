@@ -29,7 +29,8 @@ class Sender:
 
     Frames go straight from the mapped segments into the socket; a segment being sent is not recycled. Nothing more is
     put into the connection's queue while some of it waits there: what is behind lies in the log, not in memory.
-    `pump` may be called by any thread, at any time: by who has appended and waits for replicas, by `growth`.
+    `pump` may be called by any thread, at any time: by who has appended and waits for replicas (who asks `feed.leave`
+    first), by `growth`.
 
     position: where the stream begins, in front of a record or a segment. growth: who tells that the log has grown;
     None: whoever appends calls `pump`. throttle: of body bytes. When the log cannot be sent on (what is next was
@@ -53,12 +54,18 @@ class Sender:
         """What is to be handed to the connection next."""
         self._growth, self._throttle = growth, throttle
         self._pump_on = self.pump  # one bound method, by which `growth` knows it
-        self._busy = threading.Lock()
+        self._busy = self.feed.turn = threading.Lock()
         self._again = False
         self._closed = False
         self._is_delayed = False  # by the throttle: a timer runs
-        self.sent_bytes = 0
+        self._sent_bytes = 0
+        if throttle is None:
+            connection.carry(self.feed)
+
+    @property
+    def sent_bytes(self) -> int:
         """Of bodies, so far."""
+        return self._sent_bytes + self.feed.left_bytes
 
     def control(self, body: bytes) -> bool:
         """Send a control body, between frames of the log. False: the connection is closed. Any thread."""
@@ -81,6 +88,7 @@ class Sender:
     def closed(self) -> None:
         """The connection has ended."""
         self._closed = True
+        self.feed.end()
         if self._growth is not None:
             self._growth.forget(self._pump_on)
 
@@ -101,7 +109,7 @@ class Sender:
             sent += size
             if self._throttle is not None:
                 self._throttle.spend(size)
-            self.sent_bytes += size
+            self._sent_bytes += size
             if not connection.send(*frames):
                 return
             if size < limit:  # that was all
