@@ -48,7 +48,8 @@ class Fences:
         """The entry before those that are to be read: the LAC; or the highest of a bookie that lags behind it.
 
         What lies between has its ack quorum, and is given the copies that its writer did not get to write (#1390).
-        Never in an earlier fragment, all of whose entries have all (#2615).
+        Never in an earlier fragment (#2615): who lags there, because its writer stored another change before all had
+        reached it, is `unsure`.
         """
         meta, before, lac = self._metadata, self._metadata.last_fragment.first - 1, self.lac
         known = {place: max(last, before) for place, last in self._lasts.items() if last < lac > before}
@@ -60,10 +61,15 @@ class Fences:
         """Whether somebody who has not answered at all would hold entries up to `last`."""
         return any(self._silent[place] is None for place, _ in self._holders(last))
 
-    def unsure(self, last: int) -> Iterator[BadCopy]:
-        """Bookies of which nobody knows whether they have the entries up to `last`: to be looked at by repair."""
-        for place, entry in self._holders(last):
-            yield BadCopy(self._metadata.last_fragment.ensemble[place], entry)
+    def unsure(self, closed: LedgerMetadata, written: int) -> Iterator[BadCopy]:
+        """Bookies of which nobody knows whether they have their entries of the ledger, and those that lack some before
+        entry `written`, from which on recovery has written all: one entry of each, for repair to look at them all."""
+        for place, bookie in enumerate(self._metadata.last_fragment.ensemble):
+            silent = place in self._silent
+            stop = closed.last_entry + 1 if silent else min(written, closed.last_entry + 1)
+            highest = max((stripe[-1] for stripe in closed.holdings(bookie, stop)), default=-1)
+            if highest > (-1 if silent else self._lasts[place]):
+                yield BadCopy(bookie, highest)
 
     def _holders(self, last: int) -> Iterator[tuple[int, int]]:
         """Places that are silent, and the highest entry up to `last` that each would hold."""

@@ -136,11 +136,12 @@ class LedgerMetadata:
         of a closed ledger up to its end. A bookie that should hold it and does not has lost it."""
         return entry <= self.last_entry if self.state is State.CLOSED else entry < self.last_fragment.first
 
-    def holdings(self, bookie: str) -> list[range]:
-        """Entries of a closed ledger that a bookie is to hold, in stripes."""
+    def holdings(self, bookie: str, below: int | None = None) -> list[range]:
+        """Entries of a closed ledger (those below an entry) that a bookie is to hold, in stripes."""
         found = []
+        limit = self.last_entry + 1 if below is None else below
         for fragment in self.fragments:
-            stop = self.fragment_end(fragment) or self.last_entry + 1
+            stop = min(self.fragment_end(fragment) or limit, limit)
             if bookie in fragment.ensemble:
                 found += self._stripes(fragment.ensemble.index(bookie), fragment.first, stop)
         return [stripe for stripe in found if stripe]

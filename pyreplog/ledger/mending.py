@@ -35,12 +35,19 @@ class Mending:
         self.left: dict[Repair, ReplogError] = {}
 
     def mend_noted(self) -> None:
-        """What readers and recoveries noted. Errors: those of the store."""
+        """What readers and recoveries noted. A bad or missing copy is seldom the only one: of a closed ledger all
+        copies that the bookie should have are looked at. Errors: those of the store."""
+        looked: dict[tuple[int, str], bool] = {}  # whether all is well
         for repair in repairs(self._store)[0]:
             try:
                 there = find_ledger(self._store, repair.ledger)
                 if there is not None and there.metadata.has(repair.bookie, repair.entry):
                     self._mend(there.metadata, repair)
+                    where = repair.ledger, repair.bookie
+                    if there.metadata.state is State.CLOSED and where not in looked:
+                        looked[where] = self._mend_bookie(there.metadata, repair.bookie)
+                    if not looked.get(where, True):
+                        continue
                 forget_repair(self._store, repair)
             except ReplogError as error:
                 self.left[repair] = error
@@ -69,8 +76,8 @@ class Mending:
             if there is not None and there.metadata.state is State.CLOSED:
                 self._mend_bookie(there.metadata, bookie)
 
-    def _mend_bookie(self, metadata: LedgerMetadata, bookie: str) -> None:
-        """Goes on until one copy cannot be written."""
+    def _mend_bookie(self, metadata: LedgerMetadata, bookie: str) -> bool:
+        """Goes on until one copy cannot be written; whether all are well."""
         at = 0
         try:
             for stripe in metadata.holdings(bookie):
@@ -83,6 +90,8 @@ class Mending:
                         self.done.append(repair)
         except ReplogError as error:
             self.left[Repair(metadata.ledger, at, bookie)] = error
+            return False
+        return True
 
     def _mend(self, metadata: LedgerMetadata, repair: Repair) -> None:
         self._check_password(metadata)

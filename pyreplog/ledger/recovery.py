@@ -115,7 +115,7 @@ class LedgerRecovery:
         self.metadata, self._version, self._storing = self._storing, version, None
         if self.metadata.state is not State.CLOSED:
             return self._fence()
-        return [*self._fences.unsure(self._push.tracker.first - 1), *self._done()]
+        return [*self._fences.unsure(self.metadata, self._written_from), *self._done()]
 
     def conflicted(self, found: LedgerMetadata, version: int) -> list[Effect]:
         wanted, self._storing = self._storing, None
@@ -205,6 +205,7 @@ class LedgerRecovery:
         self._push = Push(self.metadata, start + 1, self._key, recovery=True)
         self._changes: list[Change] = []  # of the ensemble, so far known here alone
         self._used.update(self._ensemble)
+        self._written_from = start + 1
         self._next = start + 1  # the first entry whose fate is not decided
         self._length = self._messages = -1
         return self._look()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pickle
 import shutil
@@ -38,7 +39,7 @@ from pyreplog.errors import (
 from pyreplog.ledger import closing
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.handle import Ledger
-from pyreplog.ledger.ledgermetadata import State, metadata_key
+from pyreplog.ledger.ledgermetadata import Fragment, State, metadata_key
 from pyreplog.ledger.repairs import note_repair
 from pyreplog.ledger.stored import NEXT_LEDGER, load_ledger
 from tests.ledger.conftest import SEGMENT_BYTES
@@ -377,6 +378,23 @@ def test_copies_are_counted(folder: Path) -> None:
         meddler.rule(meddler.answering(lambda reply: reply._replace(body=b"\x01" * len(reply.body))), bookie=second)
         assert cluster.count_copies(ledger.id, password=b"secret").tolist() == [1, 2, 2, 1] * 30
         assert cluster.count_copies(fill(cluster, 3, 3, 2, entries=0)).tolist() == []
+
+
+def test_a_bookie_of_which_one_copy_is_noted_is_looked_at_whole(folder: Path) -> None:
+    """Recovery notes one entry of a bookie that lacks many."""
+    with embedded(folder, 4) as cluster:
+        with cluster.create_ledger(3, 3, 2) as ledger:
+            ledger.append_batch([b"%d" % i for i in range(20)])
+        there = load_ledger(cluster.metadata, ledger.id)
+        lost, *others = there.metadata.last_fragment.ensemble
+        (spare,) = {status.bookie for status in cluster.status().bookies} - {lost, *others}
+        moved = dataclasses.replace(there.metadata, fragments=(Fragment(0, (spare, *others)),))
+        cluster.metadata.put(metadata_key(ledger.id), moved.encode(), there.version)
+        note_repair(cluster.metadata, ledger.id, spare, 19)
+        done, left = cluster.repair()
+        assert len(done) == 20 and not left
+        assert cluster.count_copies(ledger.id).tolist() == [3] * 20
+        assert cluster.status().below_write_quorum == 0
 
 
 def test_repairs_that_cannot_be_made_stay(folder: Path) -> None:

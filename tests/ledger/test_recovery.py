@@ -857,6 +857,26 @@ def test_who_did_not_say_what_it_has_is_noted_for_repair() -> None:
     assert lab.recovery().run().bad == []
 
 
+def test_who_lacks_entries_of_an_earlier_fragment_is_noted_for_repair() -> None:
+    """d has taken c's place from entry 0 on, e that of a from entry 4 on, and the writer dies before d has anything: d's
+    copies of 0 to 3 lie before the last fragment, where recovery does not write."""
+    lab = Lab()
+    writer = lab.writer()
+    for _ in range(4):
+        writer.append()
+    writer.deliver("ab")
+    writer.fail("c")
+    writer.store()
+    writer.append()
+    writer.deliver("b")
+    writer.fail("a")
+    writer.store()
+    assert lab.fragments == {0: "abd", 4: "ebd"}
+    recovery = lab.recovery().run()
+    assert recovery.result.last_entry == 4
+    assert [(bad.bookie, bad.entry) for bad in recovery.bad] == [("d", 3)]
+
+
 @pytest.mark.parametrize("late", range(3))
 def test_a_bookie_that_lags_and_answers_late(late: int) -> None:
     """Recovery has begun without it, and has entries of its own on their way."""

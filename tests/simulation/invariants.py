@@ -136,6 +136,21 @@ class Invariants:
             f"a recoverer closed at {_end(metadata)}, the metadata say {_end(found)}",
         )
 
+    def closed_by_recovery(self, metadata: LedgerMetadata, noted: set[str]) -> None:
+        """noted: bookies, for repair. One that has a later entry has answered for all of them: what it lacks is found by a
+        repair of the whole ledger."""
+        nodes, ledger = self._schedule.nodes.by_name, metadata.ledger
+        for entry in range(metadata.last_entry + 1):
+            ensemble = metadata.fragment_of(entry).ensemble
+            for i in write_set(entry, metadata.ensemble_size, metadata.write_quorum):
+                log = nodes[ensemble[i]].log
+                has = log.holds(ledger, entry) or (log.last_entry(ledger) or -1) > entry
+                demand(
+                    has or ensemble[i] in noted or nodes[ensemble[i]].has_lost,
+                    "AllEntriesOfRecoveredLedgerReachedWriteQuorumOrAreNoted",
+                    f"entry {entry} is not on {ensemble[i]}, and noted are {sorted(noted)}",
+                )
+
     # ---- reading --------------------------------------------------------------------------------------------
 
     def read(self, reading: LedgerReading, batch: RecordBatch) -> int:
