@@ -14,7 +14,7 @@ from pyreplog._native.pushing import Batch, Pushing
 from pyreplog._native.stripe import gather
 from pyreplog.bookie.protocol import ADD, Flag, Reply, Request
 from pyreplog.errors import OutOfRangeError
-from pyreplog.ledger.effects import Send
+from pyreplog.ledger.effects import BadCopy, Send
 from pyreplog.ledger.ledgermetadata import Change, LedgerMetadata
 
 if TYPE_CHECKING:
@@ -94,6 +94,11 @@ class Push(Pushing):
         except OutOfRangeError:  # more gaps than are kept track of: as good as no answer
             return False
         return True
+
+    def lacking(self, lac: int) -> list[BadCopy]:
+        """Of each bookie that has not acknowledged all of its entries up to `lac`, the first of those, for repair."""
+        first = ((bookie, self.since(index)) for index, bookie in enumerate(self.ensemble))
+        return [BadCopy(bookie, entry) for bookie, entry in first if entry <= lac]
 
     def since(self, index: int) -> int:
         """From which entry on another bookie has to take the place of the one at `index`.

@@ -283,7 +283,7 @@ class LedgerWriter(Writing):
             return [*effects, Finished(error=self.error)]
         if self._storing is not None:  # first its outcome, then the close
             return effects
-        return [*effects, *self._store(self._closed_at_lac())]
+        return [*effects, *self._push.lacking(self.last_add_confirmed), *self._store(self._closed_at_lac())]
 
     def _closed_at_lac(self) -> LedgerMetadata:
         """Confirmed entries may end in the middle of a batch."""

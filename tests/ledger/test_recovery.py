@@ -877,6 +877,19 @@ def test_who_lacks_entries_of_an_earlier_fragment_is_noted_for_repair() -> None:
     assert [(bad.bookie, bad.entry) for bad in recovery.bad] == [("d", 3)]
 
 
+def test_a_writer_that_gives_up_notes_who_lacks_confirmed_entries() -> None:
+    """The ledger is closed for good, and c has nothing of it."""
+    lab = Lab()
+    writer = lab.writer()
+    for _ in range(4):
+        writer.append()
+    writer.deliver("ab")
+    writer.do(writer.machine.give_up(NotEnoughBookiesError("it takes too long")))
+    writer.store()
+    assert lab.metadata.last_entry == 3
+    assert [(bad.bookie, bad.entry) for bad in writer.bad] == [("c", 0)]
+
+
 @pytest.mark.parametrize("late", range(3))
 def test_a_bookie_that_lags_and_answers_late(late: int) -> None:
     """Recovery has begun without it, and has entries of its own on their way."""
