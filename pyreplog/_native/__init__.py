@@ -1,4 +1,5 @@
-"""Compiled kernels: bytes and numbers only; no policy, no protocol. FORMAT.md says what every byte means.
+"""Compiled: what is done for every entry. Kernels take bytes and numbers; of protocols only the steps that every append
+takes are here, as bases of Python classes that have the rest. FORMAT.md says what every byte means.
 
 | file | holds |
 |---|---|
