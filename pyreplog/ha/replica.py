@@ -54,10 +54,10 @@ class Replica:
         """Why it does not follow, and will not by itself; None: it does, or tries."""
         self._context, self._on_log, self._holds = context, on_log, holds
         committed = ORIGIN if log is None else Mark(*marks_of(log)[2])
-        holds = log is not None and ends_of_replica(log)[0].position > log.start_position
+        has_some = log is not None and ends_of_replica(log)[0].position > log.start_position
         self.following = Following(
             context.config.name,
-            log.uuid if log is not None and holds else NO_UUID,
+            log.uuid if log is not None and has_some else NO_UUID,
             0 if log is None else log._segment_bytes,
             context.terms.terms,
             committed=committed,
@@ -72,6 +72,7 @@ class Replica:
         self._chain: Chain | None = None
         self._joined: tuple[int, int] | None = None  # where the log went on, and when
         self._was_of_use = True  # the connection before
+        self._held_until = 0  # with the log's end there, it is time to look again at what is held
         self._hold()
         if master is not None:
             self.follow(master)
@@ -183,6 +184,7 @@ class Replica:
         needed = [] if self._context.config.observer else [self.following.log_start]
         if chain is not None and (least := chain.needed) is not None:
             needed.append(least)
+        self._held_until = log.tail.end + log._segment_bytes
         most = log.tail.end - self._context.config.group.retention_hold_bytes
         log.retention_floor = max(min(needed), most) if needed else 1 << 62
 
@@ -219,6 +221,8 @@ class Replica:
             report = self.following.progressed(received, synced)
             if report is not None:
                 self._receiver.say(messages.encode(report))
+            if received.position >= self._held_until:
+                self._hold()
 
     def _closed(self, error: ReplogError) -> None:
         with self._context.lock:

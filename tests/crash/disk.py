@@ -341,7 +341,13 @@ class PowerCutFiles(RealFiles):
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        vars(files_module)["os"] = DiskCalls(disk)
+        self._calls = vars(files_module)["os"] = DiskCalls(disk)
+
+    def write(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        view = memoryview(data)
+        while view:
+            done = self._calls.pwrite(fd, view, offset)
+            view, offset = view[done:], offset + done
 
     def write_sync(self, fd: int, data: bytes | memoryview, offset: int) -> None:
         self.write(fd, data, offset)

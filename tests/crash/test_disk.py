@@ -81,7 +81,7 @@ def test_the_whole_disk_layer_is_modelled() -> None:
         for name, value in vars(files_module).items()
         if getattr(value, "__module__", "").startswith("pyreplog._native")
     }
-    assert native == {"write_sync", "lock_file", "unlock_file", "Steps"}
+    assert native == {"write", "write_sync", "lock_file", "unlock_file", "Steps"}
     calls = {name for name in vars(RealFiles) if not name.startswith("_")}
     assert calls == {
         "create", "open", "write", "sync", "write_sync", "sync_directory", "rename", "remove", "replace_small",

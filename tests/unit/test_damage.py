@@ -378,5 +378,5 @@ def test_a_lock_file_that_is_damaged(log):
     pyreplog.open(log).close()
     (log / names.LOCK).unlink()
     (log / names.LOCK).mkdir()
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(CorruptionError, match="expected a file, found a directory"):
         pyreplog.open(log)
