@@ -110,3 +110,4 @@ def test_the_owner_before_gives_out_nothing_that_was_not_confirmed(cluster: Clus
                 result(lost)
             assert before.end.offset == 1
             assert read_all(after) == {0: b"confirmed", 1: b"another"}
+        before.close()
