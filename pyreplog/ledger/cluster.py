@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyreplog._native.quorum import check_quorums
+from pyreplog._native.turns import check_may_wait
 from pyreplog.ack import Ack
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.identity import cluster_id
@@ -35,7 +36,7 @@ from pyreplog.errors import (
 from pyreplog.handles import Handle
 from pyreplog.ledger.closing import close_all
 from pyreplog.ledger.copies import CopyCount
-from pyreplog.ledger.driver import Driver, StartingMachine, check_may_wait
+from pyreplog.ledger.driver import Driver, StartingMachine
 from pyreplog.ledger.embedded import open_embedded
 from pyreplog.ledger.handle import WINDOW_BYTES, Ledger
 from pyreplog.ledger.lac import LedgerEnds

@@ -14,7 +14,6 @@ from typing import Any, Protocol, TypeVar, cast
 
 from pyreplog._native.answers import Answer
 from pyreplog._native.driving import Driving
-from pyreplog._native.turns import Turns, check_may_wait, in_callback
 from pyreplog.ack import Ack
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import (
@@ -28,19 +27,6 @@ from pyreplog.ledger.ledgermetadata import LedgerMetadata, metadata_key
 from pyreplog.ledger.stored import find_ledger
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.uninterrupted import uninterrupted
-
-__all__ = [
-    "Add",
-    "Driver",
-    "Machine",
-    "StartingMachine",
-    "StoringMachine",
-    "Surroundings",
-    "Timer",
-    "Turns",
-    "check_may_wait",
-    "in_callback",
-]
 
 logger = logging.getLogger(__name__)
 

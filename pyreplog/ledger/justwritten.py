@@ -9,7 +9,7 @@ from typing import cast
 from pyreplog._native.batch import RecordBatch
 from pyreplog._native.entries import parse_entries
 from pyreplog._native.pushing import Batch
-from pyreplog.ledger.driver import Turns
+from pyreplog._native.turns import Turns
 
 KEPT_BYTES = 64 << 10
 """More is not kept: reading that much from a bookie costs little of what it takes anyway."""

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from pyreplog._native.answers import Group
 from pyreplog._native.asking import send_alone
+from pyreplog._native.turns import check_may_wait
 from pyreplog.ack import Ack
 from pyreplog.bookie.protocol import ADD, Kind, Reply, Request, decode_reply, encode_request
 from pyreplog.bookie.registration import AVAILABLE, Availability
@@ -23,7 +24,7 @@ from pyreplog.errors import (
     NotConnectedError,
     ReplogError,
 )
-from pyreplog.ledger.driver import Add, check_may_wait
+from pyreplog.ledger.driver import Add
 from pyreplog.ledger.merging import UNANSWERED_MAX, Adds
 from pyreplog.ledger.push import ENTRY_BYTES_MAX
 from pyreplog.ledger.status import BookieStatus

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from pyreplog._native.answers import Answer
 from pyreplog._native.plainadd import PlainAdd, plain_request
+from pyreplog._native.turns import check_may_wait
 from pyreplog.ack import Ack
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.local import LocalBookie
@@ -16,7 +17,7 @@ from pyreplog.bookie.metrics import bookie_metrics
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import ClosedError, NotConnectedError, ReplogError
 from pyreplog.handles import Handle
-from pyreplog.ledger.driver import Add, Timer, check_may_wait
+from pyreplog.ledger.driver import Add, Timer
 from pyreplog.ledger.effects import BadCopy
 from pyreplog.ledger.metrics import ClientCounts
 from pyreplog.ledger.placement import Candidate

@@ -6,8 +6,8 @@ import threading
 from contextlib import ExitStack
 from typing import Any, overload
 
+from pyreplog._native.turns import check_may_wait
 from pyreplog.ledger import cluster as ledgers
-from pyreplog.ledger.driver import check_may_wait
 from pyreplog.metrics import Metric
 from pyreplog.topic.partitions.partitioned import PartitionedTopic
 from pyreplog.topic.topic import Topic

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from pyreplog.ledger.driver import Turns
+from pyreplog._native.turns import Turns
 from pyreplog.uninterrupted import uninterrupted
 
 logger = logging.getLogger(__name__)
@@ -17,7 +17,7 @@ Event = Callable[[], object]
 
 class Events(Turns):
     """Steps of a driver of topics: they take turns with those of ledgers, so callbacks of topics are callbacks of
-    ledgers too, which must not wait (see `driver.check_may_wait`). What a step raises is logged."""
+    ledgers too, which must not wait (see `turns.check_may_wait`). What a step raises is logged."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()

@@ -10,10 +10,10 @@ import pytest
 from pyreplog._native.batch import RecordBatch
 from pyreplog._native.entries import encode_entries
 from pyreplog._native.pushing import Batch
+from pyreplog._native.turns import Turns
 from pyreplog.bookie.protocol import Kind
 from pyreplog.errors import ClosedError, OutOfRangeError
 from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.driver import Turns
 from pyreplog.ledger.handle import Ledger
 from pyreplog.ledger.justwritten import KEPT_BYTES, JustWritten
 from pyreplog.ledger.push import batches_of

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import pyreplog
+from pyreplog._native.turns import in_callback
 from pyreplog.errors import (
     AuthenticationError,
     ClosedError,
@@ -26,7 +27,6 @@ from pyreplog.errors import (
     WrongServiceError,
     WrongTypeError,
 )
-from pyreplog.ledger.driver import in_callback
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server

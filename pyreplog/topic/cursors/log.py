@@ -20,10 +20,10 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple
 
+from pyreplog._native.turns import check_may_wait
 from pyreplog.errors import OutcomeUnknownError
 from pyreplog.handles import Handle
 from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.driver import check_may_wait
 from pyreplog.topic.cursors.flush import Flusher
 from pyreplog.topic.cursors.history import CursorHistory
 from pyreplog.topic.cursors.logconfig import CursorLogConfig

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Self, TypeVar
 
 from pyreplog._native.messages import MessageBatch
+from pyreplog._native.turns import check_may_wait, in_callback
 from pyreplog.ack import Ack, as_timeout
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import ClosedError, NoSuchTopicError, OutcomeUnknownError, TopicFencedError, WindowFullError
 from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.driver import check_may_wait, in_callback
 from pyreplog.ledger.handle import CLOSE_S, GIVE_UP_S
 from pyreplog.ledger.readahead import STRETCH_BYTES_MAX
 from pyreplog.net.sockets import weakly

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from pyreplog._native.messages import MessageBatch
+from pyreplog._native.turns import check_may_wait
 from pyreplog.ack import Ack
 from pyreplog.errors import (
     InvalidArgumentError,
@@ -20,7 +21,6 @@ from pyreplog.errors import (
     WrongTypeError,
 )
 from pyreplog.handles import Handle
-from pyreplog.ledger.driver import check_may_wait
 from pyreplog.topic.arguments import check_consumer
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.consumer import QUEUE

@@ -6,9 +6,9 @@ from asyncio import _get_running_loop
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
+from pyreplog._native.turns import in_callback
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, ReplogError
-from pyreplog.ledger.driver import in_callback
 from pyreplog.topic.names import check_name
 from pyreplog.topic.partitions.partitionedpublisher import Columns, Fields, PartitionedPublisher
 from pyreplog.topic.partitions.partitionoffset import PartitionOffset, PartitionRange

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
+from pyreplog._native.turns import check_may_wait
 from pyreplog.ack import Ack
 from pyreplog.errors import ReplogError
-from pyreplog.ledger.driver import check_may_wait
 from pyreplog.topic.partitions.partitionoffset import PartitionOffset, PartitionRange
 from pyreplog.topic.partitions.routing import Router
 from pyreplog.topic.partitions.splitting import Portion, split_batch

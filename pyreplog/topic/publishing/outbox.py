@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from pyreplog._native.turns import in_callback
 from pyreplog.ack import Ack
 from pyreplog.errors import EntryRefusedError, RecordTooLargeError, TopicFullError
-from pyreplog.ledger.driver import in_callback
 from pyreplog.topic.events import Events
 from pyreplog.topic.managed.pipeline import STAGE_BYTES
 from pyreplog.topic.publishing.flight import Flight

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from pyreplog._native.turns import in_callback
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, ReplogError
-from pyreplog.ledger.driver import in_callback
 from pyreplog.topic.names import check_name
 from pyreplog.topic.publishing.publisher import Publisher
 

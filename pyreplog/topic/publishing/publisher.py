@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 from pyreplog._native.messageencoder import Messages
+from pyreplog._native.turns import check_may_wait, in_callback
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.errors import WindowFullError
-from pyreplog.ledger.driver import check_may_wait, in_callback
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.names import check_name
 from pyreplog.topic.publishing.batcher import Single

@@ -12,9 +12,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pyreplog._native.turns import in_callback
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, NotConnectedError, ReplogError
-from pyreplog.ledger.driver import in_callback
 from pyreplog.net.sockets import Address
 from pyreplog.topic.consumer import Consumer
 from pyreplog.topic.events import Events

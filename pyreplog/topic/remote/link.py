@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
+from pyreplog._native.turns import check_may_wait
 from pyreplog.ack import Ack
 from pyreplog.errors import (
     ClosedError,
@@ -24,7 +25,6 @@ from pyreplog.errors import (
     TopicFencedError,
     TopicOwnedError,
 )
-from pyreplog.ledger.driver import check_may_wait
 from pyreplog.net.backoff import BACKOFF_FIRST_S, BACKOFF_MOST_S, Backoff
 from pyreplog.net.client import Channel
 from pyreplog.net.handshake import Identity, Secret

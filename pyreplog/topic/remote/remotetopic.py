@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyreplog._native.messages import MessageBatch
+from pyreplog._native.turns import check_may_wait
 from pyreplog.ack import Ack
 from pyreplog.clock import SystemClock
 from pyreplog.errors import ClosedError, InvalidMessageError, WrongTypeError
 from pyreplog.handles import Handle
-from pyreplog.ledger.driver import check_may_wait
 from pyreplog.topic.arguments import OFFSET_MAX, as_int, check_consumer
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.consumer import QUEUE, Consumer

@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pyreplog._native.turns import check_may_wait
 from pyreplog.ack import Ack
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import DisconnectedError, OutcomeUnknownError, PeerTimeoutError
-from pyreplog.ledger.driver import Add, check_may_wait
+from pyreplog.ledger.driver import Add
 from pyreplog.ledger.metrics import ClientCounts
 from pyreplog.ledger.placement import Candidate
 
