@@ -146,9 +146,13 @@ class Recorder:
 
 
 def replay(history: object, path: Path, size: int | None = None) -> None:
-    """Feed a History with what a Recorder wrote; size: with so many bytes of it."""
+    """Feed a History with what a Recorder wrote; size: with so many bytes of it. What its process was at when another of
+    its threads ended it may be there in part: nothing had come of that yet."""
     with path.open("rb") as file:
         size = path.stat().st_size if size is None else size
         while file.tell() < size:
-            event, *arguments = marshal.load(file)
+            try:
+                event, *arguments = marshal.load(file)
+            except EOFError:
+                return
             getattr(history, event)(*arguments)
