@@ -294,8 +294,8 @@ def test_trimmed(tmp_path: Path) -> None:
     assert lenient == list(range(start, 9))
 
 
-def test_an_entry_nobody_has(tmp_path: Path) -> None:
-    path = tmp_path / "data"
+def with_an_entry_nobody_has(path: Path) -> int:
+    """A topic of 30 entries of two messages, of which no copy of the eighth can be read; its ledger."""
     with embedded(path) as cluster:
         topic = cluster.topic("t", durability="appended")
         for n in range(30):
@@ -303,6 +303,12 @@ def test_an_entry_nobody_has(tmp_path: Path) -> None:
         topic.close()
     (ledger,) = set(column(path, "ledgerId", topics="t"))
     corrupt(path, (ledger, 7))
+    return int(ledger)
+
+
+def test_an_entry_nobody_has(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    ledger = with_an_entry_nobody_has(path)
     found = column(path, "offset", topics="t", mode="DROPMALFORMED")
     assert found == [n for n in range(60) if n not in (14, 15)]
     bad = [row for row in read_table(path, topics="t", mode="PERMISSIVE", columns="topic,crcOk,ledgerId").to_pylist()
@@ -313,13 +319,7 @@ def test_an_entry_nobody_has(tmp_path: Path) -> None:
 def test_an_entry_nobody_has_where_a_bound_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning reads entries of large ledgers: one that cannot be read is for the mode, like any other."""
     path = tmp_path / "data"
-    with embedded(path) as cluster:
-        topic = cluster.topic("t", durability="appended")
-        for n in range(30):
-            topic.publish_batch([b"%d" % n, b"more"])
-        topic.close()
-    (ledger,) = set(column(path, "ledgerId", topics="t"))
-    corrupt(path, (ledger, 7))
+    with_an_entry_nobody_has(path)
     monkeypatch.setattr(planning, "NARROW_BYTES", 1)
     for bounds in ({"startingOffsets": 15}, {"endingOffsets": 15}, {"startingOffsets": 14, "endingOffsets": 15}):
         wanted = range(bounds.get("startingOffsets", 0), bounds.get("endingOffsets", 60))
