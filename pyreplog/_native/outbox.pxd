@@ -23,5 +23,6 @@ cdef class FrameOutbox(Outbox):
     cdef Py_ssize_t hand_frame(self, int64_t offset, tuple body, Py_ssize_t size) except -1
     cdef int put_frame(self, int64_t offset, tuple body, Py_ssize_t size) except -1
     cdef bint begins(self) except -1
+    cdef bint goes(self, bytes frames, int64_t offset, tuple body, Py_ssize_t size) except -1
     cdef bint whole_leaves(self, bytes frames) except -1
     cpdef bint leaves(self, int64_t offset, tuple body, Py_ssize_t size) except -1

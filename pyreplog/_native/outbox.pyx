@@ -153,27 +153,21 @@ cdef class FrameOutbox(Outbox):
 
     cpdef bint leaves(self, int64_t offset, tuple body, Py_ssize_t size) except -1:
         """`send_frame`, by who does not have the lock; False: not now, nothing was done."""
-        if not self.begins():
-            return False
-        try:
-            try:
-                self.put_frame(offset, body, size)
-            except OSError:     # nothing was sent: who tries again meets it, too
-                return False
-            if self.queued_bytes:
-                self.grew()
-            return True
-        finally:
-            self.lock.give()
+        return self.begins() and self.goes(None, offset, body, size)
 
     cdef bint whole_leaves(self, bytes frames) except -1:
         """`leaves`, of frames as they are."""
-        if not self.begins():
-            return False
+        return self.begins() and self.goes(frames, 0, (), 0)
+
+    cdef bint goes(self, bytes frames, int64_t offset, tuple body, Py_ssize_t size) except -1:
+        """Behind `begins`: `frames`, or the frame that the others tell."""
         try:
             try:
-                self.keep((frames,), len(frames), self.hand((frames,)))
-            except OSError:
+                if frames is None:
+                    self.put_frame(offset, body, size)
+                else:
+                    self.keep((frames,), len(frames), self.hand((frames,)))
+            except OSError:     # nothing was sent: who tries again meets it, too
                 return False
             if self.queued_bytes:
                 self.grew()
