@@ -27,10 +27,6 @@ class JustWritten(Turns):
         self._batch: Batch | None = None
         self._told: Batch | None = None
 
-    @property
-    def is_empty(self) -> bool:
-        return self._batch is None
-
     def keep(self, batch: Batch) -> None:
         """It was appended, behind what is kept."""
         self._batch = batch if memoryview(batch.records).nbytes <= KEPT_BYTES else None  # others may lie beside it

@@ -99,10 +99,10 @@ def test_nothing_is_kept_once_all_were_told(cluster: Cluster) -> None:
     with cluster.create_ledger(3, 3, 2) as ledger:
         push(ledger, [b"a"])
         ledger.told()
-        assert ledger._just_written.is_empty
+        assert ledger._just_written.read(0, 0, 1) is None
         ledger.append(b"b")
         ledger.append_batch([b"c"])
-        assert ledger._just_written.is_empty, "who appends for himself does not read it"
+        assert ledger._just_written.read(2, 2, 1) is None, "who appends for himself does not read it"
 
 
 def batch(first: int, values: list[bytes]) -> Batch:
@@ -139,17 +139,17 @@ def test_those_who_were_told_have_their_turn() -> None:
     assert values == [[b"a"], None] and there.read(1, 1, 1) is None
     assert there.read(2, 2, 1) is not None, "that is yet to be told"
     there.told()
-    assert there.is_empty
+    assert there.read(2, 2, 1) is None
 
 
 def test_it_is_small() -> None:
     there = JustWritten(5)
     for values in ([bytes(KEPT_BYTES)], [bytes(1000)] * (KEPT_BYTES // 1000), [bytes(1 << 20), b"rest"]):
         there.keep(batch(0, [b"a"]))
-        there.keep(batch(1, values))
-        assert there.is_empty
+        there.keep(large := batch(1, values))
+        assert there.read(large.first, large.last, KEPT_BYTES) is None and there.read(0, 0, 1) is None
     there.keep(batch(0, [bytes(KEPT_BYTES - 100)]))
-    assert not there.is_empty
+    assert there.read(0, 0, 1) is not None
 
 
 def test_of_a_closed_handle(cluster: Cluster) -> None:
