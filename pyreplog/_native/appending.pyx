@@ -36,7 +36,7 @@ cdef class Appending:
             )
             ids.add_done_callback(self._staging)
         except BaseException:
-            self._staging.land()
+            self._staging.landed()
             raise
         return ids, effects
 

@@ -8,5 +8,5 @@ cdef class Staging:
     cdef int64_t nbytes
     cdef Py_ssize_t flying      # batches taken and not landed
 
-    cdef bint leave(self) noexcept
-    cdef bint land(self) noexcept
+    cpdef bint leave(self) noexcept
+    cpdef bint landed(self) noexcept

@@ -29,7 +29,7 @@ cdef class Staging:
         return len(self.entries)
 
     def __call__(self, ids, /):
-        if self.land():
+        if self.landed():
             self.proceed()
 
     def add(self, entry, /):
@@ -38,10 +38,6 @@ cdef class Staging:
         self.nbytes += len(entry[0])
         return not self.flying or self.nbytes >= STAGE_LIMIT
 
-    def begin(self):
-        """Whether an entry may go without stopping here: nothing waits or is on its way. Then it is, until `landed`."""
-        return self.leave()
-
     def take(self):
         """All that wait, as one batch; `landed` says when it is confirmed, or failed. None wait: no batch."""
         cdef list entries = self.entries
@@ -49,16 +45,14 @@ cdef class Staging:
         self.flying += bool(entries)
         return entries
 
-    def landed(self):
-        """One batch less is on its way; whether entries wait for that."""
-        return self.land()
-
-    cdef bint leave(self) noexcept:
+    cpdef bint leave(self) noexcept:
+        """Whether an entry may go without stopping here: nothing waits or is on its way. Then it is, until `landed`."""
         if self.entries or self.flying:
             return False
         self.flying = 1
         return True
 
-    cdef bint land(self) noexcept:
+    cpdef bint landed(self) noexcept:
+        """One batch less is on its way; whether entries wait for that."""
         self.flying -= 1
         return bool(self.entries)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy
 import pytest
 
+from pyreplog._native.staging import STAGE_BYTES, Staging
 from pyreplog.ack import Ack
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
-from pyreplog.ledger.staging import STAGE_BYTES, Entry, Staging, columns, outcomes
+from pyreplog.ledger.staging import Entry, columns, outcomes
 
 SIZE_MAX = 1 << 16
 
@@ -34,10 +35,10 @@ def test_company_of_a_batch_on_its_way_goes_together() -> None:
 
 def test_who_begins_alone_holds_up_others_until_it_has_landed() -> None:
     staging = Staging()
-    assert staging.begin()
-    assert not staging.begin() and not staging.add(entry())
+    assert staging.leave()
+    assert not staging.leave() and not staging.add(entry())
     assert staging.landed()
-    assert not staging.begin(), "another waits: it is first"
+    assert not staging.leave(), "another waits: it is first"
     assert len(staging.take()) == 1
 
 
@@ -45,13 +46,13 @@ def test_a_batch_that_lands_has_those_that_wait_sent() -> None:
     sent: list[int] = []
     staging = Staging(lambda: sent.append(len(staging.take())))
     ids: Ack[range] = Ack(range(1))
-    assert staging.begin()
+    assert staging.leave()
     ids.add_done_callback(staging)
     assert not staging.add(entry()) and not staging.add(entry())
     ids.complete()
     assert sent == [2]
     staging(ids)  # what was sent has landed: nothing waits for it
-    assert sent == [2] and staging.begin()
+    assert sent == [2] and staging.leave()
 
 
 def test_taking_nothing_is_no_batch() -> None:
