@@ -17,7 +17,7 @@
 | staging, merging | single entries gathered into batches; adds to one bookie gathered into requests |
 | reading | reading entries from replicas |
 | readahead, someread, lac | stretches in a row; a few entries that nobody waits for; what is confirmed so far |
-| copies, mend, mending, repairs | which copies are there; writing those that are not, and noting them |
+| copies, entrymend, mending, repairs | which copies are there; writing those that are not, and noting them |
 | openledgers, closing | those that are open for appending; closing several at once |
 | placement | which bookies |
 """

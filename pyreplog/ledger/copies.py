@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pyreplog._native.effects import Send
 from pyreplog._native.entries import parse_entries
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Kind, Reply, Request, Status
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, UnauthorizedError, UnreadableError
-from pyreplog.ledger.effects import BadCopy, Effect, Finished, Send
+from pyreplog.ledger.effects import BadCopy, Effect, Finished
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.refusals import complaint
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from pyreplog._native.answers import Answer
 from pyreplog._native.driving import Driving
+from pyreplog._native.effects import Send
 from pyreplog.ack import Ack
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import (
@@ -22,7 +23,7 @@ from pyreplog.errors import (
     ReplogError,
     VersionConflictError,
 )
-from pyreplog.ledger.effects import BadCopy, Effect, Finished, Send, Store, Wake
+from pyreplog.ledger.effects import BadCopy, Effect, Finished, Store, Wake
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, metadata_key
 from pyreplog.ledger.stored import find_ledger
 from pyreplog.metadata.store import MetadataStore

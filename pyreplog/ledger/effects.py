@@ -1,4 +1,5 @@
-"""What the state machines of this package ask for. Whoever drives one does it and reports back what became of it."""
+"""What the state machines of this package ask for, beside the native `Send` and `Settle`. Whoever drives one does it
+and reports back what became of it."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any, TypeAlias
 from pyreplog._native.effects import Send, Settle
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 
-__all__ = ["BadCopy", "Effect", "Finished", "Load", "Send", "Settle", "Store", "Wake"]
+__all__ = ["BadCopy", "Effect", "Finished", "Load", "Store", "Wake"]
 
 
 @dataclass(frozen=True, slots=True)

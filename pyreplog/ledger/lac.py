@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pyreplog._native.effects import Send
 from pyreplog._native.quorum import coverage
 from pyreplog.bookie.protocol import KEY_BYTES, Kind, Reply, Request, Status
 from pyreplog.errors import UnauthorizedError, UnreadableError
-from pyreplog.ledger.effects import Effect, Finished, Send
+from pyreplog.ledger.effects import Effect, Finished
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 
 

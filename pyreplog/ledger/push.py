@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyreplog._native.acktracker import AckTracker, Part
+from pyreplog._native.effects import Send
 from pyreplog._native.pushing import Batch, Pushing
 from pyreplog._native.stripe import gather
 from pyreplog.bookie.protocol import ADD, Flag, Reply, Request
 from pyreplog.errors import OutOfRangeError
-from pyreplog.ledger.effects import BadCopy, Send
+from pyreplog.ledger.effects import BadCopy
 from pyreplog.ledger.ledgermetadata import Change, LedgerMetadata
 
 if TYPE_CHECKING:

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pyreplog._native.batch import RecordBatch
+from pyreplog._native.effects import Send
 from pyreplog._native.entries import merge_entries, parse_entries
 from pyreplog._native.quorum import write_set
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Kind, Reply, Request, Status
 from pyreplog.bookie.reading import consecutive
 from pyreplog.errors import InvalidRecordsError, NoSuchEntryError, UnauthorizedError, UnreadableError
-from pyreplog.ledger.effects import BadCopy, Effect, Finished, Send, Wake
+from pyreplog.ledger.effects import BadCopy, Effect, Finished, Wake
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 
 SPECULATE_S = 0.5

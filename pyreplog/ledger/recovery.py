@@ -14,6 +14,7 @@ from enum import Enum, auto
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyreplog._native.effects import Send
 from pyreplog._native.quorum import write_set
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Flag, Kind, Reply, Request, Status
 from pyreplog.errors import (
@@ -26,7 +27,7 @@ from pyreplog.errors import (
     UnauthorizedError,
     UnreadableError,
 )
-from pyreplog.ledger.effects import BadCopy, Effect, Finished, Load, Send, Store, Wake
+from pyreplog.ledger.effects import BadCopy, Effect, Finished, Load, Store, Wake
 from pyreplog.ledger.fences import Fences
 from pyreplog.ledger.ledgermetadata import Change, LedgerMetadata, State
 from pyreplog.ledger.push import Push, batches_of

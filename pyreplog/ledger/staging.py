@@ -1,6 +1,7 @@
 """Single entries gathered into batches: while one is on its way, those submitted meanwhile wait to be the next one.
 
-So a lone caller never waits for company, and many callers share requests without a delay to tune.
+So a lone caller never waits for company, and many callers share requests without a delay to tune. They wait in a native
+`Staging`; here is what waits there.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pyreplog._native.entries import encode_entries
-from pyreplog._native.staging import STAGE_BYTES, Staging
 from pyreplog.ack import Ack, Outcome
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["STAGE_BYTES", "Entry", "Staging", "columns", "outcomes"]
+__all__ = ["Entry", "columns", "outcomes"]
 
 _HEADER_BYTES = 128  # at least what an encoded entry has beside key and value
 _PLAIN_KEY_BYTES = 65535

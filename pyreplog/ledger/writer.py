@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Set
 
 from pyreplog._native.acktracker import Part
+from pyreplog._native.effects import Send, Settle
 from pyreplog._native.entries import Entries
 from pyreplog._native.pushing import Batch
 from pyreplog._native.writing import Writing
@@ -25,7 +26,7 @@ from pyreplog.errors import (
     NotEnoughBookiesError,
     ReplogError,
 )
-from pyreplog.ledger.effects import Effect, Finished, Load, Send, Settle, Store, Wake
+from pyreplog.ledger.effects import Effect, Finished, Load, Store, Wake
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 from pyreplog.ledger.push import ENTRY_BYTES_MAX, Push, batches_of
 from pyreplog.ledger.refusals import NOT_OURS, complaint, refusal

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyreplog._native.effects import Send
 from pyreplog._native.entries import encode_entries
 from pyreplog._native.pushing import Batch
 from pyreplog._native.quorum import write_set
 from pyreplog._native.stripe import members
 from pyreplog.bookie.protocol import Reply
-from pyreplog.ledger.effects import Send
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
 from pyreplog.ledger.push import Push
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from pyreplog._native.effects import Send, Settle
 from pyreplog.ack import Ack, settle_all
 from pyreplog.bookie.protocol import Reply
 from pyreplog.errors import NoSuchEntryError, NotEnoughBookiesError, UnreadableError
-from pyreplog.ledger.effects import BadCopy, Effect, Finished, Load, Send, Settle, Store, Wake
+from pyreplog.ledger.effects import BadCopy, Effect, Finished, Load, Store, Wake
 from pyreplog.ledger.lac import LacQuery
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.reading import LedgerReading

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyreplog._native.acktracker import Part
 from pyreplog._native.answers import Answer
+from pyreplog._native.effects import Send
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import DisconnectedError, NotConnectedError, PeerTimeoutError
-from pyreplog.ledger.effects import Send
 
 from .bookies import Node
 from .world import World

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pyreplog._native.effects import Send
 from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status
 from pyreplog.errors import ReplogError, UnreadableError
-from pyreplog.ledger.effects import BadCopy, Effect, Finished, Send
+from pyreplog.ledger.effects import BadCopy, Effect, Finished
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.reading import LedgerReading
 
