@@ -46,7 +46,7 @@ class LogReader(Access):
     Sees what the writer publishes, at once. Needs no writer: where none has opened the log since the boot, the end is
     found as a writer would find it, until one comes; that is noticed by waiting, by scans that reach the end, and by
     `end`. Any thread may use it. It never changes a file of the log (a page it may write only carries the request to be
-    woken).
+    woken). One that is forgotten is closed, with a ResourceWarning.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,7 +68,7 @@ class LogReader(Access):
         self._uuid = bytes(16) if checkpoint is None else checkpoint.uuid
         if not self._look():
             self._settle()
-        handles.opened(self)
+        self._opened_at = handles.opened(self)
 
     # ---- with a writer, and without ---------------------------------------------------------------------------
 
@@ -324,6 +324,11 @@ class LogReader(Access):
         raise ReadOnlyError(f"{self.path} is open for reading; open it with mode='a' to append")
 
     append_batch = append_columns = submit = submit_batch = truncate = trim = sync = append
+
+    def __del__(self) -> None:
+        if hasattr(self, "_opened_at") and self._error is None and os.getpid() == self._pid:
+            handles.warn_of_leak(f"reader of log {self.path}", self, self._opened_at)
+            self.close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a LogReader holds mapped files and cannot be pickled; open the path again")

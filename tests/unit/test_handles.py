@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import warnings
+import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import pyreplog
 from pyreplog import ClosedError, FormatVersionError, LockedError, ReadOnlyError
+from tests.waiting import until
 
 SIZE = 1 << 16
 
@@ -193,6 +198,39 @@ def test_after_fork(tmp_path, mode, durability):
         cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("mode", "what"), [("a", "log"), ("r", "reader of log")])
+def test_a_forgotten_handle_says_so_and_is_closed(tmp_path, mode, what):
+    pyreplog.open(tmp_path / "log").close()
+    handle = pyreplog.open(tmp_path / "log", mode)
+    gone = weakref.ref(handle)
+    with pytest.warns(ResourceWarning, match=rf"(?s)unclosed {what} .*test_handles.py.*in test_a_forgotten_handle"):
+        del handle
+        until(lambda: (gc.collect(), gone() is None)[1])  # a housekeeper that is at it lets go of it
+    until(lambda: (gc.collect(), not any(str(tmp_path) in mapped for mapped in descriptors()))[1])  # warnings name it
+
+
+def descriptors() -> list[str]:
+    """What this process has open."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # that which lists them
+            found.append(str(link.readlink()))
+    return found
+
+
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_a_handle_that_did_not_open_is_not_forgotten(tmp_path, mode):
+    """What was not opened, nobody can close."""
+    pyreplog.open(tmp_path / "log").close()
+    segment = next((tmp_path / "log").glob("*.log"))
+    segment.write_bytes(b"not a segment".ljust(segment.stat().st_size, b"\0"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(pyreplog.CorruptionError):
+            pyreplog.open(tmp_path / "log", mode)
+        gc.collect()
 
 
 def test_pickles_and_copies(handle):
