@@ -21,18 +21,14 @@
 | `purgatory`, `timing_wheel` | who waits for a number to be reached; deadlines of many |
 | `sealedjson` | manifests |
 
-What ledgers need is imported when it is first asked for: a program that uses the log alone loads no sqlite3.
+What a name needs is imported when it is first asked for: a program that uses the log alone loads no sqlite3, and the
+command line can load what it needs where it looks out for Ctrl-C.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pyreplog._native.batch import RecordBatch
-from pyreplog._native.record import Record
 from pyreplog._version import VERSION as __version__
-from pyreplog.ack import Ack
-from pyreplog.clock import Clock, ManualClock, SystemClock
-from pyreplog.config import LogConfig
 from pyreplog.errors import (
     BacklogFullError,
     ClosedError,
@@ -85,12 +81,18 @@ from pyreplog.errors import (
     WindowFullError,
     WrongTypeError,
 )
-from pyreplog.log import CommitLog, LogReader
-from pyreplog.log.opening import open
 
 if TYPE_CHECKING:
+    from pyreplog._native.batch import RecordBatch
+    from pyreplog._native.record import Record
+    from pyreplog.ack import Ack
+    from pyreplog.clock import Clock, ManualClock, SystemClock
+    from pyreplog.config import LogConfig
     from pyreplog.ledger.handle import Ledger
     from pyreplog.ledger.reader import LedgerReader
+    from pyreplog.log.commitlog import CommitLog
+    from pyreplog.log.opening import open
+    from pyreplog.log.reader import LogReader
     from pyreplog.topic.cluster import Cluster
     from pyreplog.topic.consumer import Consumer
     from pyreplog.topic.partitions.partitioned import PartitionedTopic
@@ -105,22 +107,32 @@ if TYPE_CHECKING:
     from pyreplog.topic.topic import Topic
 
 _LATER = {
+    "Ack": "ack",
     "Client": "topic.remote.client",
+    "Clock": "clock",
     "Cluster": "topic.cluster",
+    "CommitLog": "log.commitlog",
     "Consumer": "topic.consumer",
     "Ledger": "ledger.handle",
     "LedgerReader": "ledger.reader",
+    "LogConfig": "config",
+    "LogReader": "log.reader",
+    "ManualClock": "clock",
     "PartitionOffset": "topic.partitions.partitionoffset",
     "PartitionRange": "topic.partitions.partitionoffset",
     "PartitionedConsumer": "topic.partitions.partitionedconsumer",
     "PartitionedProducer": "topic.partitions.partitionedproducer",
     "PartitionedTopic": "topic.partitions.partitioned",
     "Producer": "topic.publishing.producer",
+    "Record": "_native.record",
+    "RecordBatch": "_native.batch",
     "RemotePartitionedTopic": "topic.remote.remotepartitioned",
     "RemoteTopic": "topic.remote.remotetopic",
+    "SystemClock": "clock",
     "Topic": "topic.topic",
     "TopicServer": "topic.remote.serving",
     "connect": "topic.remote.client",
+    "open": "log.opening",
 }  # name -> module
 
 __all__ = [

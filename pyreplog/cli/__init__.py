@@ -15,3 +15,5 @@
 | `output`, `tables`, `progress` | what commands print |
 | `settings`, `tls`, `serving`, `intermixed` | what commands are told, until they are told to stop |
 """
+
+EXIT_INTERRUPTED = 130

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from pyreplog import __version__
+from pyreplog.cli import EXIT_INTERRUPTED
 from pyreplog.errors import ReplogError
 
 COMMANDS = (
@@ -40,7 +41,6 @@ COMMANDS = (
 )
 """In the order in which they are listed; each is a module of this package."""
 
-EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
 

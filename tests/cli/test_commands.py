@@ -18,6 +18,7 @@ from pyreplog.cli.app import COMMANDS, main
 from tests.cli.support import COMMAND, SEGMENT_BYTES, Done, Run, process
 
 DEADLINE_S = 60.0
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -267,6 +268,34 @@ def test_names_that_the_locale_does_not_have(filled: Path, tmp_path: Path, encod
         told[*command] = done.stdout
     assert json.loads(told["stat", "--json"].decode())["path"] == str(path)
     assert b"\\udcff" in told["stat",]
+
+
+# A module that is interrupted as it is loaded, by a signal that comes then.
+INTERRUPTED = """
+import importlib.abc, os, signal, sys
+
+class Interrupting(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+"""
+AS_MODULE = "import runpy; runpy.run_module('pyreplog', run_name='__main__', alter_sys=True)"
+AS_SCRIPT = """
+import tomllib
+with open("pyproject.toml", "rb") as file:
+    module, _, function = tomllib.load(file)["project"]["scripts"]["pyreplog"].partition(":")
+sys.exit(getattr(__import__(module, fromlist=[function]), function)())
+"""
+
+
+@pytest.mark.parametrize("module", ["pyreplog.cli.app", "argparse", "pyreplog.cli.stat", "pyreplog._native.batch"])
+@pytest.mark.parametrize("way", [AS_MODULE, AS_SCRIPT], ids=["module", "script"])
+def test_an_interrupt_while_the_command_line_is_loaded(filled: Path, module: str, way: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED + way, module, "stat", str(filled)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 def test_an_interrupt_while_a_command_is_loaded(monkeypatch: pytest.MonkeyPatch, filled: Path) -> None:

@@ -156,16 +156,18 @@ def test_cython_imports_are_found(tmp_path: Path) -> None:
 
 
 def test_import_is_light() -> None:
-    """A fresh `import pyreplog` loads no optional, and no heavy, library and warns of nothing.
+    """A fresh `import pyreplog` loads errors alone; the log no optional, and no heavy, library. Nothing warns.
 
-    asyncio is loaded, and ssl and subprocess with it: an Ack can be awaited.
+    asyncio is loaded with the log, and ssl and subprocess with it: an Ack can be awaited.
     """
-    code = "import sys, pyreplog; print(*sys.modules)"
+    code = "import sys, pyreplog; print(*sys.modules); pyreplog.open; print(*sys.modules)"
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert (run.returncode, run.stderr) == (0, "")
-    loaded = set(run.stdout.split())
+    first, loaded = (set(line.split()) for line in run.stdout.splitlines())
+    ours = {module for module in first if module.startswith("pyreplog.")}
+    assert {module.split(".")[1] for module in ours} == {"errors", "_version"} and "asyncio" not in first
     assert "pyreplog.log.commitlog" in loaded
     assert not LAZY & loaded
     assert not {"pyreplog.cli", "pyreplog.spark"} & loaded
