@@ -66,7 +66,8 @@ class PoisonedError(ReplogError):
 
 
 class DiskError(ReplogError, OSError):
-    """The disk refused what the call needs first; nothing of the call was done, and the log goes on."""
+    """The disk refused what the call needs first, or no descriptor is left; nothing of the call was done, and the log,
+    if it is open, goes on."""
 
     retriable = True
     exit_code = 6

@@ -60,6 +60,7 @@ from pyreplog.ledger.status import ClusterStatus, ledger_status
 from pyreplog.ledger.stored import delete_garbled, find_ledger, list_ledgers, load_ledger, next_id, survey
 from pyreplog.ledger.surroundings import Shared
 from pyreplog.ledger.writer import LedgerWriter
+from pyreplog.log.files import opening_told
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
 from pyreplog.metrics import Metric
@@ -92,7 +93,9 @@ class Cluster(Handle):
 
         bookies: at least so many; those that the directory has already are opened, whatever this says. replace:
         a bookie whose folder was lost begins anew; else that is an EmptyDirectoryError. settings: fields of
-        BookieConfig. Errors: LockedError names the process that has the directory; ConfigError; those of `open_bookie`.
+        BookieConfig. Errors: LockedError names the process that has the directory; ConfigError; DiskError, no
+        descriptor is left, or the disk refuses something; InvalidArgumentError, a name that is too long; those of
+        `open_bookie`.
         """
         clock = clock or SystemClock()
         around = open_embedded(Path(path), bookies, BookieConfig.of(settings), clock, replace=replace)
@@ -114,14 +117,16 @@ class Cluster(Handle):
 
         secret: what the bookies were started with. tls: a client's context. limits: of each connection.
         request_timeout_s: after that long without an answer a bookie counts as failed. busy_poll_us: as of Reactor.
-        Errors: those of `open_store` and of the store; InvalidArgumentError, a timeout of none or above a day.
+        Errors: those of `open_store` and of the store; InvalidArgumentError, a timeout of none or above a day;
+        DiskError, no descriptor is left.
         """
         metadata = open_store(url)
         try:
-            around = RemoteSurroundings(
-                metadata, cluster_id(metadata), secret=None if secret is None else Secret(secret), tls=tls,
-                limits=limits, request_timeout_s=request_timeout_s, busy_poll_us=busy_poll_us,
-            )  # fmt: skip
+            with opening_told(url):
+                around = RemoteSurroundings(
+                    metadata, cluster_id(metadata), secret=None if secret is None else Secret(secret), tls=tls,
+                    limits=limits, request_timeout_s=request_timeout_s, busy_poll_us=busy_poll_us,
+                )  # fmt: skip
         except BaseException:
             metadata.close()
             raise

@@ -16,6 +16,7 @@ from pyreplog.errors import InvalidArgumentError
 from pyreplog.ledger.push import ENTRY_BYTES_MAX
 from pyreplog.ledger.stored import StoredLedgers
 from pyreplog.ledger.surroundings import EmbeddedSurroundings
+from pyreplog.log.files import opening_told
 from pyreplog.metadata.sqlite import SQLiteStore
 
 METADATA = "metadata.sqlite"
@@ -29,8 +30,8 @@ def open_embedded(
     """Open all bookies of `folder`, and make those that `count` lacks. Arguments and errors as Cluster.embedded."""
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1000:
         raise InvalidArgumentError(f"bookies: expected 1 to 1000, found {count!r}")
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with ExitStack() as opened:
+    with opening_told(folder), ExitStack() as opened:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         metadata = opened.enter_context(SQLiteStore(folder / METADATA))
         facts = StoredLedgers(metadata)
         bookies: dict[str, LocalBookie] = {}

@@ -22,7 +22,7 @@ from pyreplog.log import indexes, names, publication, recovery, retention, start
 from pyreplog.log.access import Access, as_int
 from pyreplog.log.checkpoint import CheckpointFile
 from pyreplog.log.commit import GroupCommit
-from pyreplog.log.files import Files, RealFiles, full_disk_told
+from pyreplog.log.files import Files, RealFiles, opening_told
 from pyreplog.log.housekeeper import Housekeeper
 from pyreplog.log.lock import WriterLock
 from pyreplog.log.segments import SegmentPool
@@ -55,7 +55,7 @@ class CommitLog(Access, Appender):
         self._lock = threading.RLock()  # the table of segments, the checkpoint, and all that changes them
         self._pid = os.getpid()
         self._clock: Clock = clock if clock is not None else SystemClock()
-        with full_disk_told(f"{path} cannot be opened"):
+        with opening_told(path):
             startup.prepare_directory(path, self._files, create=create, mirror=mirror, grouped=gated)
             self._writer_lock = WriterLock(path)
             try:

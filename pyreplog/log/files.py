@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyreplog._native.disk import Steps, lock_file, unlock_file
 from pyreplog._native.pump import write, write_sync
-from pyreplog.errors import DiskError, DiskFullError, UnsupportedFilesystemError
+from pyreplog.errors import DiskError, DiskFullError, InvalidArgumentError, ReplogError, UnsupportedFilesystemError
 
 if TYPE_CHECKING:
     from pyreplog._native.segment import Segment
@@ -173,14 +173,18 @@ def disk_error(error: OSError, what: str) -> DiskError:
 
 
 @contextlib.contextmanager
-def full_disk_told(what: str) -> Iterator[None]:
-    """In the block, a full disk is a DiskFullError."""
+def opening_told(path: object) -> Iterator[None]:
+    """In the block, which opens a path or a URL, what the system refuses is told with that: DiskError, as `disk_error`
+    has it; or InvalidArgumentError, for a name that is too long."""
     try:
         yield
-    except OSError as error:
-        if error.errno in _FULL and not isinstance(error, DiskError):
-            raise disk_error(error, what) from error
+    except ReplogError:
         raise
+    except OSError as error:
+        what = f"{path} cannot be opened"
+        if error.errno == errno.ENAMETOOLONG:
+            raise InvalidArgumentError(f"{what}: {error.strerror}") from error
+        raise disk_error(error, what) from error
 
 
 def lock_range(fd: int, *, exclusive: bool) -> bool:

@@ -40,6 +40,7 @@ def open(
     A writer that finds the log not closed cleanly verifies it from the last checkpoint on and cuts a torn tail (its
     bytes are kept in `aside/`).
     Errors: LockedError, NotALogError, CorruptionError, FormatVersionError, ConfigError, ReadOnlyError, DiskFullError,
+    DiskError (no descriptor is left, among others), InvalidArgumentError (a name that is too long, among others),
     UnsupportedFilesystemError.
     """
     directory = as_directory(path)

@@ -26,7 +26,7 @@ from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import indexes, names, recovery, truncation
 from pyreplog.log.access import Access
 from pyreplog.log.checkpoint import Checkpoint
-from pyreplog.log.files import RealFiles, boot_id, share
+from pyreplog.log.files import RealFiles, boot_id, opening_told, share
 from pyreplog.log.segments import PREPARED
 from pyreplog.log.watcher import Watcher
 from pyreplog.purgatory import Purgatory
@@ -50,11 +50,8 @@ class LogReader(Access):
     """
 
     def __init__(self, path: Path) -> None:
-        recovery.check_directory(path)
-        if not path.is_dir():
-            raise NotALogError(f"{path} does not exist")
         self.path = path
-        self._pid, self._boot_id = os.getpid(), boot_id()
+        self._pid = os.getpid()
         self._files = RealFiles()
         self._error: ReplogError | None = None
         self._lock = threading.RLock()  # the table of segments and their indexes; going live
@@ -62,13 +59,21 @@ class LogReader(Access):
         self._opened = 0  # segments mapped since those that nobody pins were let go
         self._purgatory = Purgatory()
         self._watcher: Watcher | None = None
-        checkpoint = checkpoints.load(path)
-        if checkpoint is None and not names.segment_bases(path):
-            raise NotALogError(f"{path} holds no log")
+        with opening_told(path):
+            self._open()
+        self._opened_at = handles.opened(self)
+
+    def _open(self) -> None:
+        self._boot_id = boot_id()
+        recovery.check_directory(self.path)
+        if not self.path.is_dir():
+            raise NotALogError(f"{self.path} does not exist")
+        checkpoint = checkpoints.load(self.path)
+        if checkpoint is None and not names.segment_bases(self.path):
+            raise NotALogError(f"{self.path} holds no log")
         self._uuid = bytes(16) if checkpoint is None else checkpoint.uuid
         if not self._look():
             self._settle()
-        self._opened_at = handles.opened(self)
 
     # ---- with a writer, and without ---------------------------------------------------------------------------
 
