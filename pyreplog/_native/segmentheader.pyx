@@ -1,5 +1,7 @@
 """The first block of a segment file: FORMAT.md, "Segment". Threads: any."""
 
+import os
+
 from libc.string cimport memcpy, memset
 
 from pyreplog._native.layout cimport (
@@ -34,21 +36,30 @@ def encode_header(bytes uuid not None, int64_t base, int64_t size, int64_t first
 def decode_header(path, bytes block not None):
     """(uuid, base, size, first entry, epoch) of a segment's first block.
 
-    Errors: CorruptionError when it is no intact header, FormatVersionError when this build cannot read it.
+    path: of its file, or whatever else names it. Errors: CorruptionError when it is no intact header, FormatVersionError
+    when this build cannot read it.
     """
     cdef SegmentHeader header
     if len(block) < <Py_ssize_t>sizeof(SegmentHeader):
-        raise CorruptionError(path, 0, "a segment header", f"{len(block)} bytes")
+        raise damage(path, 0, "a segment header", f"{len(block)} bytes")
     memcpy(&header, <const char *>block, sizeof(SegmentHeader))
     if header.magic != SEGMENT_MAGIC:
         found = "zeros" if not any(block) else repr(block[:8])
-        raise CorruptionError(path, 0, "the magic of a segment", found)
+        raise damage(path, 0, "the magic of a segment", found)
     computed = crc32c(0, <uint8_t *>&header + 12, sizeof(SegmentHeader) - 12)
     if header.crc != computed:
-        raise CorruptionError(path, 8, f"header CRC-32C {computed:#010x}", f"{header.crc:#010x}")
+        raise damage(path, 8, f"header CRC-32C {computed:#010x}", f"{header.crc:#010x}")
     if header.min_reader > FORMAT_VERSION:
         raise FormatVersionError(path, header.min_reader, FORMAT_VERSION)
     if not SEGMENT_MIN <= header.size <= SEGMENT_MAX or header.size % SEGMENT_HEADER or header.base % header.size:
-        raise CorruptionError(path, 32, "a base that is a multiple of a possible size",
-                              f"base {header.base}, size {header.size}")
+        raise damage(path, 32, "a base that is a multiple of a possible size",
+                     f"base {header.base}, size {header.size}")
     return bytes(header.uuid[:16]), header.base, header.size, header.first_entry, header.epoch
+
+
+cdef object damage(path, int offset, str expected, str found):
+    """At a position of the log, as all damage is: a segment's name begins with that of its first byte."""
+    cdef str name = os.path.basename(path)
+    cdef str base = name[:20]
+    begin = int(base) if name.endswith(".log") and len(base) == 20 and base.isdecimal() else 0
+    return CorruptionError(path, begin + offset, expected, found)

@@ -189,7 +189,7 @@ class _Walk:
         """Why a file is not this log's segment at `base`: the damaged part and the fault."""
         path = names.segment_path(self.seen.directory, base)
         if isinstance(header, CorruptionError):
-            return HEADER, CorruptionError(path, base + header.position, header.expected, header.found)
+            return HEADER, header
         if header.uuid != self.uuid:
             expected, found = f"a segment of log {self.uuid.hex()}", f"one of log {header.uuid.hex()}"
         elif (header.base, header.size) != (base, self.size):
