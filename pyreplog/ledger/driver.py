@@ -69,7 +69,7 @@ class Timer(Protocol):
 
 class Surroundings(Protocol):
     """What drivers share: a way to bookies, the metadata store, timers, threads for what blocks. No call blocks but
-    `wait`, and none raises but for that one."""
+    `wait` and `note_lacking`, and none raises but for those."""
 
     metadata: MetadataStore
 
@@ -99,6 +99,10 @@ class Surroundings(Protocol):
 
     def report(self, ledger: int, bad: BadCopy) -> None:
         """A copy has to be repaired."""
+        ...
+
+    def note_lacking(self, ledger: int, copies: Sequence[BadCopy]) -> None:
+        """Copies will have to be repaired when their ledger is closed, as it is next. Errors: those of the store."""
         ...
 
     def note_waiting(self, change: int) -> None:
@@ -204,6 +208,7 @@ class Driver(Driving):
     def _store(self, effect: Store) -> None:
         machine = cast(StoringMachine, self._machine)
         try:
+            self._around.note_lacking(self._ledger, effect.lacking)
             version = self._around.metadata.put(metadata_key(self._ledger), effect.metadata.encode(), effect.version)
         except VersionConflictError:
             self._tell_what_is_there(machine.conflicted)

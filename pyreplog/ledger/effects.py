@@ -15,10 +15,14 @@ __all__ = ["BadCopy", "Effect", "Finished", "Load", "Store", "Wake"]
 @dataclass(frozen=True, slots=True)
 class Store:
     """Compare and set the ledger's metadata. Report `stored(version)`, `conflicted(metadata, version)` with what is
-    there instead, or `store_unknown()`."""
+    there instead, or `store_unknown()`.
+
+    lacking: noted for repair first, durably. Who closes a ledger and dies leaves no copy missing that nobody knows of.
+    """
 
     metadata: LedgerMetadata
     version: int
+    lacking: tuple[BadCopy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,20 +36,21 @@ class Mending:
         self.left: dict[Repair, ReplogError] = {}
 
     def mend_noted(self) -> None:
-        """What readers and recoveries noted. A bad or missing copy is seldom the only one: of a closed ledger all
-        copies that the bookie should have are looked at. Errors: those of the store."""
+        """What readers noted, and who closed ledgers. A bad or missing copy is seldom the only one: of a closed ledger
+        all copies that the bookie should have are looked at. Errors: those of the store."""
         looked: dict[tuple[int, str], bool] = {}  # whether all is well
         for repair in repairs(self._store)[0]:
             try:
                 there = find_ledger(self._store, repair.ledger)
+                closed = there is None or there.metadata.state is State.CLOSED
                 if there is not None and there.metadata.has(repair.bookie, repair.entry):
                     self._mend(there.metadata, repair)
                     where = repair.ledger, repair.bookie
-                    if there.metadata.state is State.CLOSED and where not in looked:
+                    if closed and where not in looked:
                         looked[where] = self._mend_bookie(there.metadata, repair.bookie)
                     if not looked.get(where, True):
                         continue
-                forget_repair(self._store, repair)
+                forget_repair(self._store, repair, closed=closed)
             except ReplogError as error:
                 self.left[repair] = error
             else:

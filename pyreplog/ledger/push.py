@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyreplog._native.acktracker import AckTracker, Part
 from pyreplog._native.effects import Send
 from pyreplog._native.pushing import Batch, Pushing
-from pyreplog._native.stripe import gather
+from pyreplog._native.stripe import gather, members
 from pyreplog.bookie.protocol import ADD, Flag, Reply, Request
 from pyreplog.errors import OutOfRangeError
 from pyreplog.ledger.effects import BadCopy
@@ -98,8 +98,13 @@ class Push(Pushing):
 
     def lacking(self, lac: int) -> list[BadCopy]:
         """Of each bookie that has not acknowledged all of its entries up to `lac`, the first of those, for repair."""
-        first = ((bookie, self.since(index)) for index, bookie in enumerate(self.ensemble))
-        return [BadCopy(bookie, entry) for bookie, entry in first if entry <= lac]
+        size, write_quorum = self.tracker.ensemble_size, self.tracker.write_quorum
+        found = []
+        for index, bookie in enumerate(self.ensemble):
+            since = self.since(index)
+            mine = members(index, since, max(min(since + size, lac + 1), since), size, write_quorum)
+            found += [BadCopy(bookie, int(entry)) for entry in mine[:1]]
+        return found
 
     def since(self, index: int) -> int:
         """From which entry on another bookie has to take the place of the one at `index`.

@@ -10,9 +10,10 @@ docs/ledgers.md. Several may recover one ledger at once: all agree on the end, b
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from enum import Enum, auto
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pyreplog._native.effects import Send
 from pyreplog._native.quorum import write_set
@@ -33,9 +34,6 @@ from pyreplog.ledger.ledgermetadata import Change, LedgerMetadata, State
 from pyreplog.ledger.push import Push, batches_of
 from pyreplog.ledger.stretch import Stretch, totals
 from pyreplog.ledger.writer import RETRY_METADATA_S, Choose
-
-if TYPE_CHECKING:
-    pass
 
 BATCH_ENTRIES = 256
 PATIENCE_S = 0.5
@@ -94,6 +92,7 @@ class LedgerRecovery:
         self._choose, self._force, self._batch_entries = choose, force, batch_entries
         self._step = _Step.MARK
         self._storing: LedgerMetadata | None = None
+        self._lacking: tuple[BadCopy, ...] = ()  # in what is being stored
         self._used: set[str] = set()  # who has, or had, a place in the ensemble: nobody gets a second one
         self._turn = 0  # of the stretches
 
@@ -106,17 +105,15 @@ class LedgerRecovery:
 
     # ---- 1: metadata ----------------------------------------------------------------------------------------
 
-    def _store(self, wanted: LedgerMetadata) -> list[Effect]:
-        self._storing = wanted
-        return [Store(wanted, self._version)]
+    def _store(self, wanted: LedgerMetadata, lacking: Iterable[BadCopy] = ()) -> list[Effect]:
+        self._storing, self._lacking = wanted, tuple(lacking)
+        return [Store(wanted, self._version, self._lacking)]
 
     def stored(self, version: int) -> list[Effect]:
         if self._storing is None:  # it failed meanwhile
             return []
         self.metadata, self._version, self._storing = self._storing, version, None
-        if self.metadata.state is not State.CLOSED:
-            return self._fence()
-        return [*self._fences.unsure(self.metadata, self._written_from), *self._done()]
+        return self._done() if self.metadata.state is State.CLOSED else self._fence()
 
     def conflicted(self, found: LedgerMetadata, version: int) -> list[Effect]:
         wanted, self._storing = self._storing, None
@@ -146,7 +143,7 @@ class LedgerRecovery:
         if found == self._storing:
             return self.stored(version)
         if version == self._version:
-            return [Store(self._storing, version)]
+            return [Store(self._storing, version, self._lacking)]
         return self.conflicted(found, version)
 
     def deleted(self) -> list[Effect]:
@@ -370,7 +367,8 @@ class LedgerRecovery:
         meta = self.metadata
         for change in self._changes:
             meta = meta.replace_bookies(change)
-        return self._store(meta.closed(self._last, self._length, self._messages))
+        closed = meta.closed(self._last, self._length, self._messages)
+        return self._store(closed, self._fences.unsure(closed, self._written_from))
 
     def _done(self) -> list[Effect]:
         self._step = _Step.DONE

@@ -1,13 +1,19 @@
-"""Copies that readers found missing or damaged: noted in the metadata, repaired by command (later by auto-recovery)."""
+"""Copies that are missing or damaged: noted in the metadata, repaired by command (later by auto-recovery).
+
+Keys are /repairs/LEDGER/ENTRY-BOOKIE. Those with a + instead of the - were noted by whoever was about to close the
+ledger: they stay until it is closed, and all that the bookie should have was looked at.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from pyreplog.errors import KeyExistsError, ReplogError
 from pyreplog.metadata.store import MetadataStore
 
 REPAIRS = "/repairs"
+_NOTE = re.compile(r"([0-9]+)[-+](.*)")
 
 
 class Repair(NamedTuple):
@@ -25,36 +31,45 @@ class Garbled(NamedTuple):
     why: str
 
 
-def note_repair(metadata: MetadataStore, ledger: int, bookie: str, entry: int) -> None:
-    """Note a bad copy; one that is noted already stays as it is."""
+def note_repair(metadata: MetadataStore, ledger: int, bookie: str, entry: int, *, closing: bool = False) -> bool:
+    """Note a bad copy; one that is noted already stays as it is. False: it was. closing: its ledger is closed next."""
     try:
-        metadata.create(f"{REPAIRS}/{ledger:019d}/{entry:019d}-{bookie}", b"")
+        metadata.create(_key(Repair(ledger, entry, bookie), closing=closing), b"")
     except KeyExistsError:
-        return
+        return False
+    return True
 
 
 def repairs(metadata: MetadataStore) -> tuple[list[Repair], list[Garbled]]:
     """All that are noted, by ledger and entry; and keys there that say nothing. Errors: those of the store."""
-    found: list[Repair] = []
+    found: dict[Repair, None] = {}
     garbled: list[Garbled] = []
     for ledger in metadata.list(REPAIRS):
         for name in metadata.list(f"{REPAIRS}/{ledger}"):
-            entry, _, bookie = name.partition("-")
-            if ledger.isdecimal() and entry.isdecimal():
-                found.append(Repair(int(ledger), int(entry), bookie))
+            note = _NOTE.fullmatch(name)
+            if ledger.isdecimal() and note is not None:
+                found[Repair(int(ledger), int(note[1]), note[2])] = None
             else:
                 garbled.append(Garbled(f"{REPAIRS}/{ledger}/{name}", "expected LEDGER/ENTRY-BOOKIE"))
-    return found, garbled
+    return list(found), garbled
 
 
-def forget_repair(metadata: MetadataStore, repair: Repair) -> None:
-    """The copy is well again."""
-    folder = f"{REPAIRS}/{repair.ledger:019d}"
-    key = f"{folder}/{repair.entry:019d}-{repair.bookie}"
-    there = metadata.get(key)
-    if there is not None:
-        metadata.delete(key, there.version)
-    _tidy(metadata, folder)
+def forget_repair(metadata: MetadataStore, repair: Repair, *, closed: bool) -> None:
+    """The copy is well again. closed: so is the ledger."""
+    for closing in (False, True) if closed else (False,):
+        key = _key(repair, closing=closing)
+        there = metadata.get(key)
+        if there is not None:
+            metadata.delete(key, there.version)
+    _tidy(metadata, _folder(repair.ledger))
+
+
+def _folder(ledger: int) -> str:
+    return f"{REPAIRS}/{ledger:019d}"
+
+
+def _key(repair: Repair, *, closing: bool) -> str:
+    return f"{_folder(repair.ledger)}/{repair.entry:019d}{'+' if closing else '-'}{repair.bookie}"
 
 
 def _tidy(metadata: MetadataStore, folder: str) -> None:

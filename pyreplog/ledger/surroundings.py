@@ -93,6 +93,11 @@ class Shared:
         except ReplogError as error:
             logger.warning("ledger %d, entry %d on %s: not noted for repair: %s", ledger, bad.entry, bad.bookie, error)
 
+    def note_lacking(self, ledger: int, copies: Sequence[BadCopy]) -> None:
+        for bad in copies:
+            if note_repair(self.metadata, ledger, bad.bookie, bad.entry, closing=True):
+                self.counts.find_bad_copy()
+
     def send(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> None:
         """Ask a bookie; `on_reply` is called, from any thread, maybe before this returns."""
         raise NotImplementedError

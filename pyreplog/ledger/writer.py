@@ -26,7 +26,7 @@ from pyreplog.errors import (
     NotEnoughBookiesError,
     ReplogError,
 )
-from pyreplog.ledger.effects import Effect, Finished, Load, Store, Wake
+from pyreplog.ledger.effects import BadCopy, Effect, Finished, Load, Store, Wake
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 from pyreplog.ledger.push import ENTRY_BYTES_MAX, Push, batches_of
 from pyreplog.ledger.refusals import NOT_OURS, complaint, refusal
@@ -66,6 +66,7 @@ class LedgerWriter(Writing):
         self.metadata, self._version = metadata, version
         self.key = key
         self._choose, self._delay = choose, delay_ensemble_change
+        self._lacking: tuple[BadCopy, ...] = ()  # in what is being stored
         self._failed: dict[int, str] = {}  # ensemble index -> who failed there, and why; its place not taken yet
         self._urgent = False  # a failed bookie's place cannot wait
         self._churn: Counter[int] = Counter()  # place -> how often it was taken since anybody there stored anything
@@ -162,9 +163,9 @@ class LedgerWriter(Writing):
 
     # ---- metadata -------------------------------------------------------------------------------------------
 
-    def _store(self, wanted: LedgerMetadata) -> list[Effect]:
-        self._storing = wanted
-        return [Store(wanted, self._version)]
+    def _store(self, wanted: LedgerMetadata, lacking: Iterable[BadCopy] = ()) -> list[Effect]:
+        self._storing, self._lacking = wanted, tuple(lacking)
+        return [Store(wanted, self._version, self._lacking)]
 
     def stored(self, version: int) -> list[Effect]:
         if self._storing is None:  # fenced meanwhile
@@ -172,7 +173,10 @@ class LedgerWriter(Writing):
         self.metadata, self._version, self._storing = self._storing, version, None
         if self.metadata.state is State.CLOSED:
             return self._finish()
-        return self._changed() if self.error is None else self._store(self._closed_at_lac())
+        if self.error is None:
+            return self._changed()
+        self._push.replace(self._change)  # those who took a place lack what they would be sent now
+        return self._store_closed_at_lac()
 
     def conflicted(self, found: LedgerMetadata, version: int) -> list[Effect]:
         """Somebody else changed the metadata: give in, or do it again on top of that."""
@@ -195,7 +199,7 @@ class LedgerWriter(Writing):
         if found.last_fragment != before.last_fragment:
             return self._end(LedgerFencedError(found.ledger, ANOTHER_WRITER))
         if self.error is not None:
-            return self._store(self._closed_at_lac())
+            return self._store_closed_at_lac()
         return [*self._confirm(), *self._change_ensemble()]  # old fragments were edited: their edits stay
 
     def store_unknown(self) -> list[Effect]:
@@ -216,7 +220,7 @@ class LedgerWriter(Writing):
         if found == self._storing:
             return self.stored(version)
         if version == self._version:
-            return [Store(self._storing, version)]
+            return [Store(self._storing, version, self._lacking)]
         return self.conflicted(found, version)
 
     def deleted(self) -> list[Effect]:
@@ -260,7 +264,7 @@ class LedgerWriter(Writing):
         if found.state is not State.CLOSED:
             if found.last_fragment != before.last_fragment:
                 return self._end(LedgerFencedError(found.ledger, ANOTHER_WRITER))
-            return self._store(found.closed(*ends, wanted.messages))
+            return self._store(found.closed(*ends, wanted.messages), self._lacking)
         if (found.last_entry, found.length) == ends:
             return self._finish()
         self.error = self.error or LedgerClosedError(
@@ -284,13 +288,13 @@ class LedgerWriter(Writing):
             return [*effects, Finished(error=self.error)]
         if self._storing is not None:  # first its outcome, then the close
             return effects
-        return [*effects, *self._push.lacking(self.last_add_confirmed), *self._store(self._closed_at_lac())]
+        return [*effects, *self._store_closed_at_lac()]
 
-    def _closed_at_lac(self) -> LedgerMetadata:
+    def _store_closed_at_lac(self) -> list[Effect]:
         """Confirmed entries may end in the middle of a batch."""
         lac = self.last_add_confirmed
         length, messages = self._confirmed_length, self._confirmed_messages
         for batch in self._push.batches:
             if batch.first <= lac < batch.last:
                 length, messages = batch.about.totals(lac)
-        return self.metadata.closed(lac, length, messages)
+        return self._store(self.metadata.closed(lac, length, messages), self._push.lacking(lac))

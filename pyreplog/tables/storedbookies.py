@@ -63,6 +63,9 @@ class StoredBookies:
     def report(self, ledger: int, bad: BadCopy) -> None:
         logger.info("ledger %d: the copy of entry %d on %s is bad or missing", ledger, bad.entry, bad.bookie)
 
+    def note_lacking(self, ledger: int, copies: Sequence[BadCopy]) -> None:
+        """Nobody closes a ledger here."""
+
     def note_waiting(self, change: int) -> None:
         """Nobody counts."""
 

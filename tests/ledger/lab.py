@@ -109,6 +109,7 @@ class Bench:
         self.loads = 0
         self.wakes: list[Wake] = []
         self.bad: list[BadCopy] = []
+        self.noted: list[BadCopy] = []  # before something was stored
         self.finished: list[Finished] = []
 
     def do(self, effects: Iterable[Effect]) -> None:
@@ -180,6 +181,7 @@ class Bench:
             self.do(self.machine.conflicted(self.lab.metadata, self.lab.version))
 
     def compare_and_set(self, effect: Store) -> bool:
+        self.noted += effect.lacking
         if effect.version != self.lab.version:
             return False
         self.lab.change(LedgerMetadata.decode(effect.metadata.encode()))

@@ -397,6 +397,22 @@ def test_a_bookie_of_which_one_copy_is_noted_is_looked_at_whole(folder: Path) ->
         assert cluster.status().below_write_quorum == 0
 
 
+def test_what_is_noted_for_a_close_outlasts_a_repair_before_it(folder: Path) -> None:
+    """Who closes a ledger notes first who lacks entries. As long as it is open nobody knows all that a bookie should have."""
+    with embedded(folder, 4) as cluster:
+        with cluster.create_ledger(3, 3, 2) as ledger:
+            ledger.append_batch([b"%d" % i for i in range(20)])
+            bookie = ledger.metadata.last_fragment.ensemble[0]
+            note_repair(cluster.metadata, ledger.id, bookie, 7)
+            note_repair(cluster.metadata, ledger.id, bookie, 7, closing=True)
+            note_repair(cluster.metadata, ledger.id, bookie, 8)
+            assert cluster.status().repairs == [(ledger.id, 7, bookie), (ledger.id, 8, bookie)]
+            assert len(cluster.repair()[0]) == 2
+            assert cluster.status().repairs == [(ledger.id, 7, bookie)]
+        assert cluster.repair() == ([(ledger.id, 7, bookie)], {})
+        assert cluster.status().repairs == [] and cluster.metadata.list("/repairs") == []
+
+
 def test_repairs_that_cannot_be_made_stay(folder: Path) -> None:
     with embedded(folder) as cluster:
         with cluster.create_ledger(password=b"secret") as ledger:

@@ -56,6 +56,7 @@ class Around:
     work: Any = None
     report: Any = None
     note_waiting: Any = None
+    note_lacking: Any = None
 
 
 class Machine:

@@ -545,6 +545,28 @@ def test_the_store_fails_while_the_ledger_is_closed(
     assert store.calls.count("put") == (1 if done else 2)
 
 
+def test_who_lacks_entries_is_noted_before_the_ledger_is_closed(
+    cluster: Cluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process may die between the two; the store may fail."""
+    monkeypatch.setattr(writer, "RETRY_METADATA_S", 0.01)
+    monkeypatch.setattr(handle, "GIVE_UP_S", 30.0)
+    ledger = cluster.create_ledger(3, 3, 2)
+    silent = ledger.metadata.last_fragment.ensemble[0]
+    meddler.rule(meddler.lose, kind=Kind.ADD, bookie=silent)
+    ledger.append_batch([b"value"] * 3)
+    store = FailingStore.before(cluster)
+    store.fail("create", MetadataUnavailableError("create"))
+    with pytest.raises(OutcomeUnknownError):
+        ledger.close(timeout=0.05)
+    assert [call for call in store.calls if call in ("create", "put")] == ["create", "create", "put"]
+    meddler.clear()
+    assert cluster.status().repairs == [(ledger.id, 0, silent)] and cluster._around.counts.bad_copies == 1
+    done, left = cluster.repair()
+    assert len(done) == 3 and not left
+    assert cluster.count_copies(ledger.id).tolist() == [3] * 3 and cluster.status().repairs == []
+
+
 @pytest.mark.parametrize("done", [False, True])
 def test_the_store_fails_while_the_ensemble_changes(
     cluster: Cluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch, done: bool

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from pyreplog.bookie.bookie import Bookie
@@ -16,6 +18,7 @@ from pyreplog.errors import (
     UnreadableError,
 )
 from pyreplog.ledger import recovery as recovery_module
+from pyreplog.ledger.effects import BadCopy
 from pyreplog.ledger.ledgermetadata import State, ledger_key
 
 from .lab import KEY, LEDGER, OK, Bench, Lab, acked, value_of, written
@@ -853,8 +856,8 @@ def test_who_did_not_say_what_it_has_is_noted_for_repair() -> None:
     lab.down.add("b")
     recovery = lab.recovery().run()
     assert recovery.result.last_entry == 9
-    assert [(bad.bookie, bad.entry) for bad in recovery.bad] == [("b", 9)]
-    assert lab.recovery().run().bad == []
+    assert recovery.noted == [BadCopy("b", 9)]
+    assert lab.recovery().run().noted == []
 
 
 def test_who_lacks_entries_of_an_earlier_fragment_is_noted_for_repair() -> None:
@@ -874,7 +877,7 @@ def test_who_lacks_entries_of_an_earlier_fragment_is_noted_for_repair() -> None:
     assert lab.fragments == {0: "abd", 4: "ebd"}
     recovery = lab.recovery().run()
     assert recovery.result.last_entry == 4
-    assert [(bad.bookie, bad.entry) for bad in recovery.bad] == [("d", 3)]
+    assert recovery.noted == [BadCopy("d", 3)]
 
 
 def test_a_writer_that_gives_up_notes_who_lacks_confirmed_entries() -> None:
@@ -887,7 +890,79 @@ def test_a_writer_that_gives_up_notes_who_lacks_confirmed_entries() -> None:
     writer.do(writer.machine.give_up(NotEnoughBookiesError("it takes too long")))
     writer.store()
     assert lab.metadata.last_entry == 3
-    assert [(bad.bookie, bad.entry) for bad in writer.bad] == [("c", 0)]
+    assert writer.noted == [BadCopy("c", 0)]
+
+
+@pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
+def test_a_writer_that_gives_up_during_a_change_notes_who_lacks_confirmed_entries(is_stored: bool) -> None:
+    """d has c's place in the metadata from entry 0 on, and is never sent anything; or c keeps it, which failed."""
+    lab = Lab()
+    writer = lab.writer()
+    for _ in range(4):
+        writer.append()
+    writer.deliver("ab")
+    writer.fail("c")
+    writer.do(writer.machine.give_up(NotEnoughBookiesError("it takes too long")))
+    if not is_stored:  # somebody edits the ledger meanwhile
+        lab.change(dataclasses.replace(lab.metadata, custom={"who": "somebody"}))
+    writer.run()
+    assert lab.end == 3 and lab.fragments == ({0: "abd"} if is_stored else {0: "abc"})
+    assert writer.noted == [BadCopy("d" if is_stored else "c", 0)]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_who_lacks_entries_is_noted_again_when_the_answer_about_the_close_is_lost(stored: bool) -> None:
+    """Whether it was noted is as unknown as the rest."""
+    lab = Lab()
+    writer = lab.writer()
+    writer.append()
+    writer.deliver("ab")
+    writer.do(writer.machine.give_up(NotEnoughBookiesError("it takes too long")))
+    writer.lose_answer(stored=stored)
+    writer.run()
+    assert lab.end == 0 and writer.noted == [BadCopy("c", 0)]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_recovery_notes_again_when_the_answer_about_the_close_is_lost(stored: bool) -> None:
+    lab = Lab()
+    writer = written(lab, 3)
+    writer.do(writer.machine.tell_lac())
+    writer.deliver()
+    lab.down.add("c")
+    recovery = lab.recovery()
+    recovery.store()
+    while recovery.sends:
+        recovery.deliver()
+    recovery.lose_answer(stored=stored)
+    recovery.run()
+    assert lab.end == 2 and recovery.noted == [BadCopy("c", 2)]
+
+
+def test_a_writer_that_closes_on_top_of_a_recovery_notes_who_lacks_entries() -> None:
+    lab = Lab()
+    writer = lab.writer()
+    writer.append()
+    writer.deliver("ab")
+    writer.do(writer.machine.give_up(NotEnoughBookiesError("it takes too long")))
+    lab.change(lab.metadata.in_recovery())
+    writer.store()
+    writer.noted.clear()
+    writer.store()
+    assert lab.end == 0 and writer.noted == [BadCopy("c", 0)]
+
+
+def test_only_entries_of_its_own_are_noted_of_a_bookie() -> None:
+    """E > Qw: c, with nothing, lacks entry 1; entry 0 is not for it, so a lack of that is none."""
+    lab = Lab(size=3, write_quorum=2, ack_quorum=1)
+    writer = lab.writer()
+    writer.append()
+    writer.deliver("ab")
+    writer.append()
+    writer.deliver("b")
+    writer.do(writer.machine.give_up(NotEnoughBookiesError("it takes too long")))
+    writer.run()
+    assert lab.end == 1 and writer.noted == [BadCopy("c", 1)]
 
 
 @pytest.mark.parametrize("late", range(3))
@@ -928,4 +1003,4 @@ def test_who_is_silent_is_waited_for_a_little_and_no_longer(answers: bool) -> No
         recovery.do(recovery.machine.woken("silent"))
     recovery.run()
     assert recovery.result.last_entry == 9
-    assert [(bad.bookie, bad.entry) for bad in recovery.bad] == ([] if answers else [("d", 9)])
+    assert recovery.noted == ([] if answers else [BadCopy("d", 9)])

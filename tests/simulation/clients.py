@@ -9,9 +9,8 @@ from pyreplog._native.effects import Send, Settle
 from pyreplog.ack import Ack, settle_all
 from pyreplog.bookie.protocol import Reply
 from pyreplog.errors import NoSuchEntryError, NotEnoughBookiesError, UnreadableError
-from pyreplog.ledger.effects import BadCopy, Effect, Finished, Load, Store, Wake
+from pyreplog.ledger.effects import Effect, Finished, Load, Store, Wake
 from pyreplog.ledger.lac import LacQuery
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.reading import LedgerReading
 from pyreplog.ledger.recovery import LedgerRecovery
 from pyreplog.ledger.writer import LedgerWriter
@@ -157,8 +156,6 @@ class Recoverer(Client):
         self.machine: LedgerRecovery | None = None
         self.error: Exception | None = None
         self.has_ended = False
-        self._noted: set[str] = set()  # bookies, for repair
-        self._closed: LedgerMetadata | None = None  # as it wanted it
 
     def run(self) -> None:
         """Metadata that it begins with may be old by the time it acts on it."""
@@ -176,18 +173,11 @@ class Recoverer(Client):
         )
         self.world.after(self.world.random.random() * 0.01, self.tell, self.machine, "start")
 
-    def perform(self, machine: Any, effects: list[Effect]) -> None:
-        self._noted.update(effect.bookie for effect in effects if isinstance(effect, BadCopy))
-        self._closed = next((effect.metadata for effect in effects if isinstance(effect, Store)), self._closed)
-        super().perform(machine, effects)
-
     def finished(self, machine: Any, end: Finished) -> None:
         self.error = end.error
         if end.error is None:
             self.has_ended = True
             self.schedule.invariants.recovered(end.result)
-            if end.result is self._closed:  # by itself: another one may have died before it noted anything
-                self.schedule.invariants.closed_by_recovery(end.result, self._noted)
         elif self._tries > 0:
             self.world.after(TRY_AGAIN_S, self.run)
         else:

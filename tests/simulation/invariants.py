@@ -113,6 +113,8 @@ class Invariants:
             name,
             f"{after.length} bytes and {after.messages} messages, expected {length} and {after.last_entry + 1}",
         )
+        if before.state is not State.CLOSED:
+            self._lacks_are_noted(after)
 
     def writer_ended(self, end: Finished, machine: LedgerWriter) -> None:
         metadata = self._schedule.store.metadata
@@ -136,10 +138,10 @@ class Invariants:
             f"a recoverer closed at {_end(metadata)}, the metadata say {_end(found)}",
         )
 
-    def closed_by_recovery(self, metadata: LedgerMetadata, noted: set[str]) -> None:
-        """noted: bookies, for repair. One that has a later entry has answered for all of them: what it lacks is found by a
-        repair of the whole ledger."""
-        nodes, ledger = self._schedule.nodes.by_name, metadata.ledger
+    def _lacks_are_noted(self, metadata: LedgerMetadata) -> None:
+        """At the moment of the close, whoever closes: nobody may be there afterwards to do it. A bookie that has a later
+        entry has answered for all of them: what it lacks is found by a repair of the whole ledger."""
+        nodes, ledger, noted = self._schedule.nodes.by_name, metadata.ledger, self._schedule.store.noted
         for entry in range(metadata.last_entry + 1):
             ensemble = metadata.fragment_of(entry).ensemble
             for i in write_set(entry, metadata.ensemble_size, metadata.write_quorum):
@@ -147,7 +149,7 @@ class Invariants:
                 has = log.holds(ledger, entry) or (log.last_entry(ledger) or -1) > entry
                 demand(
                     has or ensemble[i] in noted or nodes[ensemble[i]].has_lost,
-                    "AllEntriesOfRecoveredLedgerReachedWriteQuorumOrAreNoted",
+                    "AllEntriesOfClosedLedgerReachedWriteQuorumOrAreNoted",
                     f"entry {entry} is not on {ensemble[i]}, and noted are {sorted(noted)}",
                 )
 

@@ -1,8 +1,10 @@
-"""The metadata store: one ledger's metadata, compared and set. Requests and answers get lost, and come late."""
+"""The metadata store: one ledger's metadata, compared and set, and which bookies were noted for repair. Requests and
+answers get lost, and come late."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyreplog.ledger.effects import Store
@@ -18,13 +20,14 @@ TIMEOUT_S = 0.05
 
 
 class MetadataHost:
-    """changed: called with (before, after) at every change."""
+    """changed: called with (before, after) at every change. noted: bookies, for repair."""
 
     def __init__(
         self, world: World, metadata: LedgerMetadata, changed: Callable[[LedgerMetadata, LedgerMetadata], None]
     ) -> None:
         self.world, self.metadata, self.version = world, metadata, 1
         self._changed = changed
+        self.noted: set[str] = set()
         self.loss = 0.0  # probability
         self.stalled_until = 0.0
 
@@ -32,6 +35,23 @@ class MetadataHost:
         return self.world.random.random() * LAG_S
 
     def store(self, client: Client, machine: Any, effect: Store) -> None:
+        """First who lacks entries is noted, bookie by bookie; then the metadata are set."""
+        self._go_on(client, machine, effect, [copy.bookie for copy in effect.lacking])
+
+    def _go_on(self, client: Client, machine: Any, effect: Store, bookies: list[str]) -> None:
+        """One request after the other. The client may end, or stop, between them."""
+        world = self.world
+        if not client.is_alive:
+            return
+        if client.stopped_until > world.now:
+            world.at(client.stopped_until, self._go_on, client, machine, effect, bookies)
+        elif bookies:
+            done = partial(self._go_on, client, machine, effect, bookies[1:])
+            self._ask(client, machine, partial(self._note, bookies[0]), lambda: world.after(self._delay(), done))
+        else:
+            self._ask(client, machine, partial(self._set, effect), partial(self._answer, client, machine))
+
+    def _ask(self, client: Client, machine: Any, do: Callable[..., None], answer: Callable[..., None]) -> None:
         """It may be lost, or be done and the answer lost, or be done long after the client gave up waiting."""
         world = self.world
         fate = world.random.random()
@@ -39,10 +59,18 @@ class MetadataHost:
             world.after(TIMEOUT_S, client.tell, machine, "store_unknown")
         elif fate < self.loss:
             late = self._delay() if fate < self.loss * 0.8 else world.random.random() * 1.5
-            world.after(late, self._set, effect, lambda event, *args: None)
+            world.after(late, do, lambda *event: None)
             world.after(TIMEOUT_S, client.tell, machine, "store_unknown")
         else:
-            world.after(self._delay(), self._set, effect, lambda *event: self._answer(client, machine, *event))
+            world.after(self._delay(), do, answer)
+
+    def _note(self, bookie: str, answer: Callable[..., None]) -> None:
+        if self.stalled_until > self.world.now:
+            self.world.at(self.stalled_until, self._note, bookie, answer)
+        else:
+            self.world.note("noted for repair:", bookie)
+            self.noted.add(bookie)
+            answer()
 
     def _set(self, effect: Store, answer: Callable[..., None]) -> None:
         world = self.world

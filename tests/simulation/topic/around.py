@@ -149,6 +149,9 @@ class Around:
     def report(self, ledger: int, bad: Any) -> None:
         return
 
+    def note_lacking(self, ledger: int, copies: Sequence[Any]) -> None:
+        return
+
     def send(self, bookie: str, request: Request, on_reply: Callable[[Any], object]) -> None:
         if not self.process.is_over:
             self.roads[bookie].send(request, on_reply)
