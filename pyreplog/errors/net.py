@@ -72,3 +72,7 @@ class TooManyConnectionsError(HandshakeError):
     """The server has as many connections as it is allowed to have."""
 
     retriable = True
+
+
+class TlsMismatchError(HandshakeError):
+    """One side of a connection speaks TLS and the other does not."""

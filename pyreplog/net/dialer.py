@@ -108,7 +108,7 @@ class Dialer:
             tls=wrap is not None,
         )  # fmt: skip
         over = weakly(self._greeted)
-        self._greeting = Greeting(self._reactor, sock, handshake, self._limits.handshake_s, over, wrap)
+        self._greeting = Greeting(self._reactor, sock, handshake, self._limits.handshake_s, over, wrap, knocks=True)
         self._greeting.begin()
 
     def _greeted(self, _: Greeting, stream: Stream | None, peer: Peer | None, error: ReplogError | None) -> None:

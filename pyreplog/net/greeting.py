@@ -10,13 +10,25 @@ import ssl
 from collections.abc import Callable
 from typing import Protocol
 
-from pyreplog._native.frame import CONTROL_OFFSET, HEADER_SIZE, FrameParser, encode
-from pyreplog.errors import DisconnectedError, FrameError, HandshakeError, PeerTimeoutError, ReplogError
+from pyreplog._native.frame import CONTROL_OFFSET, HEADER_SIZE, FrameParser, encode, heartbeat
+from pyreplog.errors import (
+    DisconnectedError,
+    FrameError,
+    HandshakeError,
+    PeerTimeoutError,
+    ReplogError,
+    TlsMismatchError,
+)
 from pyreplog.net import hello
 from pyreplog.net.handshake import Peer, Refused, refusal
 from pyreplog.net.reactor import READ, WRITE, Reactor
 from pyreplog.net.sockets import Stream, weakly
-from pyreplog.net.tls import TlsStream, refusal_of
+from pyreplog.net.tls import TlsStream, mismatch, refusal_of
+
+KNOCK_S = 0.5
+"""A server begins. One that waits for TLS does not: after so much silence a client without it sends a heartbeat, and is
+told."""
+_TLS_RECORDS = (b"\x16\x03", b"\x15\x03")  # the first bytes of a TLS handshake, and of an alert
 
 
 class Handshake(Protocol):
@@ -37,7 +49,7 @@ class Greeting:
 
     timeout_s: for all of it. over: called by the driver with (greeting, stream, peer, None) or, when the socket is
     closed already, (greeting, None, None, error). tls: makes the TLS stream of the connected socket; None: plain.
-    The owner keeps the greeting: the reactor does not.
+    knocks: it is a client's. The owner keeps the greeting: the reactor does not.
     """
 
     def __init__(
@@ -48,6 +60,8 @@ class Greeting:
         timeout_s: float,
         over: Outcome,
         tls: Callable[[socket.socket], TlsStream] | None = None,
+        *,
+        knocks: bool = False,
     ) -> None:
         self._reactor, self._handshake, self._over = reactor, handshake, over
         self._sock = sock
@@ -60,6 +74,7 @@ class Greeting:
         self._ended = False
         self._timeout_s = timeout_s
         self._timer = reactor.call_later(timeout_s, weakly(self._time_out))
+        self._knocks = reactor.call_later(KNOCK_S, weakly(self._knock)) if knocks and tls is None else None
 
     def begin(self) -> None:
         """The socket is connected, or will be; called by the driver."""
@@ -69,6 +84,11 @@ class Greeting:
     def abandon(self) -> None:
         """Close, and call nobody."""
         self._end()
+
+    def _knock(self) -> None:
+        if not self._ended and not self._parser.received_bytes:
+            self._out += heartbeat(0)
+            self._reactor.modify(self._fd, READ | WRITE)
 
     def _ready(self, _: int) -> None:
         try:
@@ -125,8 +145,12 @@ class Greeting:
         data = self._stream.recv(wanted)
         if not data:
             raise ConnectionResetError(errno.ECONNRESET, "the peer closed it")
+        if not self._parser.received_bytes and data.startswith(_TLS_RECORDS):
+            raise mismatch("client" if self._knocks is None else "server")
         batch = self._parser.feed(data)
         for offset, body in batch:
+            if not body:  # a client that knocked
+                continue
             if offset != CONTROL_OFFSET:
                 raise HandshakeError(f"expected a hello at offset {CONTROL_OFFSET}, found a frame at {offset}")
             self._queue(self._handshake.receive(bytes(body)))
@@ -139,7 +163,9 @@ class Greeting:
     def _refuse(self, error: HandshakeError) -> None:
         """Tell the peer, if it takes it at once."""
         self._queue(refusal(error))
-        if self._wrap is None and self._unshaken is None and self._out:
+        if self._unshaken is not None and isinstance(error, TlsMismatchError):
+            self._unshaken.send_plainly(self._out)
+        elif self._wrap is None and self._unshaken is None and self._out:
             with contextlib.suppress(OSError):
                 self._stream.sendmsg((self._out,))
         self._fail(error.error if isinstance(error, Refused) else error)
@@ -157,6 +183,8 @@ class Greeting:
             return
         self._ended = True
         self._timer.cancel()
+        if self._knocks is not None:
+            self._knocks.cancel()
         self._reactor.unregister(self._fd)
         if not keep:
             self._stream.close()

@@ -18,6 +18,7 @@ from pyreplog.errors import (
     IncarnationError,
     InvalidArgumentError,
     ProtocolVersionError,
+    TlsMismatchError,
     TooManyConnectionsError,
     WrongClusterError,
     WrongServiceError,
@@ -68,6 +69,7 @@ REASONS: dict[int, type[HandshakeError]] = {
     4: AuthenticationError,
     5: TooManyConnectionsError,
     6: WrongClusterError,
+    7: TlsMismatchError,
 }
 _CODES = {error: code for code, error in REASONS.items()}
 

@@ -11,15 +11,18 @@ import socket
 import ssl
 from _thread import allocate_lock
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pyreplog.errors import AuthenticationError, HandshakeError
+from pyreplog.errors import AuthenticationError, HandshakeError, TlsMismatchError
 from pyreplog.net.reactor import READ, WRITE
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 _RECORD_BYTES = 16 << 10
+_NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
+"""OpenSSL's words for what is no TLS record. It does not answer that, not even with an alert."""
 _LATER = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -41,6 +44,8 @@ class TlsStream:
         except ssl.SSLWantWriteError:
             return WRITE
         except ssl.SSLError as error:
+            if error.reason in _NO_TLS:
+                raise mismatch("server" if self._sock.server_side else "client") from None
             raise refusal_of(error) from None
         return 0
 
@@ -83,6 +88,13 @@ class TlsStream:
             raise BlockingIOError
         return sent
 
+    def send_plainly(self, data: bytes) -> None:
+        """Tell a peer that speaks no TLS, if it takes it at once; the handshake has failed. The rest of what it
+        sent is read: a socket that is closed with unread bytes in it may throw away what has not arrived."""
+        with suppress(OSError):
+            socket.socket.send(self._sock, data)
+            socket.socket.recv(self._sock, _RECORD_BYTES)
+
     def pending(self) -> int:
         """Bytes that are decrypted and not read."""
         return self._sock.pending()
@@ -94,6 +106,11 @@ class TlsStream:
 
     def close(self) -> None:
         self._sock.close()
+
+
+def mismatch(speaker: str) -> TlsMismatchError:
+    """speaker: the side that speaks TLS, "client" or "server"."""
+    return TlsMismatchError(f"the {speaker} speaks TLS, the {'client' if speaker == 'server' else 'server'} does not")
 
 
 def refusal_of(error: ssl.SSLError) -> HandshakeError:

@@ -18,10 +18,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import pyreplog.net.server as servers
-from pyreplog.errors import AuthenticationError, DisconnectedError, HandshakeError, NotConnectedError, PeerError
+from pyreplog.errors import AuthenticationError, DisconnectedError, NotConnectedError, PeerError, TlsMismatchError
+from pyreplog.net import greeting
 from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
+from pyreplog.net.server import Server
 from tests.net.peers import TIMEOUT_S, Recorder, ask, call, wait
 
 DAY = datetime.timedelta(days=1)
@@ -177,14 +179,35 @@ def test_wrong_certificates(
     assert not handler.connections
 
 
-def test_one_side_without_tls(certificates: Certificates, reactor: Reactor, serve: Any, connect: Any) -> None:
-    limits = Limits(handshake_s=0.3)
+def test_one_side_without_tls(
+    certificates: Certificates, reactor: Reactor, serve: Any, connect: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Long before anything times out both sides say what is wrong."""
+    caplog.set_level("INFO")
+    limits = Limits(handshake_s=TIMEOUT_S)
     secured, plain = serve(Recorder(), tls=certificates.server(), limits=limits), serve(Recorder(), limits=limits)
-    for server, settings in ((secured, {}), (plain, {"tls": certificates.client()})):
+    cases = [(secured, {}, "the server speaks TLS"), (plain, {"tls": certificates.client()}, "the client speaks TLS")]
+    for server, settings, words in cases:
         channel = connect(server, limits=limits, **settings)
         outcome = ask(reactor, channel, b"x")
-        assert type(outcome) is NotConnectedError and isinstance(outcome.__cause__, PeerError | HandshakeError)
+        assert type(outcome) is NotConnectedError and type(outcome.__cause__) is TlsMismatchError
+        assert words in str(outcome)
+        wait(reactor, lambda: server.refused > 0)  # noqa: B023
         channel.close()
+        told = [record.message for record in caplog.records if "a connection was not made" in record.message]
+        assert any(words in text for text in told)
+
+
+def test_who_knocks_at_a_slow_server_is_let_in(
+    reactor: Reactor, serve: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked as if it waited for TLS."""
+    monkeypatch.setattr(greeting, "KNOCK_S", 0.01)
+    server = serve(Recorder())
+    monkeypatch.setattr(server, "_greet", lambda sock: reactor.call_later(0.1, lambda: Server._greet(server, sock)))
+    channel = connect(server)
+    assert call(reactor, channel, b"x") == b"x"
+    assert server.refused == 0
 
 
 def test_arbitrary_bytes_on_a_tls_port(
