@@ -2,7 +2,9 @@
 
 By number: #2614, #2615, #1067, #2612, #2908, BOOKKEEPER-150, -152, -355, -500, -581, -584 and -815 in test_recovery; #1591,
 #1886, #1887, #4097, #4261, #4459 in test_writer; the coverage that 5e399df broke in test_recovery (13) and test_lac; #4462
-in tests/bookie.
+in tests/bookie. Beside those of recovery and the writer: #4613 in test_ledger_reader, #4789 in test_reading, #4551 in
+test_ledger_metadata; #3285 in tests/bookie/test_bookie, #4544 and #4607 in test_collector there; #4105 in
+tests/unit/test_checkpoint.
 """
 
 from __future__ import annotations
