@@ -25,7 +25,7 @@ takes are here, as bases of Python classes that have the rest. FORMAT.md says wh
 | tail | the page a writer shares with readers, and sleeping on it |
 | ack | the outcome of something submitted, for threads and for tasks of event loops |
 | submitted | acks of what waits for a group commit |
-| gate | where threads wait for a group commit |
+| gate, leading | where threads wait for a group commit; one such commit |
 | parking | where threads wait for the commit point of a replica group, one in the lead |
 | looprounds | acks of what event loops' tasks submit to a replica group, by the rounds of their loops |
 | pump | bytes into and out of descriptors, the GIL released around what takes long |
@@ -58,6 +58,7 @@ takes are here, as bases of Python classes that have the rest. FORMAT.md says wh
 | ledgerstate | what a bookie knows of one ledger, and what of all is not durable yet |
 | requesthead | where a request says what |
 | plainadd | an ADD that asks for nothing special, from its frame to that of its OK: a bookie's short way |
+| answering | the answers of such a bookie when it commits |
 | rows | sorted rows of integers, millions of them |
 | ranges, rangeset | ranges of offsets in such rows, and sets of them |
 | varint | numbers in as few bytes as they need |

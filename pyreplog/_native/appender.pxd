@@ -58,3 +58,4 @@ cdef class Appender(Reader):
     cdef int64_t put_locked(self, const Part *parts, Py_ssize_t count, int64_t *entry) except -1
     cdef int begin_stage(self) except -1
     cdef int resize_stage(self, int which, int64_t size) except -1
+    cdef tuple take_stage(self)

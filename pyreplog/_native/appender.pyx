@@ -471,11 +471,11 @@ cdef class Appender(Reader):
             self.resize_stage(self.filling, stride + SHORT_HEADER)
         self.begin_stage()
 
-    def _take_stage(self):
+    cdef tuple take_stage(self):
         """Give out what waits to be written and fill the other stage from now on; the caller is inside.
 
         (segment, offset, memoryview of the bytes, position after them, next entry after them), or None. The same again
-        until `_stage_written`: whoever took it may have been interrupted."""
+        until `taken` is 0, all of it written: whoever took it may have been interrupted."""
         if self.taken == 0:
             self.taken = self.pos - self.stage_start
             if self.taken == 0:
@@ -485,10 +485,6 @@ cdef class Appender(Reader):
             self.begin_stage()
         view = rec.span(self, self.stage[1 - self.filling], self.taken)
         return self.active, self.taken_start, view, self.active_base + self.taken_start + self.taken, self.taken_entry
-
-    def _stage_written(self, gate, int64_t position):
-        """What was taken, all before `position`, is on disk; `gate.synced` says so at the same moment."""
-        gate.synced, self.taken = position, 0
 
     def _take_blank(self):
         """After _seal of a staged segment: the blank's header, and zeros over what an earlier life left behind it."""

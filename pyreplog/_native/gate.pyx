@@ -12,7 +12,7 @@ Turns are only manners: one that is not ended (its thread does something else) i
 cimport cython
 from cpython.pythread cimport (
     PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_get_thread_ident, PyThread_release_lock,
-    PyThread_type_lock, NOWAIT_LOCK, WAIT_LOCK,
+    NOWAIT_LOCK, WAIT_LOCK,
 )
 from libc.stdint cimport int64_t, uint32_t
 
@@ -83,20 +83,6 @@ cdef class CommitGate:
     `synced`: position up to which all is committed.
     """
 
-    cdef uint32_t words[2]
-    cdef int parked[2]
-    cdef int64_t taken_end        # position after the group being committed, or committed last
-    cdef uint32_t group           # its number
-    cdef unsigned long leader     # thread that leads; 0: nobody
-    cdef unsigned long writer     # thread that writes; 0: nobody
-    cdef PyThread_type_lock io    # held by the writer
-    cdef unsigned long turn       # thread that was woken and goes for the GIL, or has it; 0: nobody
-    cdef int64_t taken_bytes      # of the group that was taken last
-    cdef int members              # threads of the group that was committed last, its leader included
-    cdef int64_t taken_ns         # when it was taken, and how long its commit took
-    cdef int64_t commit_ns
-    cdef public int64_t synced
-
     def __init__(self, int64_t synced):
         self.synced = self.taken_end = synced
 
@@ -109,7 +95,7 @@ cdef class CommitGate:
         if self.io != NULL:
             PyThread_free_lock(self.io)
 
-    def lead(self):
+    cpdef bint lead(self) noexcept:
         """Become the one who commits; False when somebody is."""
         if self.leader:
             return False
@@ -117,7 +103,7 @@ cdef class CommitGate:
         end_turn(&self.turn, self.leader)  # the next steps wait without the GIL
         return True
 
-    def gather(self):
+    cpdef gather(self):
         """Let those of the last group append again before a group is taken, for at most as long as a commit takes: they
         have just been woken, and would else have to wait for this commit and the next one. Not for large entries, which
         are better staged while the disk works."""
@@ -131,7 +117,7 @@ cdef class CommitGate:
             while load32(<const uint32_t *>parked) < <uint32_t>missing and now_ns() < deadline:
                 sched_yield()
 
-    def begin_io(self):
+    cpdef begin_io(self):
         """Wait until nobody writes, and be the one who does.
 
         A free lock is taken under the GIL: the caller is inside the append path, where others would pile up meanwhile."""
@@ -140,7 +126,7 @@ cdef class CommitGate:
                 PyThread_acquire_lock(self.io, WAIT_LOCK)
         self.writer = PyThread_get_thread_ident()
 
-    def end_io(self):
+    cpdef end_io(self):
         """Let the next one write."""
         self.writer = 0
         PyThread_release_lock(self.io)
@@ -150,7 +136,7 @@ cdef class CommitGate:
         """Whether somebody writes."""
         return self.writer != 0
 
-    def abandon(self):
+    cpdef abandon(self):
         """Give up whatever this thread has of the two: an interruption may come between any two steps of Python code."""
         cdef unsigned long me = PyThread_get_thread_ident()
         if self.writer == me:
@@ -159,7 +145,7 @@ cdef class CommitGate:
             self.leader = 0
         self.wake_all()
 
-    def note_taken(self, int64_t end):
+    cpdef uint32_t note_taken(self, int64_t end) noexcept:
         """A group was taken, all up to position `end`: those who append from now on are of the next. Its number, which
         is the same when it is taken again: its waiters sleep on that number's word."""
         if end != self.taken_end:
@@ -173,7 +159,7 @@ cdef class CommitGate:
         """Positions beyond `position` will come a second time."""
         self.synced = self.taken_end = position
 
-    def park(self, int64_t position):
+    cpdef park(self, int64_t position):
         """Sleep until the group that holds `position` may be committed, or this thread may have to lead.
 
         Returns early at signals: look again.
@@ -191,7 +177,7 @@ cdef class CommitGate:
             take_turn(&self.turn, me, TURN_NS)
         self.parked[group & 1] -= 1
 
-    def resign(self, uint32_t group):
+    cpdef resign(self, uint32_t group):
         """Lead no more: wake the group that was committed, and one of the next."""
         cdef int own = group & 1
         cdef unsigned long me = PyThread_get_thread_ident()
@@ -207,7 +193,7 @@ cdef class CommitGate:
                     futex_wake(&self.words[1 - own], 1)
                 take_turn(&self.turn, me, TURN_NS)
 
-    def wake_all(self):
+    cpdef wake_all(self):
         """Wake everybody, to look again: the log was poisoned or closed, or a commit was made out of turn."""
         with nogil:
             futex_wake(&self.words[0], INT_MAX)

@@ -176,13 +176,16 @@ cdef class Room:
 
 
 cdef class PlainAdds:
-    """The short way of a bookie: what it does with an ADD that nothing speaks against, in one step. To be subclassed.
+    """The short way of a bookie: what it does with an ADD that nothing speaks against, in one step, and with a group of
+    them when it commits. To be subclassed.
 
     log, space, polls, counts, group: a bookie's. states: by ledger, the State of each that was asked for lately, those
-    asked for last at the end. deleted: ledgers that were. The subclass answers `_tell`, and sets `_failure`.
+    asked for last at the end. deleted: ledgers that were. The subclass answers `_tell`, `_append_lacs`, `_fail` and `_end`,
+    and sets `_failure`. _lacs: explicit LACs to be appended, by ledger.
     """
 
     cdef public object _log, _polls
+    cdef public dict _lacs
     cdef public Room _space
     cdef public AddCounts counts
     cdef public Uncommitted _group
@@ -195,7 +198,7 @@ cdef class PlainAdds:
                  dict deleted not None):
         self._log, self._space, self._polls, self.counts, self._group = log, space, polls, counts, group
         self.states, self.deleted = states, deleted
-        self.append, self.staged = log.append, log.staged
+        self.append, self.staged, self._lacs = log.append, log.staged, {}
 
     def add_plainly(self, PlainAdd add not None, respond=None, /):
         """Do it: the LAC of its OK; or LATER, when `respond` will be called, with the ADD itself if it is stored, or with
@@ -238,4 +241,56 @@ cdef class PlainAdds:
                 self._tell(self._polls.reached(state.ledger, lac))
 
     def _tell(self, polls):
+        raise NotImplementedError
+
+    # ---- group commit ----
+
+    @property
+    def waits(self):
+        """Whether `commit` has something to do."""
+        return bool(self._group.waiting or self._lacs)
+
+    def commit(self):
+        """Make durable what waits for it, with one sync for all, and answer. Nothing is called when nothing waits."""
+        group = self.begin_commit()
+        if group:
+            self.end_commit(group, self.sync())
+
+    def begin_commit(self):
+        """The first of three steps, for drivers that let others in while the sync runs: take what waits."""
+        if self._lacs:
+            self._append_lacs()
+        group = self._group.begin()
+        if group:
+            self.counts.commit()
+        return group
+
+    def sync(self):
+        """The second step; not under the driver's lock. Returns what went wrong."""
+        try:
+            self._log.sync()
+        except (ReplogError, OSError) as error:
+            return error
+        return None
+
+    def end_commit(self, list group not None, error):
+        """The third step: answer. What has to look at the log may wait once more, for what was appended meanwhile."""
+        if error is not None and self._failure is None:
+            self._fail(error)
+        self._group.end()
+        for waiting in group:
+            if self._failure is None and type(waiting) is PlainAdd:
+                self.counts.replies[STATUS_OK] += 1
+                (<PlainAdd>waiting).respond(waiting)
+            else:
+                self._end(waiting)
+
+    def _append_lacs(self):
+        raise NotImplementedError
+
+    def _fail(self, error):
+        raise NotImplementedError
+
+    def _end(self, waiting):
+        """Answer what is no plain ADD, or is not durable."""
         raise NotImplementedError

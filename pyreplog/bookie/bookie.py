@@ -55,6 +55,7 @@ class Bookie(PlainAdds):
     _space: Space
     _polls: Polls
     _group: CommitGroup
+    _lacs: dict[int, LedgerState]
 
     def __init__(self, log: EntryLog, config: BookieConfig, limbo: Collection[int] = ()) -> None:
         space, polls = Space(config, log.free_bytes), Polls(config.long_polls_max)
@@ -62,7 +63,6 @@ class Bookie(PlainAdds):
         states, deleted = self._ledgers.states, self._ledgers.deleted
         super().__init__(log, space, polls, BookieCounts(), CommitGroup(), states, deleted)
         self.limbo = Limbo(log, self._ledgers, self._group)
-        self._lacs: dict[int, LedgerState] = {}  # explicit LACs to be appended
         self._now_us = 0
         self._handlers: dict[int, Handler] = {
             Kind.ADD: self._add,
@@ -272,49 +272,15 @@ class Bookie(PlainAdds):
 
     # ---- group commit ---------------------------------------------------------------------------------------
 
-    @property
-    def waits(self) -> bool:
-        """Whether `commit` has something to do."""
-        return bool(self._group.waiting or self._lacs)
-
-    def commit(self) -> None:
-        """Make durable what waits for it, with one sync for all, and answer. Nothing is called when nothing waits."""
-        group = self.begin_commit()
-        if group:
-            self.end_commit(group, self.sync())
-
-    def begin_commit(self) -> list[Waiting | PlainAdd]:
-        """The first of three steps, for drivers that let others in while the sync runs: take what waits."""
-        if self._lacs:
-            self._append_lacs()
-        group = self._group.begin()
-        if group:
-            self.counts.commit()
-        return group
-
-    def sync(self) -> Exception | None:
-        """The second step; not under the driver's lock. Returns what went wrong."""
-        try:
-            self._log.sync()
-        except (ReplogError, OSError) as error:
-            return error
-        return None
-
-    def end_commit(self, group: list[Waiting | PlainAdd], error: Exception | None) -> None:
-        """The third step: answer. What has to look at the log may wait once more, for what was appended meanwhile."""
-        if error is not None and self._failure is None:
-            self._fail(error)
-        self._group.end()
-        for waiting in group:
-            if self._failure is not None:
-                self._give_up(waiting, self._failure)
-            elif isinstance(waiting, PlainAdd):
-                self.counts.replies[OK] += 1
-                waiting.respond(waiting)
-            elif waiting.request is None:
-                self._answer(waiting.respond, waiting.reply)
-            elif (late := self._reply_to(waiting.request, waiting.respond)) is not None:
-                self._answer(waiting.respond, late)
+    def _end(self, waiting: Waiting | PlainAdd) -> None:
+        if self._failure is not None:
+            self._give_up(waiting, self._failure)
+            return
+        assert not isinstance(waiting, PlainAdd)
+        if waiting.request is None:
+            self._answer(waiting.respond, waiting.reply)
+        elif (late := self._reply_to(waiting.request, waiting.respond)) is not None:
+            self._answer(waiting.respond, late)
 
     def _give_up(self, waiting: Waiting | PlainAdd, why: str) -> None:
         if isinstance(waiting, PlainAdd):

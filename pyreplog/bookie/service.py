@@ -7,10 +7,10 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pyreplog._native.answering import Answering
 from pyreplog._native.frame import CONTROL_OFFSET, FrameBatch, encode_header
-from pyreplog._native.plainadd import LATER, PlainAdd, plain_add
+from pyreplog._native.plainadd import LATER, plain_add
 from pyreplog.bookie.bookie import Bookie
-from pyreplog.bookie.group import Waiting
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import (
     ADD,
@@ -39,20 +39,18 @@ SERVICE = "bookie"
 
 _LOOK_S = 1.0
 
-_Answers = dict[ServerConnection, tuple[list[int], list["ReadableBuffer"]]]
-"""Of each connection: the numbers of requests, and the parts of the frames that answer them."""
 
-
-class BookieService:
+class BookieService(Answering):
     """What a net.Server calls (`connection.Handler`). All calls come from the reactor's driver.
 
     bookie: opened, and not used through `request`: the reactor's driver commits for all.
     """
 
+    _reactor: Reactor
+    _bookie: LocalBookie
+
     def __init__(self, reactor: Reactor, bookie: LocalBookie) -> None:
-        self._reactor, self._bookie = reactor, bookie
-        self._committing = False
-        self._answers: _Answers | None = None  # not None at the end of a commit
+        super().__init__(reactor, bookie)
         self._reads: dict[ServerConnection, deque[tuple[int, Request]]] = {}  # READs that wait
         self._timer: Timer = reactor.call_later(_LOOK_S, self._look)
 
@@ -77,7 +75,7 @@ class BookieService:
         if lac != LATER:
             return add.ok(lac)
         connection.requests[add.number] = 0  # in flight, and no limit is asked: it is answered in this turn
-        self._begin_commit_soon()
+        self._commit_soon()
         return b""
 
     def _handle(self, bookie: Bookie, connection: ServerConnection, batch: FrameBatch) -> None:
@@ -92,7 +90,8 @@ class BookieService:
                 bookie.handle(request, partial(self._answer, connection, number))
                 if request.kind == WAIT_LAC:
                     self._look_in(bookie)
-        self._commit_soon(bookie)
+        if bookie.waits:
+            self._commit_soon()
 
     def _has_enough(self, connection: ServerConnection) -> bool:
         """A reader that asks for more than it takes: what is read for it fills our memory, or holds our segments."""
@@ -111,7 +110,8 @@ class BookieService:
             bookie.handle(request, partial(self._answer, connection, number))
         if waiting:
             self._reads[connection] = waiting
-        self._commit_soon(bookie)
+        if bookie.waits:
+            self._commit_soon()
 
     def closed(self, connection: Connection, error: ReplogError) -> None:
         """What it has asked for is done all the same, but for reads; replies to it go nowhere."""
@@ -119,45 +119,15 @@ class BookieService:
         self._reads.pop(connection, None)
         logger.debug("%s: %s", connection.peer.identity.node or "a client", error)
 
-    # ---- commits --------------------------------------------------------------------------------------------
-
-    def _commit_soon(self, bookie: Bookie) -> None:
-        """Behind the other connections of this turn."""
-        if bookie.waits:
-            self._begin_commit_soon()
-
-    def _begin_commit_soon(self) -> None:
-        if not self._committing:
-            self._committing = True
-            self._reactor.call_behind((self._commit,))
-
-    def _commit(self) -> None:
-        self._committing = False
-        answers = self._bookie.commit(self._end_commit)
-        for connection, (numbers, frames) in (answers or {}).items():
-            connection.reply_frames(numbers, frames)
-
-    def _end_commit(self, bookie: Bookie, group: list[Waiting | PlainAdd], error: Exception | None) -> _Answers:
-        """Those of each connection are to leave together. They are all gathered: nobody else has the bookie."""
-        answers: _Answers = {}
-        self._answers = answers
-        try:
-            bookie.end_commit(group, error)
-        finally:
-            self._answers = None
-        if bookie.waits:  # reads of what was appended during the sync
-            self._begin_commit_soon()
-        return answers
-
-    def _answer(self, connection: ServerConnection, number: int, reply: Reply | PlainAdd) -> None:
-        """By who has the bookie, in any thread."""
-        frame = (reply.ok(reply.confirmed),) if isinstance(reply, PlainAdd) else _frame(connection, number, reply)
-        if self._answers is None:
-            connection.reply_frames((number,), frame)
-        else:
-            numbers, frames = self._answers.setdefault(connection, ([], []))
-            numbers.append(number)
-            frames += frame
+    def _frame(self, connection: ServerConnection, number: int, reply: Reply, /) -> tuple[ReadableBuffer, ...]:
+        """The parts of a reply's frame."""
+        size = memoryview(reply.body).nbytes if reply.body else 0
+        if size > connection.peer.max_body_bytes - REPLY_BYTES:
+            why = f"entry {reply.first} has {size} bytes encoded, and the client takes {connection.peer.max_body_bytes}"
+            reply = reply._replace(status=Status.UNKNOWN, body=why.encode())
+            size = len(reply.body)
+        head = encode_header(number, REPLY_BYTES + size) + encode_reply(reply)
+        return (head, reply.body) if size else (head,)
 
     # ---- time -----------------------------------------------------------------------------------------------
 
@@ -195,14 +165,3 @@ def _decode(number: int, body: memoryview, max_body: int) -> Request:
     if request.kind == READ:
         limit = min(limit or max_body, max(max_body - REPLY_BYTES, 1))
     return request._replace(records=b"", limit=limit)
-
-
-def _frame(connection: ServerConnection, number: int, reply: Reply) -> tuple[ReadableBuffer, ...]:
-    """The parts of a reply's frame."""
-    size = memoryview(reply.body).nbytes if reply.body else 0
-    if size > connection.peer.max_body_bytes - REPLY_BYTES:
-        why = f"entry {reply.first} has {size} bytes encoded, and the client takes {connection.peer.max_body_bytes}"
-        reply = reply._replace(status=Status.UNKNOWN, body=why.encode())
-        size = len(reply.body)
-    head = encode_header(number, REPLY_BYTES + size) + encode_reply(reply)
-    return (head, reply.body) if size else (head,)

@@ -9,129 +9,33 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
-from pyreplog._native.gate import CommitGate
+from pyreplog._native.leading import Leading
 from pyreplog.ack import Ack
-from pyreplog.errors import ClosedError, ReplogError
+from pyreplog.errors import ReplogError
 
 if TYPE_CHECKING:
-    from pyreplog._native.segment import Segment
     from pyreplog.log.commitlog import CommitLog
-
-    Stage = tuple[Segment, int, memoryview, int, int]
 
 T = TypeVar("T")
 
 
-class GroupCommit:
-    """Commits of one log. Lock order: leading, the log's append path, io; a holder of io never waits for another."""
+class GroupCommit(Leading):
+    """Commits of one log."""
+
+    _log: CommitLog
 
     def __init__(self, log: CommitLog, synced: int) -> None:
-        self._log, self._submitted = log, log._submitted
+        super().__init__(log, synced)
         self._submitted.restart(synced)
-        self._gate = CommitGate(synced)
-        self.error: ReplogError | None = None
         self._idle = threading.Lock()
         self._starting = threading.Lock()
         self._committer: threading.Thread | None = None
         self._stopping = False
 
-    # ---- threads that wait ----------------------------------------------------------------------------------
-
-    def wait(self, position: int) -> None:
-        """Return when all before `position` is synced. PoisonedError when a sync failed."""
-        gate = self._gate
-        try:
-            while gate.synced < position:
-                if self.error is not None:
-                    raise self.error
-                if position > self._log._state[1]:
-                    return  # synced, and then cut by a truncation
-                if gate.lead():
-                    self._lead()
-                else:
-                    gate.park(position)
-        except ClosedError:
-            if gate.synced < position:
-                raise
-        except BaseException:  # Ctrl-C, between any two steps; or this thread was woken to lead
-            self._log._leave_if_inside()
-            gate.abandon()
-            self._submitted.drain()
-            raise
-
-    def _lead(self) -> None:
-        log, gate = self._log, self._gate
-        group = 0
-        try:
-            gate.gather()
-            log._enter()
-            try:
-                gate.begin_io()  # free, or about to be: its holder is past the append path
-                taken = log._take_stage()
-                group = gate.note_taken(taken[3]) if taken is not None else 0
-            finally:
-                log._leave()
-            try:
-                self._write(taken)
-            finally:
-                gate.end_io()
-        finally:
-            gate.resign(group)
-        self._submitted.drain()
-
-    # ---- one commit -----------------------------------------------------------------------------------------
-
-    def flush(self) -> None:
-        """Commit all that is staged; for a thread that is inside the append path."""
-        try:
-            self._gate.begin_io()
-            while (taken := self._log._take_stage()) is not None:  # first what an interrupted leader took
-                self._gate.note_taken(taken[3])
-                self._write(taken)
-            self._gate.abandon()
-        except BaseException:  # no `finally`: an interruption in front of its call would leave the gate shut
-            self._gate.abandon()
-            raise
-        if self._submitted.asleep and self._submitted.is_due:  # who is in the append path may call nobody back
-            self.request()
-
-    def write_blank(self, segment: Segment, blank: bytes) -> None:
-        """End a segment, durably: records of the next one must not reach the disk without it."""
-        try:
-            self._gate.begin_io()
-            if self.error is not None:
-                raise self.error
-            self._sync(segment, blank, segment.end)
-            self._gate.abandon()
-        except BaseException:
-            self._gate.abandon()
-            raise
-
     def restart(self, position: int) -> None:
         """The log was truncated to `position`, all before it synced: positions beyond will come a second time."""
         self._gate.restart(position)
         self._submitted.restart(position)
-
-    def _write(self, taken: Stage | None) -> None:
-        """Commit a group. Interrupted at any point it is taken again, by whoever leads next: all of this may come twice
-        and changes nothing the second time. The last step is the one that says it is done."""
-        if taken is None:
-            return
-        if self.error is not None:  # an earlier group failed while this one waited for io: it would leave a hole
-            raise self.error
-        segment, offset, view, position, entry = taken
-        self._sync(segment, view, offset)
-        self._log._set_synced(position, entry)
-        self._submitted.advance(position)
-        self._log._stage_written(self._gate, position)
-
-    def _sync(self, segment: Segment, data: bytes | memoryview, offset: int) -> None:
-        try:
-            self._log._files.write_sync(segment.fileno(), data, offset)
-        except OSError as error:
-            self.error = self._log._poison("group commit", error)
-            self._gate.wake_all()
-            raise self.error from error
 
     # ---- submitted appends ----------------------------------------------------------------------------------
 

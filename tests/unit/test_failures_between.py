@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -130,13 +131,15 @@ def test_close_in_a_callback_of_an_ack(tmp_path: Path):
 
 
 class Interrupted(RealFiles):
-    """Ctrl-C comes in right behind the next group's sync, once."""
+    """Ctrl-C comes in right behind the next group's sync, once; or in front of its write."""
 
-    armed = False
+    armed = early = False
 
     def write_sync(self, fd: int, data: bytes | memoryview, offset: int) -> None:
-        super().write_sync(fd, data, offset)
-        if self.armed and offset >= 4096:
+        comes = self.armed and offset >= 4096
+        if not comes or not self.early:
+            super().write_sync(fd, data, offset)
+        if comes:
             self.armed = False
             raise KeyboardInterrupt
 
@@ -153,16 +156,10 @@ def test_an_interrupted_commit_is_finished_and_the_log_goes_on(tmp_path: Path):
 
 
 def test_a_group_that_was_taken_and_not_written_is_written_by_the_next_leader(tmp_path: Path):
-    with pyreplog.open(tmp_path / "log", durability="synced") as log:
+    files = Interrupted()
+    with pyreplog.open(tmp_path / "log", files=files, durability="synced") as log:
         log.append(b"before")
-        take = log._take_stage
-
-        def take_and_be_interrupted() -> None:
-            take()
-            del log._take_stage
-            raise KeyboardInterrupt
-
-        log._take_stage = take_and_be_interrupted
+        files.armed = files.early = True
         with pytest.raises(KeyboardInterrupt):
             log.append(b"taken")
         assert log.end == 1
@@ -172,11 +169,40 @@ def test_a_group_that_was_taken_and_not_written_is_written_by_the_next_leader(tm
         assert again[:] == [b"before", b"taken", b"after"]
 
 
+def test_ctrl_c_ends_the_wait_for_a_commit_that_another_thread_leads(tmp_path: Path):
+    files, me = SyncFails(), threading.main_thread()
+    log = pyreplog.open(tmp_path / "log", files=files, durability="synced")
+    files.armed = True
+    log.submit(b"led by the committing thread")
+    assert files.entered.wait(60)
+
+    def press() -> None:
+        waits = log._await_synced.__func__.__code__
+        while sys._current_frames()[me.ident].f_code is not waits or not asleep(me):
+            continue
+        signal.pthread_kill(me.ident, signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    with pytest.raises(KeyboardInterrupt):
+        log.append(b"waits")
+    presser.join()
+    assert not files.go.is_set()
+    files.go.set()
+    with pytest.raises(pyreplog.PoisonedError):
+        log.close()
+
+
+def asleep(thread: threading.Thread) -> bool:
+    """Whether the kernel has put a thread to sleep."""
+    return Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
 COMMITTING = {pyreplog.log.commit.__file__, pyreplog.log.commitlog.__file__}
 
 
 class NoSync(RealFiles):
-    """A disk without waiting: there are some hundred commits to interrupt."""
+    """A disk without waiting: there are some dozen commits to interrupt."""
 
     def write_sync(self, fd: int, data: bytes | memoryview, offset: int) -> None:
         super().write(fd, data, offset)
@@ -188,7 +214,7 @@ def interrupted_at(step: int, action: Callable[[], object]) -> bool:
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal left
-        if frame.f_code.co_filename not in COMMITTING:
+        if frame.f_code.co_filename not in COMMITTING and frame.f_code is not NoSync.write_sync.__code__:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
@@ -214,7 +240,7 @@ def interrupted_everywhere(path: Path, play: Callable[[pyreplog.CommitLog, int],
         step = 0
         while play(log, step):
             step += 1
-    assert step > 50, "nothing was traced"
+    assert step > 10, "nothing was traced"
     return step
 
 

@@ -1,0 +1,29 @@
+# Where threads wait for a group commit.
+from cpython.pythread cimport PyThread_type_lock
+from libc.stdint cimport int64_t, uint32_t
+
+
+cdef class CommitGate:
+    cdef uint32_t words[2]
+    cdef int parked[2]
+    cdef int64_t taken_end        # position after the group being committed, or committed last
+    cdef uint32_t group           # its number
+    cdef unsigned long leader     # thread that leads; 0: nobody
+    cdef unsigned long writer     # thread that writes; 0: nobody
+    cdef PyThread_type_lock io    # held by the writer
+    cdef unsigned long turn       # thread that was woken and goes for the GIL, or has it; 0: nobody
+    cdef int64_t taken_bytes      # of the group that was taken last
+    cdef int members              # threads of the group that was committed last, its leader included
+    cdef int64_t taken_ns         # when it was taken, and how long its commit took
+    cdef int64_t commit_ns
+    cdef public int64_t synced
+
+    cpdef bint lead(self) noexcept
+    cpdef gather(self)
+    cpdef begin_io(self)
+    cpdef end_io(self)
+    cpdef abandon(self)
+    cpdef uint32_t note_taken(self, int64_t end) noexcept
+    cpdef park(self, int64_t position)
+    cpdef resign(self, uint32_t group)
+    cpdef wake_all(self)
