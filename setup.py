@@ -94,6 +94,7 @@ setup(
             extension("rounds"),
             extension("frame"),
             extension("reports"),
+            extension("committing"),
             extension("progress"),
             extension("quorum"),
             extension("acktracker"),

@@ -36,6 +36,7 @@ takes are here, as bases of Python classes that have the rest. FORMAT.md says wh
 | pwrite.h | the whole write that both of them do |
 | frame | offset + size frames, and the parser that takes any cut of a stream |
 | reports | the reports of a replica group's replicas, as bytes |
+| committing | what the master of a replica group does for every report |
 | progress | the offsets that a RocketMQ slave reports |
 | quorum | write sets, coverage, order statistic |
 | acktracker | what the bookies of an ensemble have acked; the commit point |

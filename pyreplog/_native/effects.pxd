@@ -10,4 +10,9 @@ cdef class Settle:
     cdef readonly object outcomes
 
 
+cdef class Committed:
+    cdef readonly object mark
+
+
 cdef Send make_send(str bookie, object request, object about)
+cdef Committed make_committed(object mark)

@@ -1,4 +1,4 @@
-"""What state machines ask for with every message; `pyreplog.ledger.effects` has the others."""
+"""What state machines ask for with every message; `pyreplog.ledger.effects` and `pyreplog.ha.protocol.effects` have the others."""
 
 cimport cython
 
@@ -31,3 +31,22 @@ cdef class Settle:
 
     def __repr__(self):
         return f"Settle({self.outcomes!r})"
+
+
+@cython.final
+@cython.freelist(64)
+cdef class Committed:
+    """The commit point of a replica group moved to a mark: let go of those who wait for it, show it, tell the replicas when
+    it suits."""
+
+    def __init__(self, mark not None):
+        self.mark = mark
+
+    def __repr__(self):
+        return f"Committed({self.mark!r})"
+
+
+cdef Committed make_committed(object mark):
+    cdef Committed committed = Committed.__new__(Committed)
+    committed.mark = mark
+    return committed

@@ -1,8 +1,9 @@
-# Named tuples of what every message makes: made without a call of Python code, or of their type.
+# Named tuples of what every message makes: made without a call of Python code, or of their type, and read without one.
+from cpython.tuple cimport PyTuple_GetItem
 
 cdef extern from *:
     """
-    static PyObject *replog_named(PyTypeObject *type, PyObject *items) {
+    static inline PyObject *replog_named(PyTypeObject *type, PyObject *items) {
         Py_ssize_t i, count = PyTuple_GET_SIZE(items);
         PyObject *made = type->tp_alloc(type, count);
         for (i = 0; made != NULL && i < count; i++)
@@ -12,3 +13,8 @@ cdef extern from *:
     """
     # Of `type`, a subclass of tuple, with these items.
     tuple named "replog_named"(type kind, tuple items)
+
+
+cdef inline object item(object made, Py_ssize_t index):
+    """Of a subclass of tuple, whose own `[]` looks for a `__getitem__`: a thousand instructions."""
+    return <object>PyTuple_GetItem(made, index)

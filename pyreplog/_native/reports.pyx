@@ -9,6 +9,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
 
 from pyreplog._native.frame cimport FrameBatch, load_i64, store_i64
+from pyreplog._native.named cimport item
 
 from pyreplog.errors import InvalidMessageError
 
@@ -23,10 +24,10 @@ def encode_report(received, synced, /):
     cdef bytes body = PyBytes_FromStringAndSize(NULL, REPORT_BYTES)
     cdef char *p = PyBytes_AS_STRING(body)
     p[0] = KIND
-    store_i64(p + 1, received[0])
-    store_i64(p + 9, received[1])
-    store_i64(p + 17, synced[0])
-    store_i64(p + 25, synced[1])
+    store_i64(p + 1, item(received, 0))
+    store_i64(p + 9, item(received, 1))
+    store_i64(p + 17, item(synced, 0))
+    store_i64(p + 25, item(synced, 1))
     return body
 
 

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from pyreplog._native.effects import Committed as Committed
 from pyreplog.errors import ReplogError
 from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.protocol.members import Members
@@ -27,13 +28,6 @@ class HangUp:
 
     connection: Hashable
     refusal: Refuse
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The commit point moved: let go of those who wait for it, show it, tell the replicas when it suits."""
-
-    mark: Mark
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,16 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from pyreplog._native.committing import Committing
 from pyreplog.config import Settings
 from pyreplog.errors import ConfigError, HigherTermError, InvalidArgumentError, NotEnoughReplicasError
-from pyreplog.ha.protocol.effects import Committed, Effect, Fenced, HangUp, ModeChanged, StoreMembers, Tell
+from pyreplog.ha.protocol.effects import Effect, Fenced, HangUp, ModeChanged, StoreMembers, Tell
 from pyreplog.ha.protocol.fallback import Fallback
 from pyreplog.ha.protocol.holding import Holding
 from pyreplog.ha.protocol.joining import NEW_COPY, Source, foreign, judge
 from pyreplog.ha.protocol.mark import ORIGIN, Mark
 from pyreplog.ha.protocol.members import Members, Quorum
-from pyreplog.ha.protocol.messages import NO_UUID, Code, Commit, Decline, Join, MembersAre, Prepare, Progress, Refuse
+from pyreplog.ha.protocol.messages import NO_UUID, Code, Commit, Decline, Join, MembersAre, Prepare, Refuse
 from pyreplog.ha.protocol.standing import Limits, Standing, StandingStats
 from pyreplog.ha.protocol.terms import Term
 
@@ -75,30 +76,31 @@ class GroupStats(NamedTuple):
     replicas: tuple[StandingStats, ...]
 
 
-class Group:
+class Group(Committing):
     """The master `name` of one term. Methods return effects, to be carried out in their order.
 
     source: the log as it is now; its term is this one, its history ends with it. synced: end of what is on disk.
     members: as of this node's file. committed: commit point as far as it is known. Not for several threads at once.
     """
 
+    config: GroupConfig
+    members: Members
+    fenced: Term | None
+    committed: Mark
+    fallback: Fallback
+
     def __init__(
         self, name: str, source: Source, synced: Mark, members: Members, config: GroupConfig, *, committed: Mark
     ) -> None:
-        self.name, self.config, self.members = name, config, members
-        self.term, self.committed = source.term, committed
-        self.fenced: Term | None = None
+        limit_ms = config.fallback_after_ms
+        fallback = Fallback(None if limit_ms is None else limit_ms * 1000)
+        super().__init__(name, members, config, fallback, source.end, synced, committed, source.term_start, ORIGIN)
+        self.term, self._start = source.term, source.start
         self._uuid, self._segment_bytes, self._history = source.uuid, source.segment_bytes, source.history
-        self._start, self._end, self._synced = source.start, source.end, synced
-        self._term_start = source.term_start
-        self._standings: dict[str, Standing] = {}
-        self._connected: dict[Hashable, Standing] = {}
         self._stored = {name}  # who has the present members on disk
         self._changing_from = source.end  # all that former members alone may have acknowledged, to whichever process
         self._limits = Limits(config.in_sync_bytes, config.in_sync_ms * 1000)
-        limit_ms = config.fallback_after_ms
-        self.fallback = Fallback(None if limit_ms is None else limit_ms * 1000)
-        self._refused = self._reports = 0
+        self._refused = 0
         self._holding = Holding(config.retention_hold_bytes, config.remember_ms * 1000)
 
     # ---- where it stands ------------------------------------------------------------------------------------
@@ -107,24 +109,6 @@ class Group:
     def asynchronous(self) -> bool:
         """Whether it went on alone, waiting for nobody."""
         return self.fallback.is_alone
-
-    @property
-    def own(self) -> Mark:
-        """Of what the master itself has, as much as it acknowledges."""
-        return self._synced if self.config.ack == "synced" else self._end
-
-    @property
-    def replicated(self) -> Mark | None:
-        """The highest mark that the master and enough replicas have; None: no record of this term."""
-        own, standings = self.own, self._standings
-        reached = own
-        for names, k in self.members.quorums:
-            known = [
-                own if name == self.name else standings[name].counted if name in standings else ORIGIN for name in names
-            ]
-            # What k members beside the master have; k + 1, where a change is about to bring the master in.
-            reached = min(reached, sorted(known, reverse=True)[k])
-        return reached if reached.position > self._term_start.position else None
 
     def _mark(self, standing: Standing) -> Mark:
         return standing.synced if self.config.ack == "synced" else standing.received
@@ -175,10 +159,6 @@ class Group:
         """The log ends there now. To be told before any report of that; once per batch is enough."""
         self.grew(end, synced)
         return self._advance(now_us)
-
-    def grew(self, end: Mark, synced: Mark) -> None:
-        """`appended`, where nothing but a report can move the commit point."""
-        self._end, self._synced = end, synced
 
     def trimmed(self, start: Mark) -> None:
         """The log begins there now."""
@@ -261,24 +241,13 @@ class Group:
             if standing.observer:
                 del self._standings[standing.name]
 
-    def progress(self, connection: Hashable, progress: Progress, sent: int, now_us: int) -> list[Effect]:
-        """A replica reports. sent: position up to which the log was sent on this connection."""
-        standing = self._connected.get(connection)
-        if standing is None or self.fenced is not None:
-            return []
-        absurdity = standing.absurdity(progress, sent, self._end)
-        if absurdity:
-            return self._drop(connection, Refuse(Code.ABSURD, f"{standing.name}: {absurdity}"), now_us)
-        self._reports += 1
-        mark = progress.synced if self.config.ack == "synced" else progress.received
-        standing.reported(progress, mark, self._end, now_us)
-        if not self.fallback.is_alone and self.members.former is None and mark <= self.committed:
-            return []
-        return self._advance(now_us)
+    def _absurd(self, connection: Hashable, absurdity: str, now_us: int, /) -> list[Effect]:
+        name = self._connected[connection].name
+        return self._drop(connection, Refuse(Code.ABSURD, f"{name}: {absurdity}"), now_us)
 
     # ---- the commit point -----------------------------------------------------------------------------------
 
-    def _advance(self, now_us: int) -> list[Effect]:
+    def _advance(self, now_us: int, /) -> list[Effect]:
         if self.fenced is not None:
             return []
         effects: list[Effect] = []
@@ -289,9 +258,7 @@ class Group:
         if fallback.is_alone and self._synced.position > self._term_start.position:
             fallback.commits += self._synced > self.committed
             reached = self._synced
-        if reached is not None and reached > self.committed:
-            self.committed = reached
-            effects.append(Committed(reached))
+        effects += self._commit_up_to(reached)
         if fallback.limit_us is not None:
             fallback.wait(self.own, self.committed, now_us)
         if self.members.former is not None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
+from pyreplog._native.committing import RATE_US, Reporting
 from pyreplog.ha.protocol.mark import ORIGIN, Mark
-from pyreplog.ha.protocol.messages import Progress
-
-RATE_US = 1_000_000
 
 
 class Limits(NamedTuple):
@@ -32,16 +30,15 @@ class StandingStats(NamedTuple):
     rate: int
 
 
-class Standing:
-    """Of one replica. Its marks count for the commit point once `counts`: it has promised this master's term.
+class Standing(Reporting):
+    """Of one replica. Its marks count for the commit point once `counts`: it has promised this master's term."""
 
-    counted: as much of it as counts, of the mark that is waited for; of an observer nothing does.
-    """
+    __slots__ = ("connection", "left_us", "name")
 
-    __slots__ = (
-        "_base", "_base_us", "_probe", "_probe_us", "_rate", "caught_up_us", "connection", "counted", "counts",
-        "left_us", "name", "observer", "proven", "received", "synced",
-    )  # fmt: skip
+    received: Mark
+    synced: Mark
+    proven: Mark
+    counted: Mark
 
     def __init__(self, name: str, now_us: int) -> None:
         self.name = name
@@ -65,42 +62,6 @@ class Standing:
     def left(self, now_us: int) -> None:
         """What it has reported is still there."""
         self.connection, self.left_us = None, now_us
-
-    def absurdity(self, progress: Progress, sent: int, end: Mark) -> str:
-        """What cannot be about a report; "" nothing. sent: position that was sent to it. RocketMQ believes all of this
-        (#3015, #1155: an acknowledgement of 2^40 bytes that nobody sent)."""
-        received, synced = progress
-        position, entry = received
-        synced_position, synced_entry = synced
-        if position > sent or entry > end.entry:
-            return f"it reports {received}, it was sent {sent} of {end}"
-        if synced_position > position or synced_entry > entry:
-            return f"it reports to have synced {synced} and received {received}"
-        before, entry_before = self.received
-        if position < before or entry < entry_before:
-            return f"it reports {received}, behind {self.received} before"
-        before, entry_before = self.synced
-        if synced_position < before or synced_entry < entry_before:
-            return f"it reports to have synced {synced}, behind {self.synced} before"
-        return ""
-
-    def reported(self, progress: Progress, mark: Mark, end: Mark, now_us: int) -> None:
-        """mark: the one of the two that is waited for. end: the master's.
-
-        Level with the master is who has what the master had when it was looked at before (Kafka's caught-up time: under
-        load nobody ever has all that there is now).
-        """
-        self.received, self.synced = progress
-        self.proven = max(self.proven, self.synced)
-        self.counts = True
-        if not self.observer:
-            self.counted = mark
-        if mark.position >= self._probe:
-            self.caught_up_us = now_us if mark.position >= end.position else self._probe_us
-            self._probe, self._probe_us = end.position, now_us
-        if now_us - self._base_us >= RATE_US:
-            self._rate = self.rate(now_us)
-            self._base, self._base_us = self.received.position, now_us
 
     def rate(self, now_us: int) -> int:
         """Bytes per second that it received lately; 0 when it left."""
