@@ -16,7 +16,7 @@ cdef class Writing:
     cdef public int64_t _told_lac
     cdef object totals              # (last entry, bytes, messages) of batches not confirmed
     cdef uint64_t length, messages  # of all pushed
-    cdef int64_t time_us
+    cdef readonly int64_t time_us   # of what was appended last
 
     cdef tuple begin(self, values, keys, event_times, int64_t time_us, messages)
     cdef list send(self, Batch batch, Entries entries)

@@ -22,7 +22,7 @@ cdef class Writing:
     error: why nothing can be appended any more. _storing: metadata on their way to the store. _change: the ensemble change
     under way, or an empty dict. _closing: the ledger is closed once all is stored. _acks: (last entry, ack), ascending.
     _confirmed_length, _confirmed_messages: bytes and messages of all that is confirmed. _told_lac: the highest that bookies
-    were told.
+    were told. time_us: append time of the last entry pushed, 0: there is none; that of none is later.
     """
 
     def __init__(self, Pushing push not None, int64_t entry_bytes_max):

@@ -81,6 +81,11 @@ class Ledger(Handle, Appending):
         return self._writer.last_add_confirmed
 
     @property
+    def last_append_us(self) -> int:
+        """Append time of the last entry handed out, since 1970; 0: none. Clocks may go back, these times never do."""
+        return self._writer.time_us
+
+    @property
     def pending_bytes(self) -> int:
         """Of entries that do not have all their copies, as encoded: what `window_bytes` bounds."""
         return self._writer.pending_bytes

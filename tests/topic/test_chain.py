@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyreplog.errors import InvalidArgumentError, InvalidMetadataError, NoSuchTopicError, TopicFullError, WrongTypeError
 from pyreplog.metadata.keys import VALUE_MAX, check_key
 from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.managed.chain import RESERVE_BYTES, Chain, Counts
+from pyreplog.topic.managed.chain import ANY_US, RESERVE_BYTES, Chain, Counts
 from pyreplog.topic.names import topic_key, unquote_name
 from pyreplog.topic.place import ORIGIN, Total
 
@@ -25,7 +25,8 @@ def new() -> Chain:
 
 
 def with_ledger(chain: Chain, ledger: int, entries: int, messages: int, size: int, closed_us: int = US + 1) -> Chain:
-    return chain.added(ledger, US).closed(Counts(ledger, entries, messages, size, closed_us))
+    counts = Counts(ledger, entries, messages, size, closed_us, US - 1)
+    return chain.added(ledger, US).closed(counts)
 
 
 LIVES = st.lists(
@@ -82,13 +83,13 @@ def test_the_open_ledger_holds_what_is_to_come() -> None:
 def test_changes_made_twice_are_made_once() -> None:
     """Whoever does not know whether it was stored makes it again."""
     one = with_ledger(new(), 1, 2, 5, 20)
-    counts = Counts(2, 1, 3, 10, US + 9)
+    counts = Counts(2, 1, 3, 10, US + 9, US + 8)
     two = one.added(2, US)
     assert two.added(2, US + 5) is two
     rolled = two.closed(counts).added(4, US)
     assert rolled.closed(counts).added(4, US) is rolled
-    empty = two.closed(Counts(2, 0, 0, 0, US))
-    assert empty.closed(Counts(2, 0, 0, 0, US)) is empty and empty.doomed == (2,) and empty.ids == {1}
+    empty = two.closed(Counts(2, 0, 0, 0, US, 0))
+    assert empty.closed(Counts(2, 0, 0, 0, US, 0)) is empty and empty.doomed == (2,) and empty.ids == {1}
     trimmed = rolled.trimmed(5)
     assert trimmed.trimmed(5) is trimmed and trimmed.doomed == (1,)
     assert trimmed.buried([1]).buried([1]).doomed == ()
@@ -105,13 +106,13 @@ def test_ten_thousand_ledgers_fit() -> None:
     """With ids and counts as large as they come; one more than fits is refused, and what there is can be closed."""
     row = (1 << 40, US, US, 1 << 40, 1 << 50, 1 << 50)
     body = json.loads(new().encode())
-    body["ledgers"] = [[row[0] + i, *row[1:3], 1 << 20, 1 << 27, 1 << 30] for i in range(10_000)]
+    body["ledgers"] = [[row[0] + i, *row[1:3], 1 << 20, 1 << 27, 1 << 30, US] for i in range(10_000)]
     chain = Chain.decode(json.dumps(body).encode())
     assert len(chain.ledgers) == 10_000 and len(chain.encode()) <= VALUE_MAX - RESERVE_BYTES
     chain = chain.added(7, US)
     size = len(json.dumps(body["ledgers"][0], separators=(",", ":"))) + 1
     more = (VALUE_MAX - RESERVE_BYTES - len(chain.encode())) // size + 1
-    body["ledgers"] += [[(1 << 41) + i, *row[1:3], 1 << 20, 1 << 27, 1 << 30] for i in range(more)]
+    body["ledgers"] += [[(1 << 41) + i, *row[1:3], 1 << 20, 1 << 27, 1 << 30, US] for i in range(more)]
     full = Chain.decode(json.dumps(body).encode())
     with pytest.raises(TopicFullError, match="topic t"):
         full.added(7, US)
@@ -122,9 +123,10 @@ def test_ten_thousand_ledgers_fit() -> None:
     "change",
     [
         {"version": 2}, {"epoch": 0}, {"epoch": True}, {"token": 1}, {"start": [0, 0]}, {"start": [0, 0, -1]},
-        {"ledgers": [[1, US, US, 2, 1, 1]]}, {"ledgers": [[1, US, 0, 0, 0, 0], [2, US, US, 1, 1, 1]]},
-        {"ledgers": [[1, US, 0, 1, 1, 1]]}, {"ledgers": [[1, US, US, 1, 1, 1], [1, US, US, 1, 1, 1]]},
-        {"ledgers": [[1, US]]}, {"ledgers": [[1, US, US, 1.0, 1, 1]]}, {"ledgers": {}}, {"config": {"nonsense": 1}},
+        {"ledgers": [[1, US, US, 2, 1, 1, 1]]}, {"ledgers": [[1, US, 0, 0, 0, 0, 0], [2, US, US, 1, 1, 1, 1]]},
+        {"ledgers": [[1, US, 0, 1, 1, 1, 0]]}, {"ledgers": [[1, US, US, 1, 1, 1, 1], [1, US, US, 1, 1, 1, 1]]},
+        {"ledgers": [[1, US, 0, 0, 0, 0, 1]]}, {"ledgers": [[1, US, US, 1, 1]]},
+        {"ledgers": [[1, US, US, 1.0, 1, 1, 1]]}, {"ledgers": {}}, {"config": {"nonsense": 1}},
         {"config": {"roll_entries": 0}}, {"properties": {"a": 1}}, {"doomed": ["1"]}, {"deleted": 1}, {"more": 1},
     ],
     ids=str,
@@ -140,6 +142,15 @@ def test_metadata_that_makes_no_sense(change: dict[str, Any]) -> None:
 def test_metadata_that_is_none(data: bytes) -> None:
     with pytest.raises(InvalidMetadataError):
         Chain.decode(data)
+
+
+def test_ledgers_of_which_no_append_time_is_noted() -> None:
+    """As builds before wrote them."""
+    chain = with_ledger(new(), 1, 2, 5, 20).added(2, US)
+    body = json.loads(chain.encode())
+    body["ledgers"] = [row[:6] for row in body["ledgers"]]
+    closed, last = Chain.decode(json.dumps(body).encode()).ledgers
+    assert (closed, last) == (chain.ledgers[0]._replace(last_us=ANY_US), chain.ledgers[1])
 
 
 def test_all_fields_survive() -> None:

@@ -61,10 +61,13 @@ def test_what_is_nowhere() -> None:
     assert search.found is None
 
 
-@given(st.lists(st.integers(0, 20), min_size=1, max_size=60), st.integers(-1, 22))
-def test_times(times: list[int], wanted: int) -> None:
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=60), st.integers(-1, 22), st.sampled_from((None, 0)))
+def test_times(times: list[int], wanted: int, guess: int | None) -> None:
     times.sort()
     there = places([2] * len(times), 0)
-    search = FirstSearch(len(times), lambda _, time_us: time_us >= wanted)
-    assert hunt(search, there, times) <= math.ceil(math.log2(len(times) + 1)) + 1
+    search = FirstSearch(len(times), lambda _, time_us: time_us >= wanted, guess=guess)
+    steps = hunt(search, there, times)
+    assert steps <= math.ceil(math.log2(len(times) + 1)) + 1 and (
+        steps == 1 or guess is None or search.found != there[0]
+    )
     assert search.found == next((place for place, at in zip(there, times, strict=True) if at >= wanted), None)

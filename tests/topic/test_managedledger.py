@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,14 @@ from pyreplog.errors import (
     OutOfRangeError,
     RecordTooLargeError,
     TrimmedError,
+    UnreadableError,
 )
 from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.topic.managed import entryreader
 from pyreplog.topic.managed.chainstore import find_chain
+from pyreplog.topic.managed.ledgermaker import LedgerMaker
 from pyreplog.topic.managed.managedledger import ManagedLedger
 from pyreplog.topic.place import EntryPlace, Total
 from tests.ledger.standins import FailingStore, Meddler
@@ -176,6 +180,72 @@ def test_offsets_at_times(shared: Cluster, monkeypatch: pytest.MonkeyPatch) -> N
             assert found == expected, (time_us - US, found, expected)
 
 
+def _times(topic: ManagedLedger) -> list[int]:
+    """When each message was published, as it says."""
+    found: list[int] = []
+    while len(batch := result(topic.read(len(found)))):
+        found += batch.publish_time.tolist()
+    return found
+
+
+class Setting:
+    """A clock that is set."""
+
+    def __init__(self) -> None:
+        self.now = US
+
+    def now_us(self) -> int:
+        return self.now
+
+    def monotonic_us(self) -> int:
+        return 0
+
+
+def test_offsets_at_times_of_clocks_that_are_set_back(shared: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ledgers of which some are ended by their writer, others by the next owner; what entries say of themselves
+    counts."""
+    clock, chance = Setting(), random.Random(7)
+    monkeypatch.setattr(shared, "_clock", clock)
+    times: list[int] = []
+    with ExitStack() as owners:
+        for _ in range(6):
+            topic = owners.enter_context(ManagedLedger.open(shared, "back", config=config(roll_entries=3), clock=clock))
+            for _ in range(chance.randint(1, 8)):
+                clock.now = US + chance.randint(0, 40) * 1_000_000
+                result(publish(topic, [b"a"] * chance.randint(1, 3)))
+            times = _times(topic)
+            for time_us in range(US - 500_000, US + 42_000_000, 500_000):
+                expected = next((offset for offset, at in enumerate(times) if at >= time_us), len(times))
+                assert result(topic.offset_at_time(time_us)) == expected, (time_us - US, expected)
+    backwards = [offset for offset in range(1, len(times)) if times[offset] < times[offset - 1]]
+    assert len(backwards) > 3, "their clocks were set back"
+
+
+def test_offsets_at_times_where_a_last_entry_could_not_be_read(
+    shared: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By who took over: he knows no time of that ledger, and looks into it."""
+    clock = Setting()
+    monkeypatch.setattr(shared, "_clock", clock)
+    settings: dict[str, Any] = {"config": config(roll_entries=9), "clock": clock}
+    with ManagedLedger.open(shared, "unread", **settings) as one:
+        result(publish(one, [b"a"]))
+        clock.now += 5_000_000
+        result(publish(one, [b"b"]))
+        with monkeypatch.context() as patch:
+            patch.setattr(LedgerMaker, "reader", _unreadable)
+            two = ManagedLedger.open(shared, "unread", **settings)
+        with two:
+            clock.now += 1_000_000
+            result(publish(two, [b"c"]))
+            for time_us, expected in ((US, 0), (US + 1, 1), (US + 5_000_001, 2), (US + 6_000_001, 3)):
+                assert result(two.offset_at_time(time_us)) == expected
+
+
+def _unreadable(maker: LedgerMaker, metadata: LedgerMetadata) -> LedgerReader:
+    raise UnreadableError(metadata.ledger, "for this test")
+
+
 def test_readers_are_few(topic: ManagedLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entryreader, "READERS_MAX", 3)
     fill(topic, [1] * 14)
@@ -294,6 +364,22 @@ def test_old_ledgers_end(shared: Cluster) -> None:
             assert topic.stats().state == "idle"
         finally:
             shared._clock = around
+
+
+def test_a_ledger_that_was_begun_far_ahead_ends(shared: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clock was set back: until it ends, messages say that they were published when that clock had been."""
+    clock = Setting()
+    monkeypatch.setattr(shared, "_clock", clock)
+    with ManagedLedger.open(shared, "ahead", config=config(roll_ms=1000, roll_entries=99), clock=clock) as topic:
+        result(publish(topic, [b"a"]))
+        clock.now -= 999_000
+        topic.look(clock.now)
+        result(publish(topic, [b"b"]))
+        clock.now -= 1_000
+        topic.look(clock.now)
+        until(lambda: topic.stats().state == "idle")
+        result(publish(topic, [b"c"]))
+        assert _times(topic) == [US, US, US - 1_000_000]
 
 
 def test_ledgers_end_at_so_many_bytes(shared: Cluster) -> None:

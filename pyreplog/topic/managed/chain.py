@@ -27,11 +27,14 @@ RESERVE_BYTES = 4096
 ROW_BYTES = 256
 
 _INT_MAX = (1 << 63) - 1
+ANY_US = _INT_MAX
+"""When the last entry of a ledger was appended is not known."""
 
 
 class ChainLedger(NamedTuple):
     """One ledger. start: of the topic, before its first entry. closed_us: when it got its end; 0: it has none yet, and
-    entries, messages and size (value bytes) are 0."""
+    entries, messages, size (value bytes) and last_us are 0. last_us: no entry was appended later, as they say; within a
+    ledger append times never go back, from one to the next they do where a clock was set back."""
 
     ledger: int
     start: Total
@@ -40,6 +43,7 @@ class ChainLedger(NamedTuple):
     entries: int = 0
     messages: int = 0
     size: int = 0
+    last_us: int = 0
 
     @property
     def is_closed(self) -> bool:
@@ -59,6 +63,7 @@ class Counts(NamedTuple):
     messages: int
     size: int
     closed_us: int
+    last_us: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +132,10 @@ class Chain:
         if not counts.entries:
             return self._without_last()
         closed_us = max(counts.closed_us, last.created_us, 1)
-        ended = last._replace(closed_us=closed_us, entries=counts.entries, messages=counts.messages, size=counts.size)
+        ended = last._replace(
+            closed_us=closed_us, entries=counts.entries, messages=counts.messages, size=counts.size,
+            last_us=counts.last_us,
+        )  # fmt: skip
         return dataclasses.replace(self, ledgers=(*self.ledgers[:-1], ended))
 
     def _without_last(self) -> Self:
@@ -177,7 +185,7 @@ class Chain:
     # ---- bytes ----------------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """Of a ledger, six numbers; its start follows from those before it."""
+        """Of a ledger, seven numbers; its start follows from those before it."""
         body = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         body["config"] = dataclasses.asdict(self.config)
         body["properties"] = dict(self.properties)
@@ -232,14 +240,17 @@ def _numbers(found: Sequence[Any], count: int | None) -> list[int]:
 def _chained(rows: Sequence[Any], start: Total) -> Iterable[ChainLedger]:
     seen: set[int] = set()
     for at, row in enumerate(rows):
-        ledger, created_us, closed_us, entries, messages, size = _numbers(row, 6)
-        item = ChainLedger(ledger, start, created_us, closed_us, entries, messages, size)
+        row = _numbers(row, None)
+        if len(row) == 6:  # as they were before append times were noted
+            row = [*row, ANY_US if row[2] else 0]
+        ledger, created_us, *ended = _numbers(row, 7)
+        item = ChainLedger(ledger, start, created_us, *ended)
         if ledger in seen:
             raise ValueError(f"ledger {ledger} is there twice")
-        if not item.is_closed and (at + 1 < len(rows) or entries or messages or size):
+        if not item.is_closed and (at + 1 < len(rows) or any(ended)):
             raise ValueError(f"ledger {ledger} has no end, and is not the last one or has counts")
-        if messages < entries:
-            raise ValueError(f"ledger {ledger} has {entries} entries, but {messages} messages")
+        if item.messages < item.entries:
+            raise ValueError(f"ledger {ledger} has {item.entries} entries, but {item.messages} messages")
         seen.add(ledger)
         start = item.end
         yield item

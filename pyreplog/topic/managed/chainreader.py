@@ -142,29 +142,43 @@ class ChainReader:
         return done
 
     def offset_at_time(self, time_us: int) -> Ack[int]:
-        """Of the first message of the first entry appended then or later; the end of the topic, if there is none."""
+        """Of the first message of the first entry appended then or later; the end of the topic, if there is none. When
+        ledgers were begun and ended says nothing: clocks are set back, and another owner has another one."""
+        done: Ack[int] = Ack()
         view = self._view()
-        item = next((one for one in view.chain.ledgers if not 0 < one.closed_us < time_us), None)
-        begins = item is not None and item.created_us >= time_us
-        return self._first(item, begins, lambda _, at_us: at_us >= time_us)
+        ledgers = (one for one in view.chain.ledgers if not one.is_closed or one.last_us >= time_us)
+
+        def go_on() -> None:
+            item = next(ledgers, None)
+            stretch = None if item is None else _bounded(item, view)
+            if item is None or stretch is None or not stretch.entries:
+                done.complete(view.end.offset)
+                return
+            guess = 0 if item.created_us >= time_us else None
+            search = FirstSearch(stretch.entries, lambda _, at_us: at_us >= time_us, guess=guess)
+            self._hunt(stretch, search, found, done.fail)
+
+        def found(place: EntryPlace | None) -> None:
+            if place is None:  # the last entries that it was given are not in it
+                go_on()
+            else:
+                done.complete(place.first)
+
+        go_on()
+        return done
 
     def offset_at_size(self, size: int) -> Ack[int]:
         """Of the first message of the first entry that so many bytes of the topic lie before, or more; else its end."""
-        item = next((one for one in self._view().chain.ledgers if not one.is_closed or one.end.size >= size), None)
-        begins = item is not None and item.start.size >= size
-        return self._first(item, begins, lambda place, _: place.bytes_before >= size)
-
-    def _first(self, item: ChainLedger | None, begins: bool, is_behind: Callable[[EntryPlace, int], bool]) -> Ack[int]:
-        """Offset of the first entry of a ledger that is behind a point; the ledger may begin behind it."""
         done: Ack[int] = Ack()
         view = self._view()
+        item = next((one for one in view.chain.ledgers if not one.is_closed or one.end.size >= size), None)
         stretch = None if item is None else _bounded(item, view)
         if stretch is None or not stretch.entries:
             done.complete(view.end.offset)
-        elif begins:
+        elif stretch.item.start.size >= size:
             done.complete(stretch.item.start.offset)
         else:
-            end, search = stretch.end.offset, FirstSearch(stretch.entries, is_behind)
+            end, search = stretch.end.offset, FirstSearch(stretch.entries, lambda place, _: place.bytes_before >= size)
             self._hunt(stretch, search, lambda found: done.complete(end if found is None else found.first), done.fail)
         return done
 

@@ -246,10 +246,10 @@ class ChainWriter:
         now_us = self._clock.now_us()
         if metadata is None:  # the chain keeps the offsets
             start, end = self.chain.end, self._pipeline.end
-            self._replace(ledger, counts_between(ledger.id, start, end, now_us))
+            self._replace(ledger, counts_between(ledger.id, start, end, now_us, ledger.last_append_us))
         else:
             self._on_end(metadata)
-            self._replace(ledger, counts_of(metadata, now_us))
+            self._replace(ledger, counts_of(metadata, now_us, ledger.last_append_us))
 
     def _replace(self, ledger: Ledger, counts: Counts) -> None:
         failed = ledger.ended.exception()

@@ -65,11 +65,13 @@ class LedgerMaker:
         return self.reader(self._cluster.ledger_metadata(ledger))
 
 
-def counts_of(metadata: LedgerMetadata, now_us: int) -> Counts:
-    """What a closed ledger holds."""
-    return Counts(metadata.ledger, metadata.last_entry + 1, metadata.messages, metadata.length, now_us)
+def counts_of(metadata: LedgerMetadata, now_us: int, last_us: int) -> Counts:
+    """What a closed ledger holds; last_us: none of it was appended later."""
+    return Counts(metadata.ledger, metadata.last_entry + 1, metadata.messages, metadata.length, now_us, last_us)
 
 
-def counts_between(ledger: int, start: Total, end: Total, now_us: int) -> Counts:
-    """What a ledger holds that lies between these points of a topic."""
-    return Counts(ledger, end.entries - start.entries, end.offset - start.offset, end.size - start.size, now_us)
+def counts_between(ledger: int, start: Total, end: Total, now_us: int, last_us: int) -> Counts:
+    """What a ledger holds that lies between these points of a topic; last_us: none of it was appended later."""
+    return Counts(
+        ledger, end.entries - start.entries, end.offset - start.offset, end.size - start.size, now_us, last_us
+    )

@@ -44,15 +44,19 @@ class OffsetSearch:
 
 
 class FirstSearch:
-    """The first entry for which `is_behind(place, append time)`; once it holds it does for all that follow."""
+    """The first entry for which `is_behind(place, append time)`; once it holds it does for all that follow. guess: the
+    entry that is looked at first, None: the middle."""
 
-    def __init__(self, entries: int, is_behind: Callable[[EntryPlace, int], bool]) -> None:
-        self._is_behind = is_behind
+    def __init__(self, entries: int, is_behind: Callable[[EntryPlace, int], bool], *, guess: int | None = None) -> None:
+        self._is_behind, self._guess = is_behind, guess
         self._low, self._high = 0, entries
         self.found: EntryPlace | None = None
         """The best so far; None in the end: there is none."""
 
     def next(self) -> int | None:
+        guess, self._guess = self._guess, None
+        if guess is not None:
+            return guess
         return (self._low + self._high) // 2 if self._low < self._high else None
 
     def saw(self, place: EntryPlace, time_us: int) -> None:

@@ -205,8 +205,8 @@ class ManagedLedger(Handle):
         return self._reader.locate(offset)
 
     def offset_at_time(self, time_us: int) -> Ack[int]:
-        """Offset of the first message of the first entry that was appended at `time_us` (since 1970) or later; the
-        confirmed end if there is none. Errors as read."""
+        """Offset of the first message that was appended at `time_us` (since 1970) or later, as it says; the confirmed
+        end if there is none. Where a clock was set back some behind it are older, too. Errors as read."""
         self._check()
         return self._reader.offset_at_time(time_us)
 

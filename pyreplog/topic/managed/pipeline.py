@@ -94,12 +94,12 @@ class Pipeline:
         """Whether the next ledger is due. One that is empty serves on, however old it is."""
         if not self.entries:
             return False
-        is_old = now_us - self._created_us >= config.roll_ms * 1000
-        return is_old or self.entries >= config.roll_entries or self.size >= config.roll_bytes
+        return self.is_old(config, now_us) or self.entries >= config.roll_entries or self.size >= config.roll_bytes
 
     def is_old(self, config: TopicConfig, now_us: int) -> bool:
-        """Whether the open ledger is."""
-        return now_us - self._created_us >= config.roll_ms * 1000
+        """Whether the open ledger is; or was begun as far ahead, by a clock that was set back since: its append times
+        stand still until then."""
+        return abs(now_us - self._created_us) >= config.roll_ms * 1000
 
     def take(self, entries_max: int) -> list[Submission]:
         """The next ones to be sent, at least one: together, while they have about GROUP_BYTES and `entries_max`

@@ -9,10 +9,11 @@ import logging
 from typing import NamedTuple
 
 from pyreplog.clock import Clock
-from pyreplog.errors import NoSuchLedgerError
+from pyreplog.errors import NoSuchLedgerError, ReplogError
 from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.ledgermetadata import LedgerMetadata
 from pyreplog.topic.config import TopicConfig
-from pyreplog.topic.managed.chain import Counts
+from pyreplog.topic.managed.chain import ANY_US, Counts
 from pyreplog.topic.managed.chainstore import ChainStore
 from pyreplog.topic.managed.ledgermaker import LedgerMaker, counts_of
 
@@ -45,11 +46,25 @@ def _finish_last(cluster: Cluster, store: ChainStore, maker: LedgerMaker, clock:
     if last is None:
         return
     try:
-        counts = counts_of(cluster.surroundings.wait(maker.begin_recovery(last.ledger)), clock.now_us())
+        found = cluster.surroundings.wait(maker.begin_recovery(last.ledger))
+        counts = counts_of(found, clock.now_us(), _last_append_us(cluster, maker, found))
     except NoSuchLedgerError:
         logger.error("topic %s: its last ledger, %d, is not there any more", store.chain.topic, last.ledger)
-        counts = Counts(last.ledger, 0, 0, 0, clock.now_us())
+        counts = Counts(last.ledger, 0, 0, 0, clock.now_us(), 0)
     store.update(lambda chain: chain.closed(counts))
+
+
+def _last_append_us(cluster: Cluster, maker: LedgerMaker, metadata: LedgerMetadata) -> int:
+    """Of a closed ledger's last entry, as that says; 0: it has none."""
+    if metadata.last_entry < 0:
+        return 0
+    try:
+        with maker.reader(metadata) as reader:
+            read = reader.read_some(metadata.last_entry, metadata.last_entry, bytes_max=1)
+            return int(cluster.surroundings.wait(read).timestamp[0])
+    except ReplogError as error:
+        logger.warning("ledger %d: its last entry: %s", metadata.ledger, error)
+        return ANY_US
 
 
 def remove(store: ChainStore, maker: LedgerMaker) -> None:
