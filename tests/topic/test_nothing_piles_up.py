@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from pyreplog.errors import ClosedError, NoSuchTopicError
@@ -24,6 +26,30 @@ def test_a_closed_producer_gives_its_place_back(client: Client, monkeypatch: pyt
     with pytest.raises(ClosedError):
         producer.publish(b"x")
     assert topic.publish(b"y") == 13
+
+
+def test_a_closed_producer_of_partitions_gives_all_its_places_back(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "LANES_MAX", 5)
+    topic = client.topic("clicks", partitions=2, **ONCE)
+    for at in range(8):
+        with topic.producer(f"p{at}") as producer:
+            ack = producer.submit(b"x")
+        assert ack.result() == (at % 2, at // 2)
+        until(lambda: all(list(topic.partition(part)._publishers) == [""] for part in range(2)))
+    for closed in (lambda: producer.publish(b"x"), lambda: producer.submit_batch([b"x", b"y"])):
+        with pytest.raises(ClosedError, match="the producer 'p7'"):
+            closed()
+    producer.close()
+
+    async def scene() -> list[int]:
+        again = await asyncio.to_thread(topic.producer, "p0")
+        await asyncio.gather(again.submit(b"a"), again.submit(b"b"))  # none of them has to wait for an owner
+        again.close()
+        return again.last_sequences
+
+    assert sorted(asyncio.run(scene())) == [0, 1]
 
 
 def test_its_numbers_go_on(client: Client) -> None:

@@ -118,9 +118,16 @@ class PartitionedHandle(Handle, Generic[T]):
     # ---- publishing and reading -----------------------------------------------------------------------------
 
     def producer(self, name: str) -> PartitionedProducer:
-        """A named producer; as `Topic.producer`."""
+        """A named producer; as the `producer` of the partitions in `served`, each of which has one of it."""
         self._check_open()
-        return PartitionedProducer(self.publisher, name)
+        made = PartitionedProducer(name, self.publisher, self._serving)
+        try:
+            for partition in self.served:
+                made.part(partition)
+        except BaseException:
+            made.close()
+            raise
+        return made
 
     def room(self) -> Ack[Any]:
         """An Ack that is done as soon as there is room for messages of whatever key; as `Publisher.room`."""

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from asyncio import _get_running_loop
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
-from pyreplog._native.turns import in_callback
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.topic.names import check_name
-from pyreplog.topic.partitions.partitionedpublisher import Columns, Fields, PartitionedPublisher
+from pyreplog.topic.partitions.partitionedpublisher import Columns, Fields, PartitionedPublisher, gathered
 from pyreplog.topic.partitions.partitionoffset import PartitionOffset, PartitionRange
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
     from pyreplog.topic.publishing.outgoing import Keys, Values
+    from pyreplog.topic.publishing.producer import Producer
+    from pyreplog.topic.remote.remotetopic import RemoteTopic
+    from pyreplog.topic.topic import Topic
 
 
 class PartitionedProducer:
@@ -27,52 +31,79 @@ class PartitionedProducer:
     lowest of `last_sequences`: what is there already is dropped.
     """
 
-    def __init__(self, publisher: PartitionedPublisher, name: str) -> None:
-        """name: 1 to 200 bytes of UTF-8 without control characters. Errors: WrongTypeError, InvalidArgumentError."""
+    def __init__(
+        self, name: str, publisher: PartitionedPublisher, serving: Callable[[int], Topic | RemoteTopic]
+    ) -> None:
+        """name: 1 to 200 bytes of UTF-8 without control characters. publisher: of the topic; serving: its partitions.
+        Errors: WrongTypeError, InvalidArgumentError."""
         self.name = check_name(name)
+        self._serving = serving
+        self._publisher = PartitionedPublisher(publisher.router, self.part, publisher.wait)
+        self._lock = threading.Lock()  # of all below
+        self._parts: dict[int, tuple[Topic | RemoteTopic, Producer]] = {}
         self._error: ReplogError | None = None
-        self._publisher = publisher
+
+    def part(self, partition: int) -> Producer:
+        """Its producer of a partition. Errors: TopicOwnedError; ClosedError; those of `Topic.producer`."""
+        topic, there = self._serving(partition), self._parts.get(partition)
+        if there is not None and there[0] is topic:  # else it was closed, and opened again
+            return there[1]
+        made = topic.producer(self.name)  # which may wait, so with no lock held
+        with self._lock:
+            there = self._parts.get(partition)
+            if self._error is None and (there is None or there[0] is not topic):
+                self._parts[partition] = topic, made
+                return made
+        made.close()  # another thread was here first, or has closed this
+        if self._error is not None:
+            raise self._error
+        return self.part(partition)
 
     @property
     def last_sequences(self) -> list[int]:
         """Of each partition: its highest number that is stored; -1: none, or the topic does not deduplicate."""
-        return self._publisher.last_sequences(self.name)
+        return [self.part(partition).last_sequence for partition in range(self._publisher.router.partitions)]
 
     def publish(
         self, value: ReadableBuffer, key: ReadableBuffer | None = None, **fields: Unpack[Fields]
     ) -> PartitionOffset:
         """As `PartitionedPublisher.publish`."""
-        return self._open.publish(value, key, producer=self.name, **fields)
+        return self._open.publish(value, key, **fields)
 
     def submit(
         self, value: ReadableBuffer, key: ReadableBuffer | None = None, **fields: Unpack[Fields]
     ) -> Ack[PartitionOffset]:
         """As `PartitionedPublisher.submit`."""
-        return self._open.submit(value, key, producer=self.name, **fields)
+        return self._open.submit(value, key, **fields)
 
     def publish_batch(
         self, values: Values, keys: Keys | None = None, **columns: Unpack[Columns]
     ) -> list[PartitionRange]:
         """As `PartitionedPublisher.publish_batch`."""
-        return self._open.publish_batch(values, keys, producer=self.name, **columns)
+        return self._open.publish_batch(values, keys, **columns)
 
     def submit_batch(
         self, values: Values, keys: Keys | None = None, **columns: Unpack[Columns]
     ) -> Ack[list[PartitionRange]]:
         """As `PartitionedPublisher.submit_batch`."""
-        return self._open.submit_batch(values, keys, producer=self.name, **columns)
+        return self._open.submit_batch(values, keys, **columns)
 
     def flush(self) -> Ack[list[None]]:
-        """As `Producer.flush`, of all partitions."""
-        return self._publisher.flush(self.name)
+        """As `Producer.flush`, of all partitions that it has published to."""
+        return gathered([producer.flush() for producer in self._all()])
 
     def close(self) -> None:
         """As `Producer.close`."""
-        if self._error is None:
-            self._error = ClosedError(f"the producer {self.name!r} was closed")
-            flushed = self.flush()
-            if not in_callback() and _get_running_loop() is None:
-                self._publisher.wait(flushed)
+        with self._lock:
+            self._error = self._error or ClosedError(f"the producer {self.name!r} was closed")
+        self.flush()  # of all at a time
+        with ExitStack() as rest:
+            for producer in self._all():
+                rest.callback(producer.close)
+
+    def _all(self) -> list[Producer]:
+        with self._lock:
+            return [producer for _, producer in self._parts.values()]
 
     @property
     def _open(self) -> PartitionedPublisher:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from pyreplog._native.turns import check_may_wait
 from pyreplog.ack import Ack
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from pyreplog.topic.partitions.partitionedconsumer import Wait
     from pyreplog.topic.publishing.outgoing import Keys, Properties, Times, Values
+    from pyreplog.topic.publishing.producer import Producer
     from pyreplog.topic.remote.remotetopic import RemoteTopic
     from pyreplog.topic.topic import Topic
 
@@ -51,12 +52,12 @@ class PartitionedPublisher:
     without a key goes to the next partition, and those of a batch together. Each partition numbers a producer's
     messages by itself; sequences that are given need only ascend.
 
-    serving: the topic of a partition; it raises why there is none here. wait: for outcomes.
+    serving: the topic of a partition, or a producer of it; it raises why there is none here. wait: for outcomes.
     """
 
-    def __init__(self, router: Router, serving: Callable[[int], Topic | RemoteTopic], wait: Wait) -> None:
-        self.router = router
-        self._serving, self._wait = serving, wait
+    def __init__(self, router: Router, serving: Callable[[int], Topic | RemoteTopic | Producer], wait: Wait) -> None:
+        self.router, self.wait = router, wait
+        self._serving = serving
 
     def publish(
         self,
@@ -68,7 +69,7 @@ class PartitionedPublisher:
     ) -> PartitionOffset:
         """As `Publisher.publish`. TopicOwnedError: another process has the message's partition."""
         check_may_wait()
-        return self._wait(self.submit(value, key, producer=producer, **fields))
+        return self.wait(self.submit(value, key, producer=producer, **fields))
 
     def submit(
         self,
@@ -80,7 +81,7 @@ class PartitionedPublisher:
     ) -> Ack[PartitionOffset]:
         """As `Publisher.submit`. Errors: as publish."""
         partition = self.router.route(key)
-        coming = self._serving(partition).submit(value, key, producer=producer, **fields)
+        coming = self._serving(partition).submit(value, key, **_named(producer), **fields)
         done: Ack[PartitionOffset] = Ack()
         then(coming, done, lambda offset: done.complete(PartitionOffset(partition, offset)))
         return done
@@ -90,7 +91,7 @@ class PartitionedPublisher:
     ) -> list[PartitionRange]:
         """As `Publisher.publish_batch`; returns the offsets in each partition that got some, ascending."""
         check_may_wait()
-        return self._wait(self.submit_batch(values, keys, producer=producer, **columns))
+        return self.wait(self.submit_batch(values, keys, producer=producer, **columns))
 
     def submit_batch(
         self, values: Values, keys: Keys | None = None, *, producer: str | None = None, **columns: Unpack[Columns]
@@ -116,24 +117,17 @@ class PartitionedPublisher:
         then(gathered(coming), done, lambda found: done.complete(list(map(PartitionRange, parts, found))))
         return done
 
-    def flush(self, producer: str) -> Ack[list[None]]:
-        """Done when what was submitted has an outcome: as `Producer.flush`, of each partition."""
-        return gathered([self._serving(part).producer(producer).flush() for part in range(self.router.partitions)])
 
-    def wait(self, ack: Ack[T]) -> T:
-        """For an outcome."""
-        return self._wait(ack)
-
-    def last_sequences(self, producer: str) -> list[int]:
-        """Of each partition: as `Publisher.last_sequence`."""
-        return [self._serving(part).producer(producer).last_sequence for part in range(self.router.partitions)]
+def _named(producer: str | None) -> dict[str, Any]:
+    """What a topic is told; a producer has its name."""
+    return {} if producer is None else {"producer": producer}
 
 
-def _submit(topic: Topic | RemoteTopic, portion: Portion, producer: str | None) -> Ack[range]:
+def _submit(topic: Topic | RemoteTopic | Producer, portion: Portion, producer: str | None) -> Ack[range]:
     batch = portion.batch
     return topic.submit_batch(
         batch.values, batch.keys, properties=batch.properties, event_times=batch.event_times,
-        deliver_at=batch.deliver_at, sequences=portion.sequences, producer=producer,
+        deliver_at=batch.deliver_at, sequences=portion.sequences, **_named(producer),
     )  # fmt: skip
 
 
