@@ -37,6 +37,10 @@ class Gate:
         if self.state == "refused":
             raise BacklogFullError(self._topic, self.reason)
 
+    def held(self) -> BacklogFullError | None:
+        """For who does not wait until a quota has room again; None: none holds publishers."""
+        return BacklogFullError(self._topic, self.reason) if self.state == "held" else None
+
     def submit_all(self, parcels: Sequence[Parcel]) -> Sequence[Ack[range]]:
         if self.state == "refused":
             raise BacklogFullError(self._topic, self.reason)

@@ -30,6 +30,7 @@ class Lane:
         self._waiting: deque[tuple[int, Forwarded]] = deque()  # for room
         self._asks = False  # has asked for room
         self._over: bytes | None = None  # what is answered to all that comes
+        self._left: Callable[[], object] | None = None  # nothing more comes
 
     def publish(self, request: int, entries: Sequence[bytes]) -> None:
         """Its answer comes when the entries have an outcome. Errors: those of Forwarded; nothing was published."""
@@ -53,8 +54,20 @@ class Lane:
         self._events.post(end)
         return done
 
+    def leave(self, left: Callable[[], object]) -> None:
+        """The client sends nothing more. What waits is published as there is room, or refused as soon as a quota holds
+        publishers; left: called when nothing does any more."""
+
+        def leave() -> None:
+            self._left = left
+            self._go_on()
+
+        self._events.post(leave)
+
     def _go_on(self) -> None:
         while self._waiting:
+            if self._left is not None and self._over is None and (held := self.topic.gate.held()) is not None:
+                self._over = encode_fault(held)  # of what comes behind it none may be stored
             if self._over is not None:
                 self._reply(self._waiting.popleft()[0], self._over)
                 continue
@@ -68,6 +81,9 @@ class Lane:
                 self._forward(*self._waiting.popleft())
             except ReplogError as error:  # the topic was closed, or taken over: what comes later must not be stored
                 self._over = encode_fault(error)
+        if self._left is not None:
+            left, self._left = self._left, None
+            left()
 
     def _has_room(self) -> None:
         self._asks = False

@@ -307,6 +307,14 @@ class RemoteTopic(Handle):
 
     # ---- the end --------------------------------------------------------------------------------------------
 
+    def close(self) -> None:
+        """Publish what was submitted, and let go. Closing twice is fine.
+
+        Errors: BacklogFullError, a quota holds publishers: what is not published yet will not be, as its Acks say;
+        OutcomeUnknownError, there was none for 30 s.
+        """
+        super().close()
+
     def _let_go(self) -> None:
         error = ClosedError(f"the {self._what} was closed")
         with self._lock:
@@ -318,8 +326,14 @@ class RemoteTopic(Handle):
                 rest.callback(publisher.stop, error)
             for attachment in attachments:
                 rest.callback(attachment.consumer.close)
-            for publisher, _ in publishers:
-                self._link.wait(publisher.flush(), FLUSH_S)
+            flushed = [publisher.flush() for publisher, _ in publishers]
+            for _, sender in publishers:
+                sender.leave()
+            for ack in flushed:
+                self._link.wait(ack, FLUSH_S)
+            for _, sender in publishers:
+                if sender.refused is not None:
+                    raise sender.refused
 
 
 def _config(text: str) -> TopicConfig:

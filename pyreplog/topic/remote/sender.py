@@ -10,7 +10,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pyreplog.ack import Ack
-from pyreplog.errors import ClosedError, OutcomeUnknownError, PeerError, RecordTooLargeError, ReplogError
+from pyreplog.errors import (
+    BacklogFullError,
+    ClosedError,
+    OutcomeUnknownError,
+    PeerError,
+    RecordTooLargeError,
+    ReplogError,
+)
 from pyreplog.net.sockets import Address
 from pyreplog.topic.events import Events
 from pyreplog.topic.positions import done_ack
@@ -59,6 +66,9 @@ class Sender:
         self._retry_s = RETRY_S
         self._failing_since: float | None = None
         self._error: ReplogError | None = None
+        self._is_leaving = False
+        self.refused: BacklogFullError | None = None
+        """Of what was not published, since it was to `leave`."""
 
     def submit_all(self, parcels: Sequence[Parcel]) -> list[Ack[range]]:
         """ClosedError. Of an Ack: RecordTooLargeError, they do not fit into one request."""
@@ -97,6 +107,16 @@ class Sender:
         self._events.post(begin)
         return opened
 
+    def leave(self) -> None:
+        """What was submitted is all there is: the owner publishes it, or refuses at once what a quota holds."""
+
+        def leave() -> None:
+            self._is_leaving = True
+            if self._queue:
+                self._go_on()
+
+        self._events.post(leave)
+
     def close(self, error: ReplogError) -> None:
         """What has no outcome fails."""
 
@@ -117,15 +137,20 @@ class Sender:
     def _go_on(self) -> None:
         if self._error is not None:
             self._fail_all(self._error)
-            if self._handle:
-                self._link.send(self._address, Leave(self._handle), _forget)
-                self._handle = 0
+            self._give_up_lane()
         elif not self._handle:
             self._open()
         else:
             while self._unsent:
                 if (one := self._unsent.popleft()).outcome is None:
                     self._send(one)
+            if self._is_leaving:
+                self._give_up_lane()
+
+    def _give_up_lane(self) -> None:
+        if self._handle:
+            self._link.send(self._address, Leave(self._handle), _forget)
+            self._handle = 0
 
     def _open(self) -> None:
         if self._opening or self._waits or self._error is not None:
@@ -207,6 +232,8 @@ class Sender:
             self._lost(submission, handle, error)
         else:
             submission.outcome = error if isinstance(error, ReplogError) else OutcomeUnknownError(str(error))
+            if self._is_leaving and isinstance(error, BacklogFullError):
+                self.refused = error
         self._settle()
 
     def _lost(self, submission: _Submission, handle: int, error: ReplogError) -> None:

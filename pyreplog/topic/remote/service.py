@@ -172,10 +172,17 @@ class TopicService:
             lane.publish(number, request.entries)
 
     def _leave(self, session: Session, number: int, request: protocol.Leave) -> None:
-        lane = session.remove_lane(request.lane)
-        if lane is not None:
+        lane = session.lane(request.lane)
+        if lane is None:
+            session.done(number)
+            return
+
+        def left() -> None:  # until then another lane of its producer ends it, and so does the end of the connection
+            session.remove_lane(request.lane)
             self._forget(lane)
-        session.done(number)
+            session.done(number)
+
+        lane.leave(left)
 
     # ---- consuming ------------------------------------------------------------------------------------------
 

@@ -1,0 +1,155 @@
+"""A quota that holds publishers, over TCP: they wait; who closes is told at once what was not published."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pyreplog._native.messageencoder import encode_messages
+from pyreplog.ack import Ack
+from pyreplog.errors import BacklogFullError
+from pyreplog.topic.publishing.gate import Gate
+from pyreplog.topic.remote import remotetopic
+from pyreplog.topic.remote.faults import decode_fault
+from pyreplog.topic.remote.fields import Reader
+from pyreplog.topic.remote.lane import Lane
+from pyreplog.topic.remote.protocol import OK
+from pyreplog.topic.topic import Topic
+from tests.topic.remoting import PATIENCE_S, PLAIN, Served
+from tests.waiting import until
+
+NEVER_S = 1e6
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for a quota waits for ever."""
+    monkeypatch.setattr(remotetopic, "FLUSH_S", NEVER_S)
+
+
+def held(here: Served, **settings: Any) -> Topic:
+    """A topic of one message, which a subscription has not acknowledged: no other one is let in."""
+    topic = here.cluster.topic("news", **PLAIN, quota_bytes=1, **settings)
+    topic.create_subscription("slow")
+    topic.publish(b"first")
+    until(lambda: topic.gate.state == "held")
+    return topic
+
+
+def values_of(topic: Topic) -> list[bytes]:
+    return [value for batch in topic.read() for value in batch.values()]
+
+
+def waits(topic: Topic) -> bool:
+    """Something of a client waits at the owner."""
+    return bool(topic.gate._waiting)
+
+
+def test_closing_tells_what_a_quota_kept_out(here: Served) -> None:
+    owner = held(here)
+    topic = here.client().topic("news")
+    acks: list[Ack[Any]] = [topic.submit(b"%d" % at) for at in range(3)]
+    acks.append(topic.submit_batch([b"3", b"4"]))
+    until(lambda: waits(owner))
+    with pytest.raises(BacklogFullError, match="slow"):
+        topic.close()
+    for ack in acks:
+        with pytest.raises(BacklogFullError, match="slow"):
+            ack.result(0)
+    owner.clear("slow")
+    until(lambda: owner.gate.state == "open")
+    assert values_of(owner) == [b"first"]
+
+
+def test_what_it_kept_out_can_be_published_later(here: Served) -> None:
+    """With the numbers that it had: whoever comes next under that name does not collide with what was refused."""
+    owner = held(here, deduplicate=True)
+    client = here.client()
+    producer = client.topic("news").producer("me")
+    refused = [producer.submit(b"%d" % at) for at in range(3)]
+    until(lambda: waits(owner))
+    with pytest.raises(BacklogFullError):
+        client.close()
+    assert [type(ack.exception()) for ack in refused] == [BacklogFullError] * 3
+    owner.clear("slow")
+    until(lambda: owner.gate.state == "open")
+    with here.client().topic("news").producer("me") as again:
+        assert again.last_sequence == -1
+        assert again.publish_batch([b"0", b"1", b"2"], sequences=range(3)) == range(1, 4)
+    assert values_of(owner) == [b"first", b"0", b"1", b"2"]
+
+
+def test_who_does_not_close_waits(here: Served) -> None:
+    owner = held(here)
+    topic = here.client().topic("news")
+    ack = topic.submit(b"second")
+    until(lambda: waits(owner))
+    assert not ack.done()
+    owner.clear("slow")
+    assert ack.result(PATIENCE_S) == 1
+    topic.close()
+
+
+class Room:
+    """In place of a topic's publisher: has none until it is made."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.forwarded: list[Ack[range]] = []
+        self._gate, self._is_there, self._waiting = gate, False, deque[Ack[None]]()
+
+    @property
+    def has_room(self) -> bool:
+        return self._is_there and self._gate.state != "held"
+
+    def room(self) -> Ack[None]:
+        self._waiting.append(Ack())
+        return self._waiting[-1]
+
+    def make(self) -> None:
+        self._is_there = True
+        while self._waiting:
+            self._waiting.popleft().complete(None)
+
+    def forward(self, forwarded: Any) -> Ack[range]:
+        self.forwarded.append(forwarded.ack)
+        return self.forwarded[-1]
+
+
+class Left:
+    """A lane at a server, with two PUBLISHes that wait for room, and its client has left."""
+
+    def __init__(self) -> None:
+        self.gate = Gate("news", SimpleNamespace())  # type: ignore[arg-type]
+        self.room, self.answers, self.is_over = Room(self.gate), dict[int, bytes](), False
+        topic: Any = SimpleNamespace(name="news", publisher=self.room, gate=self.gate)
+        lane = Lane(topic, "", "client", self.answers.__setitem__)
+        for request in (1, 2):
+            lane.publish(request, [encode_messages([b"%d" % request])])
+        lane.leave(self.over)
+
+    def over(self) -> None:
+        assert not self.is_over, "told once"
+        self.is_over = True
+
+
+def test_what_waits_for_room_is_published_when_its_client_has_left() -> None:
+    there = Left()
+    assert not there.is_over and not there.answers, "no quota holds it"
+    there.room.make()
+    assert there.is_over and len(there.room.forwarded) == 2
+    for at, ack in enumerate(there.room.forwarded):
+        ack.complete(range(at, at + 1))
+    assert [answer[0] for answer in there.answers.values()] == [OK, OK]
+
+
+def test_a_quota_that_comes_to_hold_when_a_client_has_left_refuses_all() -> None:
+    there = Left()
+    there.gate.set("held", "slow has too much")
+    there.room.make()
+    assert there.is_over and not there.room.forwarded
+    for request in (1, 2):
+        error, _ = decode_fault(Reader("reply", memoryview(there.answers[request]), 1))
+        assert isinstance(error, BacklogFullError) and "slow has too much" in str(error)
