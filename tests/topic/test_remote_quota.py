@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -98,7 +97,7 @@ class Room:
 
     def __init__(self, gate: Gate) -> None:
         self.forwarded: list[Ack[range]] = []
-        self._gate, self._is_there, self._waiting = gate, False, deque[Ack[None]]()
+        self._gate, self._is_there, self._waiting = gate, False, list[Ack[None]]()
 
     @property
     def has_room(self) -> bool:
@@ -110,8 +109,9 @@ class Room:
 
     def make(self) -> None:
         self._is_there = True
-        while self._waiting:
-            self._waiting.popleft().complete(None)
+        waiting, self._waiting = self._waiting, []
+        for ack in waiting:
+            ack.complete(None)
 
     def forward(self, forwarded: Any) -> Ack[range]:
         self.forwarded.append(forwarded.ack)
