@@ -55,11 +55,6 @@ class Storage:
         return f"{self.url}/{name}"
 
     @property
-    def name(self) -> str:
-        """The last part of the URL."""
-        return self.url.rpartition("/")[2]
-
-    @property
     def folder(self) -> Path | None:
         """Where the objects are files."""
         return self._opened[1]

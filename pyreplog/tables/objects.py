@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from pyreplog.offload.manifest import LogIdentity, Offloaded, SealedObject
 from pyreplog.offload.storage import Storage
 from pyreplog.tables.offsets import Partition
 from pyreplog.tables.options import ReadOptions
-from pyreplog.tables.paths import offloaded_urls
+from pyreplog.tables.paths import names_of, offloaded_urls
 from pyreplog.tables.ranges import bounded, times_of
 from pyreplog.tables.slices import NO_PARTITION, LogName, Range, Slice, Wanted, Whence
 
@@ -29,15 +30,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ObjectLog:
-    """An offloaded log at one moment."""
+    """An offloaded log at one moment. called: what it is, beside others."""
 
     storage: Storage
     found: Offloaded
+    called: str
 
     @property
     def partition(self) -> Partition:
         """As it is named in startingOffsets and endingOffsets."""
-        return self.storage.name, NO_PARTITION
+        return self.called, NO_PARTITION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +61,13 @@ class ObjectSlice(Slice):
         return None if found is None else found.sparse
 
 
-def look(options: ReadOptions) -> list[ObjectLog]:
-    """The offloaded logs among what options name. Errors: as of `manifest.load`, `Storage`."""
-    places = [Storage(url, options.storage_options) for url in offloaded_urls(options.paths)]
-    return [ObjectLog(storage, manifests.load(storage)) for storage in places]
+def look(options: ReadOptions, beside: Sequence[Path] = ()) -> list[ObjectLog]:
+    """The offloaded logs among what options name, each called differently, also than the logs in the directories
+    `beside`. Errors: as of `manifest.load`, `Storage`."""
+    urls = offloaded_urls(options.paths)
+    called = names_of(beside, urls)
+    places = [Storage(url, options.storage_options) for url in urls]
+    return [ObjectLog(storage, manifests.load(storage), called[storage.url]) for storage in places]
 
 
 def object_slices(log: ObjectLog, options: ReadOptions) -> list[tuple[Slice, int]]:
@@ -88,7 +93,7 @@ def object_slices(log: ObjectLog, options: ReadOptions) -> list[tuple[Slice, int
 def _slice(log: ObjectLog, item: SealedObject, wanted: Wanted) -> ObjectSlice:
     storage, found = log.storage, log.found
     return ObjectSlice(
-        LogName(storage.url, storage.name, found.identity.uuid), storage.of(item.name), item.base, item.epoch,
+        LogName(storage.url, log.called, found.identity.uuid), storage.of(item.name), item.base, item.epoch,
         HEADER_BYTES, item.stop, item.stop, wanted, storage=storage, item=item, identity=found.identity,
     )  # fmt: skip
 

@@ -39,22 +39,23 @@ def log_directories(paths: Iterable[str]) -> list[Path]:
     return list(found)
 
 
-def names_of(directories: Sequence[Path]) -> dict[Path, str]:
-    """What logs are called: as their directories, after as many of those above as tell them apart."""
-    found: dict[Path, str] = {}
-    left, parts = list(directories), 1
+def names_of(directories: Sequence[Path], urls: Sequence[str] = ()) -> dict[str, str]:
+    """What the logs of directories and URLs that are read together are called: as the last part, after as many of those
+    before it as tell them apart."""
+    found: dict[str, str] = {}
+    left, parts = [*map(str, directories), *urls], 1
     while left:
-        called = {directory: str(Path(*directory.parts[-parts:])) for directory in left}
+        called = {place: "/".join(place.split("/")[-parts:]) for place in left}
         often = Counter(called.values())
-        found |= {directory: name for directory, name in called.items() if often[name] == 1}
-        left, parts = [directory for directory in left if directory not in found], parts + 1
+        found |= {place: name for place, name in called.items() if often[name] == 1}
+        left, parts = [place for place in left if place not in found], parts + 1
     return found
 
 
 def offloaded_urls(paths: Iterable[str]) -> list[str]:
     """URLs of the offloaded logs among paths, each once, in their order. A directory is one by the manifests in it."""
     found = [path for path in paths if _is_offloaded(path)]
-    urls = [path if _REMOTE.match(path) else f"file://{Path(_local(path)).resolve()}" for path in found]
+    urls = [path.rstrip("/") if _REMOTE.match(path) else f"file://{Path(_local(path)).resolve()}" for path in found]
     return list(dict.fromkeys(urls))
 
 

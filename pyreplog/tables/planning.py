@@ -16,7 +16,7 @@ from pyreplog.tables.held import hold
 from pyreplog.tables.logs import LogSnapshot, look
 from pyreplog.tables.offsets import Partition
 from pyreplog.tables.options import ANY, ReadOptions
-from pyreplog.tables.paths import bookie_of, cluster_of, log_directories, names_of
+from pyreplog.tables.paths import bookie_of, cluster_of, log_directories, names_of, offloaded_urls
 from pyreplog.tables.slices import Range, Slice
 
 if TYPE_CHECKING:
@@ -51,16 +51,17 @@ def _log_slices(options: ReadOptions) -> list[tuple[Slice, int]]:
         if is_given:
             raise ConfigError(f"{name}: {options.paths[0]} is no cluster; expected path of an embedded one, or cluster")
     logs = [(log, bookie_of(log.directory)) for log in look_at_all(options.paths)]
-    offloaded = objects.look(options)
+    offloaded = objects.look(options, beside=[log.directory for log, _ in logs])
     found = slices_of(logs, options, beside=[log.partition for log in offloaded])
     return found + [part for log in offloaded for part in objects.object_slices(log, options)]
 
 
 def look_at_all(paths: Sequence[str]) -> list[LogSnapshot]:
-    """Logs in the directories that paths lead to, each called differently. Errors: as of `log_directories`, `look`."""
+    """Logs in the directories that paths lead to, each called differently, also than those that are offloaded. Errors:
+    as of `log_directories`, `look`."""
     directories = log_directories(paths)
-    called = names_of(directories)
-    return [replace(look(directory), called=called[directory]) for directory in directories]
+    called = names_of(directories, offloaded_urls(paths))
+    return [replace(look(directory), called=called[str(directory)]) for directory in directories]
 
 
 def slices_of(

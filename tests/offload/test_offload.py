@@ -268,3 +268,21 @@ def test_logs_of_both_kinds(folder: Place, log: Path) -> None:
     found = read_table(None, paths=json.dumps([str(log), folder.url]), columns="offset")["offset"].to_pylist()
     assert found == [*range(samples.ENTRIES), *range(made.end)]
     assert read_table(folder.folder, columns="offset").num_rows == made.end  # a directory is known by its manifests
+
+
+def test_logs_whose_urls_end_alike(place: Place, folder: Place, log: Path, tmp_path: Path) -> None:
+    """Each is a topic of its own, in rows and in offsets, be it offloaded or not; by itself it is the last part."""
+    unsealed = tmp_path / "other" / "log"
+    with pyreplog.open(unsealed, segment_bytes=SEGMENT) as other:
+        other.append_batch([b"v" * 300] * 700)
+    away, beside = Place(f"{place.url}/a/log", place.options), Place(f"{folder.url}/b/log", {})
+    ends = {"a/log": away.copy(log).manifest.end, "b/log": beside.copy(unsealed).manifest.end, "other/log": 700}
+    options = {"storageOptions": json.dumps(place.options)} if place.url.startswith("s3") else {}
+    paths = json.dumps([f"{away.url}/", away.url, beside.url, str(unsealed)])
+    found = read_table(None, paths=paths, columns="topic,offset", **options)
+    rows = list(zip(found["topic"].to_pylist(), found["offset"].to_pylist(), strict=True))
+    assert sorted(rows) == [(name, n) for name, end in sorted(ends.items()) for n in range(end)]
+    since = {name: {"-1": end - 1} for name, end in ends.items()}
+    last = read_table(None, paths=paths, columns="topic", startingOffsets=json.dumps(since), **options)
+    assert sorted(last["topic"].to_pylist()) == sorted(ends)
+    assert set(read_table(away.url, columns="topic", **options)["topic"].to_pylist()) == {"log"}

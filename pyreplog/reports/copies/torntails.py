@@ -9,7 +9,7 @@ from pyreplog.log import names
 from pyreplog.log.fsck import survey
 from pyreplog.tables.logs import look
 from pyreplog.tables.options import ReadOptions
-from pyreplog.tables.paths import bookie_logs, bookie_of, cluster_of, log_directories, names_of
+from pyreplog.tables.paths import bookie_logs, bookie_of, cluster_of, log_directories, names_of, offloaded_urls
 
 
 class TornTail(NamedTuple):
@@ -30,11 +30,11 @@ def torn_tails(options: ReadOptions) -> Iterator[TornTail]:
         return
     folder = cluster_of(options.paths)
     directories = log_directories(options.paths) if folder is None else [*bookie_logs(folder).values()]
-    called = names_of(directories)
+    called = names_of(directories, offloaded_urls(options.paths))
     for directory in directories:
         found = survey.take(directory, writer=survey.writer_of(directory))
         end, size = found.extent.position, found.identity[1]
         if found.extent.torn and end is not None:
-            topic = called[directory] if look(directory).numbered else None
+            topic = called[str(directory)] if look(directory).numbered else None
             segment = names.segment_path(directory, end // size * size).name
             yield TornTail(topic, bookie_of(directory), segment, found.extent.torn)
