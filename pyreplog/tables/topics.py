@@ -51,7 +51,7 @@ KEY = ledger_key(PASSWORD)
 
 logger = logging.getLogger(__name__)
 
-_LOST = (UnreadableError, NoSuchEntryError, InvalidMessagesError)
+LOST = (UnreadableError, NoSuchEntryError, InvalidMessagesError)
 """An entry that was to say where a bound lies cannot be read, or makes no sense."""
 
 
@@ -198,7 +198,7 @@ def slices_of_topic(
             continue
         try:
             first, stop = _narrowed(survey, item, entries, end, before, times)
-        except _LOST as error:
+        except LOST as error:
             if options.mode == "FAILFAST":
                 raise
             logger.info("ledger %d is read as a whole: %s", item.ledger, error)

@@ -11,9 +11,12 @@ from threading import get_ident
 
 import pytest
 
+import pyreplog
+from pyreplog.clock import ManualClock
 from pyreplog.errors import CheckpointError, ConfigError, CorruptionError, OutOfRangeError, TrimmedError, TruncatedError
 from pyreplog.log import names
 from tests import samples
+from tests.spark.reading import column
 from tests.spark.streams import Query, append, decoded, offsets, open_log, position, value_of
 
 
@@ -222,6 +225,32 @@ def test_where_a_query_begins(tmp_path: Path) -> None:
         for wrong in ({"startingOffsets": 1001}, {"startingOffsets": '{"other": {"-1": 7}}'}):
             with pytest.raises((OutOfRangeError, ConfigError)):
                 first(**wrong)
+
+
+@pytest.mark.parametrize("spoilt", ["value", "length"])
+def test_begins_at_a_time_whose_entry_is_damaged(tmp_path: Path, spoilt: str) -> None:
+    """As the mode says; nothing older comes, and nothing that can be read is left out."""
+    clock = ManualClock(1_700_000_000_000_000)
+    with pyreplog.open(tmp_path / "log", segment_bytes=samples.SEGMENT_BYTES, clock=clock) as log:
+        for _ in range(60):
+            append(log, 50)
+            clock.advance(1_000_000)
+        middle = log.read(1500).timestamp // 1000
+        position = log.position_of(1500)
+    segment = samples.segments(tmp_path / "log")[position // samples.SEGMENT_BYTES]
+    samples.flip(segment, position % samples.SEGMENT_BYTES + (50 if spoilt == "value" else 2))
+    intact = column(tmp_path / "log", "offset", mode="DROPMALFORMED", verifyChecksum=True)
+    assert 1500 not in intact
+    for at, first in ((middle, 1500), (middle - 1000, 1450), (middle + 1000, 1550)):
+        with Query(tmp_path / "log", mode="DROPMALFORMED", startingTimestamp=at) as query:
+            assert offsets(query.read()) == [n for n in intact if n >= first]
+    permissive = {"mode": "PERMISSIVE", "columns": "offset,crcOk", "startingTimestamp": middle}
+    with Query(tmp_path / "log", **permissive) as query:
+        rows = query.read()
+    assert [row["offset"] for row in rows if row["crcOk"]] == [n for n in intact if n >= 1500]
+    assert any(not row["crcOk"] for row in rows), "it is told of"
+    with pytest.raises(CorruptionError, match=segment.name):
+        Query(tmp_path / "log", startingTimestamp=middle)
 
 
 # ---- what is removed -------------------------------------------------------------------------------------------

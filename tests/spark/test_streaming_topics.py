@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import pyreplog
+from pyreplog.clock import ManualClock
 from pyreplog.errors import (
     CheckpointError,
     ConfigError,
@@ -17,10 +18,11 @@ from pyreplog.errors import (
     NoSuchTopicError,
     OutOfRangeError,
     TrimmedError,
+    UnreadableError,
 )
 from pyreplog.spark import acknowledge
-from tests.spark.clusters import Nodes, embedded
-from tests.spark.reading import column
+from tests.spark.clusters import SEGMENT, Nodes, corrupt, embedded
+from tests.spark.reading import column, read_table
 from tests.spark.streams import Query, decoded, offsets, position
 
 
@@ -165,6 +167,30 @@ def test_where_a_query_begins(tmp_path: Path) -> None:
     ):
         with pytest.raises(error):
             first(**options)
+
+
+def test_begins_at_a_time_whose_entry_nobody_has(tmp_path: Path) -> None:
+    """As the mode says; nothing older comes, and nothing that can be read is left out."""
+    path, clock = tmp_path / "data", ManualClock(1_700_000_000_000_000)
+    settings = {"bookies": 3, "durability": "appended", "segment_bytes": SEGMENT}
+    with pyreplog.Cluster.embedded(path, clock=clock, **settings) as cluster:
+        topic = cluster.topic("orders", durability="appended")
+        topic.create_subscription("keeps", start="earliest")
+        for _ in range(20):
+            publish(topic, 1)
+            clock.advance(1_000_000)
+        topic.close()
+    rows = read_table(path, topics="orders", columns="offset,timestamp,ledgerId").to_pylist()
+    wanted = rows[100]["timestamp"].isoformat()
+    lost = {row["offset"] for row in rows if row["timestamp"] == rows[100]["timestamp"]}
+    corrupt(path, (rows[100]["ledgerId"], 10))
+    for mode in ("DROPMALFORMED", "PERMISSIVE"):
+        with Query(path, topics="orders", mode=mode, startingTimestamp=wanted, columns="offset,value") as query:
+            found = query.read()
+        assert [n for n in offsets(found) if n is not None] == [n for n in range(100, 200) if n not in lost]
+        assert (len(found) > 100 - len(lost)) == (mode == "PERMISSIVE"), "it is told of"
+    with pytest.raises(UnreadableError):
+        Query(path, topics="orders", startingTimestamp=wanted)
 
 
 def test_over_tcp(tmp_path: Path) -> None:

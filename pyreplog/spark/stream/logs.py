@@ -13,6 +13,7 @@ from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log.reader import LogReader
 from pyreplog.spark.stream.offsets import Kind
 from pyreplog.spark.stream.options import StreamOptions
+from pyreplog.spark.stream.starts import search_around_damage
 from pyreplog.spark.stream.tracks import Feed, Track, Tracks
 from pyreplog.tables.logs import look
 from pyreplog.tables.offsets import FIRST, LAST, Offsets, Partition
@@ -98,14 +99,25 @@ class LogFeed(Feed):
         return made
 
     def begin(self, tracks: Tracks) -> dict[Partition, int]:
-        """Errors: ConfigError, TrimmedError, OutOfRangeError: an offset that was asked for is not there."""
+        """Errors: ConfigError, TrimmedError, OutOfRangeError: an offset that was asked for is not there;
+        CorruptionError: what a time is looked up in is damaged (mode FAILFAST)."""
         options, logs = self._options, self._tracks
         if options.subscription is not None:
             raise ConfigError("subscription: expected with topics or topicsPattern, found a log")
         options.starting_offsets.check_names("startingOffsets", [(log.name, NO_PARTITION) for log in logs.values()])
         if options.starting_time is not None:
-            return {key: log.reader.entry_at_time(options.starting_time) for key, log in logs.items()}
+            return {key: self._since(key, log, options.starting_time) for key, log in logs.items()}
         return {key: self._first(log) for key, log in logs.items()}
+
+    def _since(self, key: Partition, log: LogTrack, time_us: int) -> int:
+        """The first entry appended then or later. Errors: CorruptionError (mode FAILFAST)."""
+        try:
+            return log.reader.entry_at_time(time_us)
+        except CorruptionError as error:
+            if self._options.read.mode == "FAILFAST":
+                raise
+            logger.info("%s: its beginning is looked for around damage: %s", log.what, error)
+            return search_around_damage(self, key, (log.start, log.end), time_us, self._options.read)
 
     def _first(self, log: LogTrack) -> int:
         wanted = self._options.starting_offsets.of((log.name, NO_PARTITION))

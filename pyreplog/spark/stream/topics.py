@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pyreplog.ledger.reader import LedgerReader
 from pyreplog.ledger.stored import load_ledger
 from pyreplog.spark.stream.offsets import Kind
 from pyreplog.spark.stream.options import StreamOptions
+from pyreplog.spark.stream.starts import search_around_damage
 from pyreplog.spark.stream.tracks import Feed, Track, Tracks
 from pyreplog.tables.backlogs import positions
 from pyreplog.tables.clusterplan import survey_of
@@ -22,6 +24,7 @@ from pyreplog.tables.slices import Range
 from pyreplog.tables.topics import (
     CLOCKS_US,
     KEY,
+    LOST,
     PlannedTopic,
     closed_before,
     find_topics,
@@ -31,6 +34,8 @@ from pyreplog.tables.topics import (
 )
 from pyreplog.topic.managed.chain import ChainLedger
 from pyreplog.topic.place import Total
+
+logger = logging.getLogger(__name__)
 
 
 class TopicTrack(Track):
@@ -92,7 +97,8 @@ class TopicFeed(Feed):
         return self._tracks
 
     def begin(self, tracks: Tracks) -> dict[Partition, int]:
-        """Errors: NoSuchSubscriptionError; ConfigError, TrimmedError, OutOfRangeError: an offset is not there."""
+        """Errors: NoSuchSubscriptionError; ConfigError, TrimmedError, OutOfRangeError: an offset is not there;
+        UnreadableError, NoSuchEntryError, InvalidMessagesError: so is what a time is looked up in (mode FAILFAST)."""
         options, topics = self._options, self._tracks
         options.starting_offsets.check_names("startingOffsets", list(topics))
         if options.subscription is not None:
@@ -101,7 +107,7 @@ class TopicFeed(Feed):
             return {key: min(acks[track.topic.name].mark_offset, track.end) for key, track in topics.items()}
         if options.starting_time is not None:
             with self._survey() as around:
-                return {key: _offset_since(around, topic, options.starting_time) for key, topic in topics.items()}
+                return {key: self._since(around, key, topic, options.starting_time) for key, topic in topics.items()}
         return {key: self._first(key, topic) for key, topic in topics.items()}
 
     def _first(self, key: Partition, topic: TopicTrack) -> int:
@@ -110,6 +116,28 @@ class TopicFeed(Feed):
             return topic.start if wanted == FIRST else topic.end
         lenient = not self._options.read.fail_on_data_loss
         return bounded(topic.what, wanted, LAST, topic.start, topic.end, lenient=lenient)[0]
+
+    def _since(self, around: Survey, key: Partition, track: TopicTrack, time_us: int) -> int:
+        """The first message appended then or later; the end, when none was."""
+        for item, entries, end in track.topic.ledgers:
+            if closed_before(item, time_us) or not entries:
+                continue
+            if item.created_us - CLOCKS_US >= time_us:
+                return item.start.offset
+            try:
+                found = _search(around, item, entries, time_us)
+            except LOST as error:
+                if self._options.read.mode == "FAILFAST":
+                    raise
+                logger.info(
+                    "%s: its beginning is looked for around ledger %d's damage: %s", track.what, item.ledger, error
+                )
+                offsets = item.start.offset, end.offset
+                found = search_around_damage(self, key, offsets, time_us, self._options.read)
+                found = None if found == end.offset else found
+            if found is not None:
+                return found
+        return track.end
 
     def slices(self, wanted: Iterable[tuple[Partition, Range]]) -> list[Part]:
         """Errors: those of `topic_slices`."""
@@ -129,19 +157,6 @@ class TopicFeed(Feed):
 def _scaled(part: int, whole: int, other: int) -> int:
     """What is to `other` as `part` is to `whole`."""
     return max(part, 0) * other // whole if whole else 0
-
-
-def _offset_since(around: Survey, track: TopicTrack, time_us: int) -> int:
-    """The first message appended then or later; the end, when none was."""
-    for item, entries, _ in track.topic.ledgers:
-        if closed_before(item, time_us) or not entries:
-            continue
-        if item.created_us - CLOCKS_US >= time_us:
-            return item.start.offset
-        found = _search(around, item, entries, time_us)
-        if found is not None:
-            return found
-    return track.end
 
 
 def _search(around: Survey, item: ChainLedger, entries: int, time_us: int) -> int | None:
