@@ -98,7 +98,8 @@ class Database:
             _make(path)
             self._connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as error:
-            raise DiskError(getattr(error, "errno", errno.EIO), f"{path} cannot be opened: {error}") from error
+            reason = getattr(error, "strerror", error)
+            raise DiskError(getattr(error, "errno", errno.EIO), f"{path} cannot be opened: {reason}") from error
         try:
             self._set_up()
         except BaseException:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from pyreplog.errors import InvalidArgumentError, MissingExtraError
 from pyreplog.metadata.store import MetadataStore
 
 _SQLITE = re.compile(r"sqlite:(?://(?=/))?(?P<path>(?!//).+)")
 _ZOOKEEPER = re.compile(r"zk://(?P<hosts>[^/\s]+)(?P<root>/.*)?")
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file that holds the metadata of a URL; None: it is none of SQLite's."""
+    found = _SQLITE.fullmatch(url)
+    return None if found is None else Path(found["path"])
 
 
 def open_store(url: str, *, timeout: float = 10.0) -> MetadataStore:
@@ -23,10 +30,10 @@ def open_store(url: str, *, timeout: float = 10.0) -> MetadataStore:
         from pyreplog.metadata.memory import MemoryStore
 
         return MemoryStore()
-    if found := _SQLITE.fullmatch(url):
+    if (file := sqlite_file(url)) is not None:
         from pyreplog.metadata.sqlite import SQLiteStore
 
-        return SQLiteStore(found["path"], timeout=timeout)
+        return SQLiteStore(file, timeout=timeout)
     if (found := _ZOOKEEPER.fullmatch(url)) is None:
         raise InvalidArgumentError(f"a metadata store is memory:, sqlite:///path or zk://host:port/root, not {url!r}")
     try:

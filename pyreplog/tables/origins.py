@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError
 from pyreplog.ledger.driver import Surroundings
+from pyreplog.metadata.url import sqlite_file
 from pyreplog.net.access import Access
 from pyreplog.tables.paths import METADATA, bookie_logs
 from pyreplog.tables.storedbookies import StoredBookies
@@ -57,9 +58,13 @@ class RemoteCluster:
     @contextmanager
     def open(self, lies: Mapping[int, Lies]) -> Iterator[Surroundings]:
         """Connects; what it opens is closed in the end. Errors: as Cluster.connect; ConfigError, of files that
-        `access` names."""
+        `access` names; NotALogError, there is no such file of metadata: who reads does not make one."""
         from pyreplog.ledger.cluster import Cluster
 
+        file = sqlite_file(self.url)
+        if file is not None and not file.is_file():
+            host = socket.gethostname()
+            raise NotALogError(f"{self.url}: no such file on host {host}; expected a cluster's metadata")
         secret, tls = self.access.read_secret(), self.access.context()
         with Cluster.connect(self.url, secret=secret, tls=tls) as cluster:
             yield cluster.surroundings

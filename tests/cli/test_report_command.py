@@ -8,6 +8,7 @@ import pytest
 from pyarrow import parquet
 
 import pyreplog
+from pyreplog.errors import NotALogError
 from pyreplog.reports import local
 from pyreplog.reports.catalogue import REPORTS
 from pyreplog.reports.records import gaps
@@ -137,6 +138,15 @@ def test_what_is_no_log_is_an_error_and_no_page(run: Run, tmp_path: Path) -> Non
     done = run("report", tmp_path, "-o", tmp_path / "r.html")
     assert done.code == 2
     assert not (tmp_path / "r.html").exists()
+
+
+def test_metadata_that_are_not_there_are_not_made(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for missing in (tmp_path / "missing", tmp_path / "file" / "missing"):
+        done = run("report", f"sqlite:{missing}", "-o", tmp_path / "r.html")
+        assert (done.code, done.error.count("\n")) == (NotALogError.exit_code, 1)
+        assert f"{missing}: no such file on host" in done.error
+        assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 
 def test_where_nothing_can_be_written_nothing_is_read(run: Run, filled: Path, tmp_path: Path) -> None:
