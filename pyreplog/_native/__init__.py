@@ -19,7 +19,7 @@ takes are here, as bases of Python classes that have the rest. FORMAT.md says wh
 | landing | records of another log's stream, verified where they landed; the commit point |
 | lending | entries out of such a log as they lie there, not copied and not verified |
 | blocks | large buffers whose memory is used again |
-| parts, appender | the arguments of an append, and the append path |
+| parts, appender, groupbuffer | the arguments of an append, the append path, and what waits there for a group commit |
 | reader | entry number to record |
 | place | where a follower stands, and the way from its waking up to the record |
 | tail | the page a writer shares with readers, and sleeping on it |
@@ -65,7 +65,8 @@ takes are here, as bases of Python classes that have the rest. FORMAT.md says wh
 | varint | numbers in as few bytes as they need |
 | ackstate, ackset | what a subscription has acknowledged, with exact counts: the machine, and its face towards Python |
 | messagefields, messageencoder | messages into entries: what they carry besides keys and values, and all of it |
-| messageentry, message, messagecolumns, messages | entries into messages: where they lie, one, many gathered, batches |
+| messageentry, message, messagecolumns | entries into messages: where they lie, one, many gathered |
+| messages, messageiterator | batches of them, and what gives them in turn |
 | handout | batches into single messages for consumers |
 | arrowcolumns, arrowmessages | records and messages as Arrow columns |
 | murmur, spread | hashes of keys; columns of some rows, for what goes to several places |

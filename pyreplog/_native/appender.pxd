@@ -2,6 +2,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uintptr_t
 
 from pyreplog._native.ack cimport Ack
+from pyreplog._native.groupbuffer cimport GroupBuffer
 from pyreplog._native.reader cimport Reader
 from pyreplog._native.record cimport Part
 from pyreplog._native.segment cimport Segment
@@ -30,16 +31,9 @@ cdef class Appender(Reader):
     cdef bint inside              # a thread is in the append path with the GIL released, or in Python code
     cdef unsigned long inside_by  # the thread that is
     cdef PyThread_type_lock gate  # held by the thread that is inside
-    # stages of a synced log: one is filled while the other is written and synced
-    cdef bint staged
+    cdef bint staged              # the log is a synced one: records wait in the stage for their group commit
     cdef bint gated               # readers stop at a commit point, not at the end
-    cdef uint8_t *stage[2]
-    cdef int64_t stage_size[2]
-    cdef int filling
-    cdef int64_t stage_start      # offset in the segment of the filled stage's first byte
-    cdef int64_t taken            # bytes of the other stage that were given out and are not known to be written
-    cdef int64_t taken_start      # offset of the first of them
-    cdef int64_t taken_entry      # number of the entry after them
+    cdef GroupBuffer stage
     cdef readonly Submitted _submitted  # acks of what waits for its commit
     cdef int enter(self) except -1
     cdef void leave(self) noexcept
@@ -57,5 +51,4 @@ cdef class Appender(Reader):
     cdef void encode_list(self, PyObject *values, Py_ssize_t count, int64_t time) noexcept
     cdef int64_t put_locked(self, const Part *parts, Py_ssize_t count, int64_t *entry) except -1
     cdef int begin_stage(self) except -1
-    cdef int resize_stage(self, int which, int64_t size) except -1
     cdef tuple take_stage(self)

@@ -1,5 +1,5 @@
 from collections.abc import Iterable, Mapping
-from typing import Final, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from _typeshed import ReadableBuffer
 from numpy.typing import ArrayLike
@@ -10,8 +10,6 @@ from pyreplog._native.parts import _Column
 from pyreplog._native.reader import Reader
 from pyreplog._native.segment import Segment
 from pyreplog._native.submitted import Submitted
-
-STAGE_BYTES: Final[int]
 
 class _Clock(Protocol):
     def now_us(self) -> int: ...

@@ -13,10 +13,10 @@ from cpython.pythread cimport (
     WAIT_LOCK,
 )
 from libc.stdint cimport INT64_MIN
-from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from pyreplog._native cimport record as rec
+from pyreplog._native.groupbuffer cimport GroupBuffer
 from pyreplog._native.layout cimport KIND_DATA, LAG_NONE, SHORT_HEADER
 from pyreplog._native.parts cimport Batch, Columns, check_time, fill_part, fill_plain, get_buffer, measure, rolls
 from pyreplog._native.attributes import encode_attributes
@@ -27,7 +27,6 @@ from pyreplog.errors import UnnumberedError
 cdef extern from "Python.h":
     PyObject *PyList_GET_ITEM(object list, Py_ssize_t i)  # borrowed
 
-STAGE_BYTES = 8 << 20
 cdef int64_t RELEASE_GIL_FROM = 1 << 20   # below, waiting for the GIL again costs more than others gain meanwhile
 
 
@@ -53,12 +52,11 @@ cdef class Appender(Reader):
         if self.gate == NULL:
             raise MemoryError
         self._submitted = Submitted()
+        self.stage = GroupBuffer()
 
     def __dealloc__(self):
         if self.gate != NULL:
             PyThread_free_lock(self.gate)
-        free(self.stage[0])
-        free(self.stage[1])
 
     # ---- one thread at a time ----------------------------------------------------------------------------------
 
@@ -445,46 +443,30 @@ cdef class Appender(Reader):
             self._await_synced(end)
         return range(entry, entry + columns.count)
 
-    # ---- stages ------------------------------------------------------------------------------------------------
+    # ---- stage -------------------------------------------------------------------------------------------------
 
     cdef int begin_stage(self) except -1:
-        cdef int which = self.filling
-        if self.stage[which] == NULL:
-            self.resize_stage(which, STAGE_BYTES)
-        self.stage_start = self.pos
-        self.dest = <uintptr_t>self.stage[which] - <uintptr_t>self.pos
-        self.limit = min(self.active.size, self.pos + self.stage_size[which]) - SHORT_HEADER
-        return 0
-
-    cdef int resize_stage(self, int which, int64_t size) except -1:
-        cdef uint8_t *grown = <uint8_t *>malloc(size)
-        if grown == NULL:
-            raise MemoryError
-        free(self.stage[which])
-        self.stage[which] = grown
-        self.stage_size[which] = size
+        self.dest = <uintptr_t>self.stage.begin(self.pos) - <uintptr_t>self.pos
+        self.limit = min(self.active.size, self.pos + self.stage.room()) - SHORT_HEADER
         return 0
 
     def _widen_stage(self, int64_t stride):
-        """Make the (empty) filling stage hold a record of `stride` bytes."""
-        if self.stage_size[self.filling] < stride + SHORT_HEADER:
-            self.resize_stage(self.filling, stride + SHORT_HEADER)
+        """Make the (empty) stage hold a record of `stride` bytes."""
+        self.stage.widen(stride + SHORT_HEADER)
         self.begin_stage()
 
     cdef tuple take_stage(self):
-        """Give out what waits to be written and fill the other stage from now on; the caller is inside.
+        """Give out what waits to be written and fill the other buffer from now on; the caller is inside.
 
         (segment, offset, memoryview of the bytes, position after them, next entry after them), or None. The same again
-        until `taken` is 0, all of it written: whoever took it may have been interrupted."""
-        if self.taken == 0:
-            self.taken = self.pos - self.stage_start
-            if self.taken == 0:
+        until `stage.taken` is 0, all of it written: whoever took it may have been interrupted."""
+        cdef GroupBuffer stage = self.stage
+        if stage.taken == 0:
+            if not stage.take(self.pos, self.next_entry):
                 return None
-            self.taken_start, self.taken_entry = self.stage_start, self.next_entry
-            self.filling = 1 - self.filling
             self.begin_stage()
-        view = rec.span(self, self.stage[1 - self.filling], self.taken)
-        return self.active, self.taken_start, view, self.active_base + self.taken_start + self.taken, self.taken_entry
+        end = self.active_base + stage.taken_start + stage.taken
+        return self.active, stage.taken_start, stage.view(), end, stage.taken_entry
 
     def _take_blank(self):
         """After _seal of a staged segment: the blank's header, and zeros over what an earlier life left behind it."""
@@ -493,4 +475,4 @@ cdef class Appender(Reader):
 
     @property
     def _staged_bytes(self):
-        return self.pos - self.stage_start + self.taken if self.staged else 0
+        return self.pos - self.stage.start + self.stage.taken if self.staged else 0

@@ -112,7 +112,7 @@ cdef class Leading:
         self.sync(taken[0], taken[2], taken[1])
         self._log._set_synced(position, taken[4])
         self._submitted.advance(position)
-        self._gate.synced, self._log.taken = position, 0
+        self._gate.synced, self._log.stage.taken = position, 0
         return 0
 
     cdef int sync(self, Segment segment, object data, int64_t offset) except -1:

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NoReturn, SupportsIndex, TypeAlias, final
 
 import numpy as np
@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pyreplog._native.batch import RecordBatch
 from pyreplog._native.message import Message as Message
+from pyreplog._native.messageiterator import MessageIterator
 
 _Decompress: TypeAlias = Callable[[int, memoryview, int], ReadableBuffer]
 
@@ -90,8 +91,3 @@ class MessageBatch:
     def __getitem__(self, index: SupportsIndex, /) -> Message: ...
     def __iter__(self) -> MessageIterator: ...
     def __reduce__(self) -> NoReturn: ...
-
-@final
-class MessageIterator(Iterator[Message]):
-    def __init__(self, batch: MessageBatch) -> None: ...
-    def __next__(self) -> Message: ...

@@ -8,13 +8,12 @@ from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Re
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.number cimport PyNumber_AsSsize_t
-from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 
 from pyreplog._native.batch cimport RecordBatch
 from pyreplog._native.blocks cimport Block, make_block
-from pyreplog._native.message cimport Message, make_message
+from pyreplog._native.message cimport make_message
 from pyreplog._native.messagecolumns cimport (
     BYTES_BEFORE, COLUMN_DELIVER_AT, COLUMN_ENTRY_INDEX, COLUMN_EVENT_TIME, COLUMN_KEY_HASH, COLUMN_KEY_SIZE,
     COLUMN_OFFSET, COLUMN_PUBLISH_TIME, COLUMN_SEQUENCE, COLUMN_SIZE, ENTRIES_BEFORE, ENTRY_COUNT, ENTRY_FIRST,
@@ -23,6 +22,7 @@ from pyreplog._native.messagecolumns cimport (
 from pyreplog._native.messageentry cimport (
     MessageEntry, MessageTable, key_size, key_start, properties_of, read_table, value_size, value_start,
 )
+from pyreplog._native.messageiterator cimport iterate
 from pyreplog._native.layout cimport LongHeader, RecordHead
 from pyreplog._native.record cimport span, stride_of
 from pyreplog._native import message
@@ -32,10 +32,6 @@ globals()["Message"] = message.Message  # a cimported name is none for Python co
 
 cdef int64_t RELEASE_GIL_FROM = 1 << 16   # messages
 cdef int64_t RELEASE_GIL_BYTES = 1 << 18
-
-
-cdef extern from "Python.h":
-    Py_ssize_t Py_REFCNT(PyObject *o)  # of an `object`, Cython would count its own reference
 
 
 def decode_messages(RecordBatch batch not None, *, int64_t offset, int64_t entries, int64_t size, decompress=None):
@@ -102,7 +98,7 @@ cdef class MessageBatch:
         return i
 
     def __iter__(self):
-        return MessageIterator(self)
+        return iterate(self.table, self.block, self.places, self.count)
 
     def __reduce__(self):
         raise TypeError("a MessageBatch views its entries and cannot be pickled; take its columns or values")
@@ -436,44 +432,3 @@ cdef class MessageBatch:
 
     def __repr__(self):
         return f"MessageBatch({self.count} messages of {self.table.count} entries, up to offset {self.table.end})"
-
-
-@cython.final
-cdef class MessageIterator:
-    """Gives the messages of a batch in turn. One that nobody has kept is used again for the one after the next, as by
-    RecordIterator."""
-
-    cdef MessageTable table
-    cdef Block block
-    cdef const Place *at
-    cdef const Place *end
-    cdef Message even, odd        # given out last, in turns
-    cdef bint is_even
-
-    def __init__(self, MessageBatch batch not None):
-        self.table, self.block = batch.table, batch.block
-        self.at, self.end = batch.places, batch.places + batch.count
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        cdef const Place *place = self.at
-        cdef const MessageEntry *entry
-        if place == self.end:
-            self.even = self.odd = None
-            raise StopIteration
-        self.at += 1
-        entry = &self.table.entries[place.entry]
-        self.is_even = not self.is_even
-        if self.is_even:
-            if Py_REFCNT(<PyObject *>self.even) == 1:  # of None there are more
-                self.even.at, self.even.number, self.even.redelivered = entry, place.number, 0
-            else:
-                self.even = make_message(self.table, entry, place.number)
-            return self.even
-        if Py_REFCNT(<PyObject *>self.odd) == 1:
-            self.odd.at, self.odd.number, self.odd.redelivered = entry, place.number, 0
-        else:
-            self.odd = make_message(self.table, entry, place.number)
-        return self.odd
