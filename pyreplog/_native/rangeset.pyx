@@ -102,11 +102,6 @@ cdef class RangeSet:
         check_range(start, end)
         return ranges_missing(&self.rows, start, end)
 
-    def next_missing(self, int64_t at):
-        """The lowest offset from `at` on that is no member."""
-        cdef Known known = ranges_known(&self.rows, at)
-        return known.stop if known.present else at
-
     def next_present(self, int64_t at):
         """The lowest member from `at` on; None: there is none."""
         cdef Known known = ranges_known(&self.rows, at)
