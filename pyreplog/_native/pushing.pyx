@@ -60,7 +60,11 @@ cdef class Pushing:
         self.request, self.batches, self.batch_bytes = request, deque(), batch_bytes
 
     def add(self, Batch batch not None, /):
-        """Send a batch to all who are to store some of it: a list of Sends. Its entries follow those of the one before."""
+        """Send a batch to all who are to store some of it: a list of Sends. Its entries follow those of the one before.
+
+        Those who are muted get nothing: it would not count, and whoever takes their place is sent it. If nobody lives to see
+        that, recovery finds that they end where they failed, and not a gap behind which they go on.
+        """
         return self.push(batch)
 
     def release(self):
@@ -83,11 +87,13 @@ cdef class Pushing:
         if size == tracker.write_quorum:  # every bookie stores all of it: they are asked the same
             request = self.asked(batch)
             for index in range(size):
+                if tracker.muted >> index & 1:
+                    continue
                 part = Part.__new__(Part, tracker, index, batch.first, batch.last)
                 sends.append(make_send(self.ensemble[index], request, part))
             return sends
         for index in range(size):
-            send = self._send(batch, index)
+            send = None if tracker.muted >> index & 1 else self._send(batch, index)
             if send is not None:
                 sends.append(send)
         return sends

@@ -496,6 +496,24 @@ def test_a_delayed_change_waits_while_the_ack_quorum_can_be_reached() -> None:
     assert (lab.version, lab.fragments) == (2, {0: "fgcde", 3: "fghde"})
 
 
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 1)])
+def test_a_failed_bookie_is_sent_nothing_more(quorums: tuple[int, int, int]) -> None:
+    """It would store what lies behind the entries that it missed. If the writer dies before another one has taken its place,
+    recovery takes it that a bookie has all up to its last entry."""
+    lab = Lab(*quorums)
+    writer = lab.writer(delay_ensemble_change=True)
+    writer.append(3)
+    writer.fail("a")
+    writer.append(3)
+    assert not writer.to("a") and not writer.stores
+    writer.deliver()
+    writer.do(writer.machine.tell_lac())
+    writer.deliver()
+    assert lab.recovery().run().result.last_entry == 5
+    copies = [len(lab.holders(entry)) for entry in range(6)]
+    assert copies == [lab.metadata.write_quorum] * 6
+
+
 def test_a_delayed_change_does_not_wait_for_who_takes_no_more() -> None:
     """23, .testEnsembleChangeWhenReadOnly..."""
     lab = Lab()
