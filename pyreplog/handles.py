@@ -103,7 +103,15 @@ class Handle(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        """What ended the block may be what `close` fails with, too: it says where in the block it came from."""
+        try:
+            self.close()
+        except ReplogError as failure:
+            if failure is not error:
+                raise
+        finally:
+            if error is not None:
+                error.__traceback__ = trace
 
     def _part_of(self, whole: Handle) -> None:
         """`whole` closes it: forgotten together, `whole` says so, and this is silent."""

@@ -386,6 +386,17 @@ def test_too_few_bookies_end_the_ledger_at_what_is_confirmed(cluster: Cluster, m
     assert values(cluster, ledger.id)[:2] == [b"a", b"b"]
 
 
+def test_a_failure_shows_where_it_came_from(cluster: Cluster, meddler: Meddler) -> None:
+    """Closing the ledger fails with the same error, and so does what closes it with the cluster."""
+    meddler.rule(meddler.fail, kind=Kind.ADD)
+    with pytest.raises(NotEnoughBookiesError) as failed, cluster.create_ledger(4, 2, 2) as ledger:
+        ledger.append(b"lost")
+    assert [frame.name for frame in failed.traceback][1:2] == ["append"]
+    with pytest.raises(NotEnoughBookiesError) as failed, cluster:
+        cluster.create_ledger(4, 2, 2).append(b"lost")
+    assert [frame.name for frame in failed.traceback][1:2] == ["append"]
+
+
 def test_a_fenced_writer_ends(cluster: Cluster) -> None:
     ledger = cluster.create_ledger()
     ledger.append(b"before")
