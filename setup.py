@@ -94,6 +94,7 @@ setup(
             extension("interrupts"),
             extension("rounds"),
             extension("frame"),
+            extension("mark"),
             extension("reports"),
             extension("committing"),
             extension("progress"),

@@ -35,6 +35,7 @@ takes are here, as bases of Python classes that have the rest. FORMAT.md says wh
 | disk | file operations in one go, the GIL released once |
 | pwrite.h | the whole write that both of them do |
 | frame | offset + size frames, and the parser that takes any cut of a stream |
+| mark | places in a log |
 | reports | the reports of a replica group's replicas, as bytes |
 | committing | what the master of a replica group does for every report |
 | progress | the offsets that a RocketMQ slave reports |

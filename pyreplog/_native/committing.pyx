@@ -1,7 +1,7 @@
 """What the master of a replica group does for every report: judged before it is believed, noted, and the commit point moved
 to what enough members have. `pyreplog.ha.protocol.group` and `standing` have all else, and say which rules they keep.
 
-A mark is a pair (position, entry), a report one of marks, (received, synced): named tuples of the caller's.
+A report is a pair of marks, (received, synced), as in `mark` and `reports`.
 
 Threads: one Committing, with its Reportings, belongs to one thread at a time.
 """
@@ -9,6 +9,7 @@ Threads: one Committing, with its Reportings, belongs to one thread at a time.
 from libc.stdint cimport int64_t
 
 from pyreplog._native.effects cimport make_committed
+from pyreplog._native.mark cimport entry_of, position_of
 from pyreplog._native.named cimport item
 
 cdef enum:
@@ -16,14 +17,6 @@ cdef enum:
 
 RATE_US = SECOND_US
 """Rates are of so long, at least."""
-
-
-cdef inline int64_t position_of(object mark) except? -1:
-    return item(mark, 0)
-
-
-cdef inline int64_t entry_of(object mark) except? -1:
-    return item(mark, 1)
 
 
 cdef bint is_behind(object mark, object other) except -1:

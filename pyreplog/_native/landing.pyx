@@ -11,6 +11,7 @@ from pyreplog._native.appender cimport Appender
 from pyreplog._native.layout cimport (
     FORM_ATTRIBUTES, FORM_LONG, KIND_BATCH, KIND_BLANK, RecordHead, SEGMENT_HEADER, SHORT_HEADER, ShortHeader,
 )
+from pyreplog._native.mark cimport mark_at
 from pyreplog._native.parts cimport get_buffer
 from pyreplog._native.segment cimport Segment, pin
 from pyreplog._native.sparse cimport SparseIndex, is_plain
@@ -166,29 +167,29 @@ def show_up_to(Appender log not None, int64_t position, int64_t entry):
         wake_sleepers(log.tail.page)
 
 
-cdef tuple synced_of(Appender log, int64_t end, int64_t end_entry):
+cdef object synced_of(Appender log, int64_t end, int64_t end_entry):
     cdef int64_t synced = load(&log.tail.page.synced_end), entry = load(&log.tail.page.synced_entry)
     if synced > end:  # a blank was synced, and what follows it has not begun
         synced, entry = end, end_entry
-    return synced, entry
+    return mark_at(synced, entry)
 
 
 def progress_of(Appender log not None, int64_t segment_bytes):
-    """((position, entry) behind the last complete record, where what is synced ends): of one moment. The first one as a
+    """Marks (behind the last complete record, where what is synced ends): of one moment. The first one as a
     stream goes on there: where no record of a segment has come, it is the position of its header."""
     cdef int64_t end = load(&log.tail.page.end), entry = load(&log.tail.page.end_entry), place = end
     if log.active is not None and log.active.sealed and end == log.active_base + log.pos:
         place = log.active_base + log.active.size
     elif end % segment_bytes == SEGMENT_HEADER:
         place = end - SEGMENT_HEADER
-    return (place, entry), synced_of(log, end, entry)
+    return mark_at(place, entry), synced_of(log, end, entry)
 
 
 def marks_of(Appender log not None):
-    """((position, entry) where the log ends, where what is synced ends, where what readers see ends): of one moment."""
+    """Marks (where the log ends, where what is synced ends, where what readers see ends): of one moment."""
     cdef int64_t end = load(&log.tail.page.end), end_entry = load(&log.tail.page.end_entry)
     return (
-        (end, end_entry),
+        mark_at(end, end_entry),
         synced_of(log, end, end_entry),
-        (load(&log.tail.page.visible), load(&log.tail.page.visible_entry)),
+        mark_at(load(&log.tail.page.visible), load(&log.tail.page.visible_entry)),
     )

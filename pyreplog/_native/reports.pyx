@@ -1,5 +1,5 @@
 """Reports of a replica group's replicas, the control bodies of which there is one for each append (FORMAT.md,
-"Replication": PROGRESS). A mark is a pair (position, entry).
+"Replication": PROGRESS).
 
 Threads: any.
 """
@@ -9,8 +9,12 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
 
 from pyreplog._native.frame cimport FrameBatch, load_i64, store_i64
-from pyreplog._native.named cimport item
+from pyreplog._native.mark cimport entry_of, mark_at, position_of
+from pyreplog._native.named cimport named
 
+from typing import NamedTuple
+
+from pyreplog._native.mark import Mark
 from pyreplog.errors import InvalidMessageError
 
 cdef enum:
@@ -19,15 +23,28 @@ cdef enum:
     REPORT_BYTES = 33       # kind, received, synced
 
 
+
+class Progress(NamedTuple):
+    """Replica -> master: ends of what it has; after it has stored the promise and history of ACCEPT."""
+
+    received: Mark
+    synced: Mark
+
+
+def progress_from(received, synced, /):
+    """`Progress(received, synced)` without a call of Python: there is one for each append."""
+    return named(Progress, (received, synced))
+
+
 def encode_report(received, synced, /):
     """The body that says what a replica has, and has on disk."""
     cdef bytes body = PyBytes_FromStringAndSize(NULL, REPORT_BYTES)
     cdef char *p = PyBytes_AS_STRING(body)
     p[0] = KIND
-    store_i64(p + 1, item(received, 0))
-    store_i64(p + 9, item(received, 1))
-    store_i64(p + 17, item(synced, 0))
-    store_i64(p + 25, item(synced, 1))
+    store_i64(p + 1, position_of(received))
+    store_i64(p + 9, entry_of(received))
+    store_i64(p + 17, position_of(synced))
+    store_i64(p + 25, entry_of(synced))
     return body
 
 
@@ -38,7 +55,7 @@ def report_alone(FrameBatch batch not None, /):
 
 
 def decode_report(body, /):
-    """(received, synced) of a body; None: it is another message, or none. InvalidMessageError: a mark below 0."""
+    """The Progress that a body is; None: it is another message, or none. InvalidMessageError: a mark below 0."""
     cdef Py_buffer view
     cdef const uint8_t *p
     cdef int64_t received, received_entry, synced, synced_entry
@@ -53,4 +70,4 @@ def decode_report(body, /):
         PyBuffer_Release(&view)
     if received < 0 or received_entry < 0 or synced < 0 or synced_entry < 0:
         raise InvalidMessageError(f"control body: expected marks from 0 on, found {received} and {synced}")
-    return (received, received_entry), (synced, synced_entry)
+    return named(Progress, (mark_at(received, received_entry), mark_at(synced, synced_entry)))

@@ -11,7 +11,7 @@ from pyreplog._native.landing import marks_of
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ha.config import NodeConfig
-from pyreplog.ha.protocol.mark import Mark, mark_of
+from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.protocol.members import MembersFile
 from pyreplog.ha.protocol.terms import TermsFile
 from pyreplog.log.commitlog import CommitLog
@@ -55,7 +55,7 @@ class Context:
 def ends_of(log: CommitLog) -> tuple[Mark, Mark]:
     """(end of what may be sent, end of what is synced) of a log, of one moment."""
     end, synced, _ = marks_of(log)
-    return mark_of(end), mark_of(synced)
+    return end, synced
 
 
 def start_of(log: CommitLog) -> Mark:

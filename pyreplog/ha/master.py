@@ -18,7 +18,7 @@ from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.effects import Committed, Effect, Fenced, HangUp, ModeChanged, StoreMembers, Tell
 from pyreplog.ha.protocol.group import Group, GroupStats
 from pyreplog.ha.protocol.joining import Source
-from pyreplog.ha.protocol.mark import Mark, mark_of
+from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.messages import Accept, Decline, Join, Message, Prepare, Progress, Stored
 from pyreplog.ha.protocol.terms import Term
@@ -207,8 +207,8 @@ class Master:
     def _ends(self) -> tuple[Mark, Mark]:
         """Of the log, which the group is about to be told. Under the lock: it is never told of less again."""
         end, synced, _ = marks_of(self.log)
-        self._offered, _ = end
-        return mark_of(end), mark_of(synced)
+        self._offered = end.position
+        return end, synced
 
     def join(self, connection: Connection, join: Join) -> None:
         """A replica wants to follow."""

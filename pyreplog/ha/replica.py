@@ -12,7 +12,7 @@ from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.effects import Cut, Effect, Joined, Leave, Make, Say, Show, StoreMembers, StoreTerms
 from pyreplog.ha.protocol.following import Following
 from pyreplog.ha.protocol.joining import Source, judge
-from pyreplog.ha.protocol.mark import ORIGIN, Mark, mark_of
+from pyreplog.ha.protocol.mark import ORIGIN, Mark
 from pyreplog.ha.protocol.messages import NO_UUID, Accept, Code, Commit, Join, Progress, Refuse, Stored
 from pyreplog.ha.protocol.terms import Terms
 from pyreplog.ha.stream.chain import Chain, refuse
@@ -53,7 +53,7 @@ class Replica:
         self.error: ReplogError | None = None
         """Why it does not follow, and will not by itself; None: it does, or tries."""
         self._context, self._on_log, self._holds = context, on_log, holds
-        committed = ORIGIN if log is None else Mark(*marks_of(log)[2])
+        committed = ORIGIN if log is None else marks_of(log)[2]
         has_some = log is not None and ends_of_replica(log)[0].position > log.start_position
         self.following = Following(
             context.config.name,
@@ -335,4 +335,4 @@ class Replica:
 
 def ends_of_replica(log: MirrorLog) -> tuple[Mark, Mark]:
     """(received, synced) of a copy."""
-    return mark_of(log.received_mark), mark_of(log.synced_mark)
+    return log.received_mark, log.synced_mark

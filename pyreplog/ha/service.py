@@ -17,7 +17,6 @@ from pyreplog.ha.protocol.messages import (
     Progress,
     Refuse,
     Stored,
-    progress_of,
 )
 from pyreplog.net.inflight import ServerConnection
 
@@ -57,10 +56,10 @@ class Service:
 
     def at_once(self, connection: ServerConnection, batch: FrameBatch) -> bytes | None:
         """A report that comes by itself, as one does for each append: nobody answers it."""
-        marks, streams = report_alone(batch), self._node.streams
-        if marks is None or streams is None:
+        report, streams = report_alone(batch), self._node.streams
+        if report is None or streams is None:
             return None
-        streams.progress(connection, progress_of(marks))
+        streams.progress(connection, report)
         return b""
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pyreplog._native.landing import land, marks_of, progress_of, show_up_to, stand_at
+from pyreplog._native.mark import Mark
 from pyreplog._native.segment import HEADER_BYTES, Segment
 from pyreplog._native.segmentheader import decode_header, encode_header
 from pyreplog._native.sparse import SparseIndex
@@ -19,7 +20,6 @@ from pyreplog.errors import CorruptionError, FormatVersionError, OutOfRangeError
 from pyreplog.log import publication, recovery, replica, truncation
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import Files, RealFiles
-from pyreplog.log.replica import Mark
 from pyreplog.log.truncation import Truncation
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ STREAM_HEADER_BYTES = 64
 
 BLANK_BYTES = 32
 """Of a blank, what is streamed; what lies behind it is zero."""
+
+_NOWHERE = Mark(-1, -1)
 
 
 class MirrorLog(CommitLog):
@@ -57,8 +59,8 @@ class MirrorLog(CommitLog):
 
     @classmethod
     def create(
-        cls, path: Path, config: LogConfig, *, uuid: bytes, segment_bytes: int, start: Mark, clock: Clock | None = None,
-        files: Files | None = None,
+        cls, path: Path, config: LogConfig, *, uuid: bytes, segment_bytes: int, start: tuple[int, int],
+        clock: Clock | None = None, files: Files | None = None,
     ) -> MirrorLog:  # fmt: skip
         """Make an empty copy of log `uuid` (16 bytes), to begin with the segment at `start`, and open it.
 
@@ -71,10 +73,10 @@ class MirrorLog(CommitLog):
 
     def _continue(self, found: recovery.Recovered) -> None:
         last = self._checkpoint.last
-        self._first: Mark = last.start, last.entry  # of a log without segments
-        self._commit: Mark = (0, 0)
+        self._first = last.start, last.entry  # of a log without segments
+        self._commit = Mark(0, 0)
         self._releasing = False
-        self._last_synced: tuple[Mark, Mark] = (-1, -1), (-1, -1)  # as it is told, and canonical
+        self._last_synced = _NOWHERE, _NOWHERE  # as it is told, and canonical
         if not found.files:
             stand_at(self, last.position, last.entry)
             self._landed = last.position
@@ -120,14 +122,14 @@ class MirrorLog(CommitLog):
         if segment is not None and position < segment.base:
             return self._canonical_behind(mark)
         if segment is not None and segment.sealed and position == end:
-            return segment.base + segment.size, entry
+            return Mark(segment.base + segment.size, entry)
         return canonical(mark, self._segment_bytes)
 
     def _canonical_behind(self, mark: Mark) -> Mark:
         """In a segment before the active one: the next segment's first entry tells whether it is the end."""
         rows = self._segment_table()
         base, first_entry, _ = rows[bisect_right(rows, mark[0], key=itemgetter(0))]
-        return (base, first_entry) if first_entry == mark[1] else canonical(mark, self._segment_bytes)
+        return Mark(base, first_entry) if first_entry == mark[1] else canonical(mark, self._segment_bytes)
 
     @property
     def start(self) -> int:
@@ -196,7 +198,7 @@ class MirrorLog(CommitLog):
         self._enter()
         try:
             mark = self.received_mark
-            self._landed, self._commit = mark[0], min(self._commit, mark)
+            self._landed, self._commit = mark.position, min(self._commit, mark)
             return mark
         finally:
             self._leave()
@@ -231,7 +233,7 @@ class MirrorLog(CommitLog):
 
     def show(self, position: int, entry: int) -> None:
         """The master's commit point: readers see all before it, as far as this log goes. Never back. Any thread."""
-        self._commit = max(self._commit, (position, entry))
+        self._commit = max(self._commit, Mark(position, entry))
         show_up_to(self, *self._commit)
 
     def _tell(self) -> None:
@@ -291,7 +293,7 @@ class MirrorLog(CommitLog):
             rows[-1] = segment.base, segment.first_entry, segment
             segment.advance(position - segment.base, False)
         self._set_segments(rows)
-        self._commit = min(self._commit, (position, entry))
+        self._commit = min(self._commit, Mark(position, entry))
         if rows:
             _, segment = self._hold(rows[-1][0])
             self._load_index(segment, entry - 1)
@@ -299,7 +301,7 @@ class MirrorLog(CommitLog):
         else:
             stand_at(self, position, entry)
         self._set_synced(position, entry)
-        self._last_synced = (-1, -1), (-1, -1)
+        self._last_synced = _NOWHERE, _NOWHERE
         publication.publish(self, is_open=True)
 
     def _cut_bytes(self, position: int) -> Iterator[tuple[str, memoryview]]:
@@ -354,10 +356,10 @@ class MirrorLog(CommitLog):
         return f"<MirrorLog {str(self.path)!r} {state}>"
 
 
-def canonical(mark: Mark, segment_bytes: int) -> Mark:
+def canonical(mark: tuple[int, int], segment_bytes: int) -> Mark:
     """The place in front of a segment's first record is that in front of its header."""
     position, entry = mark
-    return (position - HEADER_BYTES if position % segment_bytes == HEADER_BYTES else position), entry
+    return Mark(position - HEADER_BYTES if position % segment_bytes == HEADER_BYTES else position, entry)
 
 
 def _header(uuid: bytes, base: int, size: int, first_entry: int) -> str:

@@ -16,9 +16,6 @@ from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
 from pyreplog.log.files import Files
 from pyreplog.log.lock import WriterLock
 
-Mark = tuple[int, int]
-"""(position, entry): a place in a log where a record begins, or will, and the number that the next entry has there."""
-
 
 def is_replica(directory: Path) -> bool:
     """Whether a log directory is marked as a copy."""
@@ -37,7 +34,7 @@ def unmark(directory: Path, files: Files) -> None:
     files.sync_directory(directory)
 
 
-def make(directory: Path, files: Files, *, uuid: bytes, segment_bytes: int, start: Mark) -> None:
+def make(directory: Path, files: Files, *, uuid: bytes, segment_bytes: int, start: tuple[int, int]) -> None:
     """Make an empty copy that begins with the segment at `start`. Errors as `MirrorLog.create`."""
     position, entry = start
     LogConfig(segment_bytes=segment_bytes)

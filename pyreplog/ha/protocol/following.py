@@ -8,6 +8,7 @@ an election would believe them. Nothing is reported before all three: what is co
 
 from __future__ import annotations
 
+from pyreplog._native.reports import progress_from
 from pyreplog.errors import HigherTermError, JoinRefusedError
 from pyreplog.ha.protocol.effects import Cut, Effect, Joined, Leave, Make, Say, Show, StoreMembers, StoreTerms
 from pyreplog.ha.protocol.joining import NEW_COPY
@@ -24,7 +25,6 @@ from pyreplog.ha.protocol.messages import (
     Progress,
     Refuse,
     Stored,
-    progress_from,
 )
 from pyreplog.ha.protocol.terms import Term, Terms
 
@@ -138,7 +138,7 @@ class Following:
         """The log has, and has synced, so much. To be told after each batch that was received, and each sync. Returns
         what to say to the master; None: nothing. It is no effect, for there is one for each append."""
         self._end = received
-        progress = progress_from((received, synced))
+        progress = progress_from(received, synced)
         if not self.is_streaming or progress == self._reported:
             return None
         self._reported = progress

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from pyreplog._native.reports import Progress as Progress
 from pyreplog._native.reports import decode_report, encode_report
 from pyreplog.errors import InvalidMessageError
 from pyreplog.ha.protocol.fields import FieldReader, FieldWriter
-from pyreplog.ha.protocol.mark import Mark, mark_of
+from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.protocol.members import Members, Stamp, read_members, write_members
 from pyreplog.ha.protocol.terms import History, Term, read_history, read_term, write_history, write_term
 
@@ -76,17 +76,6 @@ class Join(NamedTuple):
     promised: Term
     history: History
     version: int = VERSION
-
-
-class Progress(NamedTuple):
-    """Replica -> master: ends of what it has; after it has stored the promise and history of ACCEPT."""
-
-    received: Mark
-    synced: Mark
-
-
-progress_from: Callable[[tuple[Mark, Mark]], Progress] = partial(tuple.__new__, Progress)
-"""As `mark_of`: there is one for each append, on both ends."""
 
 
 class Stored(NamedTuple):
@@ -192,8 +181,8 @@ def encode(message: Message) -> bytes:
 
 def decode(body: ReadableBuffer) -> Message:
     """InvalidMessageError: it is none."""
-    if (marks := decode_report(body)) is not None:
-        return progress_of(marks)
+    if (report := decode_report(body)) is not None:
+        return report
     fields = FieldReader(">", body, "control body")
     (kind,) = fields.numbers("B")
     read = _READERS.get(kind)
@@ -202,12 +191,6 @@ def decode(body: ReadableBuffer) -> Message:
     message = read(fields)
     fields.end()
     return message
-
-
-def progress_of(marks: tuple[tuple[int, int], tuple[int, int]]) -> Progress:
-    """The report that pairs (position, entry) make: received, synced."""
-    received, synced = marks
-    return progress_from((mark_of(received), mark_of(synced)))
 
 
 # ---- one pair for each kind -----------------------------------------------------------------------------------------

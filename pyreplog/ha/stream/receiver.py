@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyreplog._native.frame import CONTROL_OFFSET
 from pyreplog.errors import ReplogError
-from pyreplog.ha.protocol.mark import Mark, mark_of
+from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.stream.syncer import Syncer
 
 if TYPE_CHECKING:
@@ -101,8 +101,7 @@ class Receiver:
         """Have the log's marks reported. Any thread."""
         log = self._log
         if log is not None:
-            received, synced = log.progress
-            self._on_progress(mark_of(received), mark_of(synced))
+            self._on_progress(*log.progress)
 
     # ---- what the connection tells --------------------------------------------------------------------------
 

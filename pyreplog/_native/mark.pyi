@@ -1,0 +1,5 @@
+from typing import NamedTuple
+
+class Mark(NamedTuple):
+    position: int
+    entry: int
