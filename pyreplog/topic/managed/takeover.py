@@ -47,21 +47,20 @@ def _finish_last(cluster: Cluster, store: ChainStore, maker: LedgerMaker, clock:
         return
     try:
         found = cluster.surroundings.wait(maker.begin_recovery(last.ledger))
-        counts = counts_of(found, clock.now_us(), _last_append_us(cluster, maker, found))
+        counts = counts_of(found, clock.now_us(), _last_append_us(maker, found))
     except NoSuchLedgerError:
         logger.error("topic %s: its last ledger, %d, is not there any more", store.chain.topic, last.ledger)
         counts = Counts(last.ledger, 0, 0, 0, clock.now_us(), 0)
     store.update(lambda chain: chain.closed(counts))
 
 
-def _last_append_us(cluster: Cluster, maker: LedgerMaker, metadata: LedgerMetadata) -> int:
+def _last_append_us(maker: LedgerMaker, metadata: LedgerMetadata) -> int:
     """Of a closed ledger's last entry, as that says; 0: it has none."""
     if metadata.last_entry < 0:
         return 0
     try:
         with maker.reader(metadata) as reader:
-            read = reader.read_some(metadata.last_entry, metadata.last_entry, bytes_max=1)
-            return int(cluster.surroundings.wait(read).timestamp[0])
+            return int(next(reader.read(metadata.last_entry)).timestamp[0])
     except ReplogError as error:
         logger.warning("ledger %d: its last entry: %s", metadata.ledger, error)
         return ANY_US

@@ -40,6 +40,7 @@ class Process:
         self.is_over = self.is_cut_off = self._acts = False
         self.stopped_until = 0.0
         self._stands = 0  # calls for whose end all of it stands still
+        self._waits = 0  # calls of it that wait
         self.leases: list[HeldLease] = []
         self.topic: Topic | None = None
         self.consumers: dict[str, Consumer] = {}
@@ -75,7 +76,9 @@ class Process:
 
     def wait_until(self, is_over: Callable[[], object], seconds: float) -> None:
         """As a thread of it does."""
+        self._waits += 1
         self.world.pump(lambda: self.is_over or is_over(), seconds)
+        self._waits -= 1
         self.stand_still(0.0)
 
     def stand_still(self, seconds: float) -> None:
@@ -142,7 +145,7 @@ class Process:
         else:
             name = random.choice(sorted(SUBSCRIPTIONS))
             self.receive(name, random.randint(1, 8))
-            if random.random() < 0.1:
+            if random.random() < 0.1 and not self._waits:  # else it may wait for a job that goes on behind it only
                 self._flush(name)
 
     def open(self) -> None:
