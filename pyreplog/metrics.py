@@ -7,11 +7,11 @@ in their unit, which is a base unit (seconds, bytes), and counters in `_total`.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from pyreplog._native.histogram import Histogram
 from pyreplog.errors import MissingExtraError, ReplogError
 from pyreplog.handles import Handle
 
@@ -24,29 +24,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Labels = Mapping[str, str]
-
-
-class Histogram:
-    """How often values up to each of `bounds` (ascending) were seen. One thread observes; any may read."""
-
-    __slots__ = ("_bounds", "_counts", "total")
-
-    def __init__(self, bounds: Iterable[float]) -> None:
-        self._bounds = tuple(bounds)
-        self._counts = [0] * (len(self._bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self.total += value
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """(upper bound, how many values are not above it), as Prometheus wants them."""
-        found, seen = [], 0
-        for bound, count in zip((*self._bounds, None), list(self._counts), strict=True):
-            seen += count
-            found.append(("+Inf" if bound is None else f"{float(bound)}", float(seen)))
-        return found
 
 
 class Metric(NamedTuple):

@@ -55,11 +55,13 @@ takes are here, as bases of Python classes that have the rest. FORMAT.md says wh
 | nextframe | what was just appended, from the log to the socket of a replica |
 | arrivals | requests that are answered at once: received, handed over, answered in one step |
 | asking | requests that leave at once: numbered, noted and sent in one step |
+| remotes | what a client of bookies elsewhere does for every append |
 | stripe | what of a batch of entries goes to one bookie |
 | peek | what encoded entries and control records say of themselves |
 | ledgerstate | what a bookie knows of one ledger, and what of all is not durable yet |
 | requesthead | where a request says what |
 | plainadd | an ADD that asks for nothing special, from its frame to that of its OK: a bookie's short way |
+| histogram | how large what happens is, for metrics |
 | answering | the answers of such a bookie when it commits |
 | rows | sorted rows of integers, millions of them |
 | ranges, rangeset | ranges of offsets in such rows, and sets of them |

@@ -11,11 +11,18 @@ from pyreplog._native.staging import Staging
 class Appending:
     _writer: Any
     _staging: Staging
+    _driver: Any
+    _around: Any
     _clock: Any
+    _window_bytes: int
+    _window_entries: int
     _waiting_for_room: list[Ack[None]]
     _telling: bool
     on_progress: Callable[[], object] | None
     def __new__(cls, *args: Any, **kwargs: Any) -> Any: ...
+    def append(
+        self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, event_time: int | None = None
+    ) -> int: ...
     def _append_alone(
         self, value: ReadableBuffer, key: ReadableBuffer | None, event_time: int | None, /
     ) -> tuple[Ack[range] | None, list[Any]]: ...

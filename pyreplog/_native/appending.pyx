@@ -1,26 +1,55 @@
 """What a ledger does for every append, between its caller and its writer."""
 
+from libc.stdint cimport int64_t
+from posix.unistd cimport getpid
+
 from pyreplog._native.ack cimport Ack
 from pyreplog._native.staging cimport Staging
+from pyreplog._native.turns cimport check_may_wait
 from pyreplog._native.writing cimport Writing
 
 
 cdef class Appending:
-    """To be subclassed, by what sets `_writer`, `_staging` and `_clock`, answers `_give_room` and `_tell_later`, and sets
-    `_telling` when that is under way.
+    """To be subclassed, by a Handle that sets `_writer`, `_driver`, `_around`, `_staging`, `_clock` and the window, answers
+    all that is not here, and sets `_telling` when it has begun to tell later.
 
-    _waiting_for_room: Acks. on_progress: called, with no lock held, when something was confirmed, has all its copies, or
+    _window_bytes, _window_entries: so many may lack copies. _waiting_for_room: Acks. on_progress: called, with no lock held, when something was confirmed, has all its copies, or
     failed. Must not block.
     """
 
     cdef public Writing _writer
     cdef public Staging _staging
-    cdef public object _clock, on_progress
+    cdef public object _driver, _around, _clock, on_progress
+    cdef public int64_t _window_bytes, _window_entries
     cdef public list _waiting_for_room
     cdef public bint _telling
 
     def __cinit__(self, *args, **kwargs):
         self._waiting_for_room = []
+
+    def append(self, value, key=None, *, event_time=None):
+        """Append one entry; returns its id once it is confirmed: it has Qa copies, each as durable as the ledger says.
+
+        value, key, event_time: as `CommitLog.append`. Errors: LedgerFencedError, LedgerClosedError, LedgerRefusedError,
+        EntryRefusedError and NotEnoughBookiesError, the outcome of this append is unknown and nothing can be appended
+        any more; ClosedError, ForkedError; RecordTooLargeError, WrongTypeError and InvalidArgumentError, nothing was
+        done. Ctrl-C ends the wait, not the append.
+        """
+        cdef Ack ids
+        if self._error is not None or <int64_t>self._pid != getpid():
+            self._check_open()
+        check_may_wait()
+        if not self._writer.room(<double>self._window_bytes, <double>self._window_entries):
+            self._make_room()
+        try:
+            ids = self._driver.call(self._append_alone, value, key, event_time)
+        except Exception:
+            if self._staging.entries:   # they waited for this one
+                self._driver.call(self._append_staged)
+            raise
+        if ids is None:
+            return self._around.wait(self.submit(value, key, event_time=event_time))
+        return self._around.wait(ids).start
 
     def _append_alone(self, value, key, event_time, /):
         """One entry, without a stay in the staging area if nothing is there, or on its way from there: (Ack, effects); else

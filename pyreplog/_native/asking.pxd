@@ -13,3 +13,8 @@ cdef class Asking:
     cdef public int64_t check_us
 
     cdef int64_t leave(self, tuple body, Py_ssize_t size, object on_reply, int64_t deadline_us) except -2
+
+
+# `send_alone`.
+cdef Py_ssize_t leave_alone(list adds, Py_ssize_t first, dict lanes, dict channels, Py_ssize_t most,
+                            int64_t deadline_us) except -1

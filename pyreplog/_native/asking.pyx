@@ -105,13 +105,18 @@ cdef bytes head_of(tuple add):
     return head
 
 
-def send_alone(adds, Py_ssize_t first, dict lanes not None, dict channels not None, Py_ssize_t most,
+def send_alone(list adds not None, Py_ssize_t first, dict lanes not None, dict channels not None, Py_ssize_t most,
                int64_t deadline_us, /):
     """Send ADDs from number `first` on, up to one that may not leave alone and at once: its number, or that of the end.
 
     adds: (bookie, request, on_reply) of each. lanes: by bookie and ledger; in each at most `most` requests are unanswered.
     channels: by bookie; `requests` of each is an Asking. What several are asked, one behind the other, is encoded once.
     """
+    return leave_alone(adds, first, lanes, channels, most, deadline_us)
+
+
+cdef Py_ssize_t leave_alone(list adds, Py_ssize_t first, dict lanes, dict channels, Py_ssize_t most,
+                            int64_t deadline_us) except -1:
     cdef Py_ssize_t i, size = 0
     cdef tuple body = None
     cdef object bookie, on_reply, lane, channel

@@ -5,6 +5,7 @@ from typing import Any, Final, final
 from typing_extensions import disjoint_base
 
 from pyreplog._native.frame import FrameBatch
+from pyreplog._native.histogram import Histogram
 from pyreplog._native.ledgerstate import State, Uncommitted
 
 LATER: Final[int]
@@ -46,6 +47,9 @@ class AddCounts:
     added_bytes: int
     requests: dict[int, int]
     replies: dict[int, int]
+    @property
+    def commit_entries(self) -> Histogram: ...
+    def __init__(self, commit_entries: Histogram, /) -> None: ...
     def add(self, entries: int, size: int) -> None: ...
 
 @disjoint_base

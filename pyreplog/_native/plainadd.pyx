@@ -14,6 +14,7 @@ from libc.string cimport memset
 
 from pyreplog._native.entries cimport LEDGERS
 from pyreplog._native.frame cimport FRAME_HEADER, FrameBatch, load_i64, put_header, store_i64
+from pyreplog._native.histogram cimport Histogram
 from pyreplog._native.ledgerstate cimport State, Uncommitted
 from pyreplog._native.parts cimport get_buffer
 from pyreplog._native.peek cimport Seen, look
@@ -147,15 +148,26 @@ cdef bint is_same(bytes key, bytes other) noexcept:
 
 
 cdef class AddCounts:
-    """What a bookie counts of ADDs; see BookieCounts."""
+    """What a bookie counts of ADDs; see BookieCounts. commit_entries: of each commit."""
 
     cdef public int64_t added_entries, added_bytes
     cdef public dict requests, replies
+    cdef readonly Histogram commit_entries
+    cdef int64_t committed
+
+    def __init__(self, Histogram commit_entries not None, /):
+        self.commit_entries = commit_entries
 
     cpdef add(self, int64_t entries, int64_t size):
         """An ADD was taken."""
         self.added_entries += entries
         self.added_bytes += size
+
+    cdef int commit(self) except -1:
+        """A commit has begun."""
+        self.commit_entries.observe(self.added_entries - self.committed)
+        self.committed = self.added_entries
+        return 0
 
 
 cdef class Room:

@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from typing_extensions import disjoint_base
 
@@ -11,6 +11,17 @@ _T = TypeVar("_T")
 DRIVER: Final[str]
 
 def look_again() -> None: ...
+
+@disjoint_base
+class Held:
+    holder: dict[str, int]
+    waiting: dict[Any, None]
+    _borrowed: bool
+    _resting: bool
+    def __new__(cls) -> Self: ...
+    def given_back(self) -> None: ...
+    def _wake(self, count: int, /) -> None: ...
+    def ring(self) -> None: ...
 
 @disjoint_base
 class Rounds:

@@ -36,6 +36,35 @@ def look_again():
     """The driver looks whether the outcome it waits for is there, after whatever it was woken for."""
 
 
+cdef class Held:
+    """What a Baton knows. holder: DRIVER -> ident of the thread. waiting: Waiters, as keys. _borrowed: by somebody since the
+    owner last looked. _resting: the owner sleeps. The subclass answers `_wake` and `ring`."""
+
+    cdef public dict holder, waiting
+    cdef public bint _borrowed, _resting
+
+    def __cinit__(self):
+        self.holder, self.waiting = {}, {}
+
+    def given_back(self):
+        """After the holder has deleted itself: one of those who wait may drive; the owner knows of the borrowing."""
+        self.give_back()
+
+    cdef int give_back(self) except -1:
+        self._borrowed = True
+        if self.waiting and DRIVER not in self.holder:
+            self._wake(1)
+        if self._resting:
+            self.ring()
+        return 0
+
+    def _wake(self, count, /):
+        raise NotImplementedError
+
+    def ring(self):
+        raise NotImplementedError
+
+
 cdef class Rounds:
     """What a Reactor does again and again. To be subclassed, by a Handle that has `unregister` and `call_soon`, does
     what is to be done when a driver has left (`_left`), and sets all of this but `_callbacks`, `_soon` and `_asleep`.
@@ -47,7 +76,8 @@ cdef class Rounds:
 
     cdef public dict _callbacks
     cdef readonly list _soon
-    cdef public object _timers, clock, _epoll, _baton, _bell
+    cdef public object _timers, clock, _epoll, _bell
+    cdef public Held _baton
     cdef public int64_t _busy_poll_us
     cdef public int _bell_fd
     cdef public bint _asleep
@@ -86,7 +116,8 @@ cdef class Rounds:
 
     cdef bint drive_until(self, object done, object timeout) except -1:
         """done: a call, or an Ack."""
-        cdef object baton = self._baton, me = PyThread_get_thread_ident()
+        cdef Held baton = self._baton
+        cdef object me = PyThread_get_thread_ident()
         cdef dict holder = baton.holder
         cdef double left_s = FOREVER_S, deadline_s = 0
         if is_over(done):
@@ -119,7 +150,7 @@ cdef class Rounds:
             if holder.get(DRIVER) == me:
                 del holder[DRIVER]
             if self._error is None:
-                baton.given_back()
+                baton.give_back()
             else:
                 self._left()
 

@@ -4,3 +4,6 @@
 cdef class Turns:
     cdef int run(self) except -1
     cdef int go_on(self) except -1
+
+
+cpdef int check_may_wait() except -1

@@ -20,10 +20,11 @@ def in_callback():
     return turns_of_thread != NULL
 
 
-def check_may_wait():
+cpdef int check_may_wait() except -1:
     """InvalidArgumentError, in a callback."""
     if turns_of_thread != NULL:
         raise InvalidArgumentError("a callback cannot wait for a ledger: use submit, and callbacks of what it gives")
+    return 0
 
 
 cdef class Turns:

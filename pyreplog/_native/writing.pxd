@@ -21,4 +21,5 @@ cdef class Writing:
     cdef tuple begin(self, values, keys, event_times, int64_t time_us, messages)
     cdef list send(self, Batch batch, Entries entries)
     cdef int64_t outstanding(self) noexcept
+    cdef bint room(self, double nbytes, double entries) noexcept
     cdef bint lags(self) noexcept

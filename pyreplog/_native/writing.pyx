@@ -51,7 +51,7 @@ cdef class Writing:
 
     def has_room(self, double nbytes, double entries, /):
         """Whether fewer bytes and entries than these lack copies, or nothing can be appended any more."""
-        return self.error is not None or (self._push.pending_bytes < nbytes and self.outstanding() < entries)
+        return self.room(nbytes, entries)
 
     @property
     def has_lac_to_tell(self):
@@ -62,6 +62,9 @@ cdef class Writing:
     def is_idle(self):
         """All that was appended has all its copies, and no change is under way."""
         return not self._push.batches and self._storing is None
+
+    cdef bint room(self, double nbytes, double entries) noexcept:
+        return self.error is not None or (self._push.pending_bytes < nbytes and self.outstanding() < entries)
 
     cdef bint lags(self) noexcept:
         return self._push.tracker.confirmed > self._told_lac and self.error is None

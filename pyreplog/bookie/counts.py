@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pyreplog._native.histogram import Histogram
 from pyreplog._native.plainadd import AddCounts
 from pyreplog.bookie.protocol import Kind, Status
-from pyreplog.metrics import Histogram
 
 
 class BookieCounts(AddCounts):
@@ -16,17 +16,11 @@ class BookieCounts(AddCounts):
     """
 
     def __init__(self) -> None:
+        super().__init__(Histogram(4**n for n in range(10)))
         self.requests = dict.fromkeys(Kind, 0)
         self.replies = dict.fromkeys(Status, 0)
         self.read_bytes = self.fences = 0
-        self.commit_entries = Histogram(4**n for n in range(10))
         self.sync_seconds = Histogram((3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1, 3))
-        self._committed = 0
-
-    def commit(self) -> None:
-        """A commit has begun."""
-        self.commit_entries.observe(self.added_entries - self._committed)
-        self._committed = self.added_entries
 
 
 class Gauges(NamedTuple):

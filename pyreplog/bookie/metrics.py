@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyreplog._native.entries import CONTROL
+from pyreplog._native.histogram import Histogram
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import Kind, Status
-from pyreplog.metrics import Histogram, Labels, Metric
+from pyreplog.metrics import Labels, Metric
 from pyreplog.net.server import Server
 
 _PREFIX = "pyreplog_bookie_"

@@ -48,13 +48,16 @@ class Ledger(Handle, Appending):
     """
 
     _writer: LedgerWriter
+    _driver: Driver
+    _around: Surroundings
     _clock: Clock
 
     def __init__(
         self, writer: LedgerWriter, around: Surroundings, clock: Clock, *, window_bytes: int = WINDOW_BYTES
     ) -> None:
         self.id = writer.metadata.ledger
-        self._writer, self._around, self._clock, self._window_bytes = writer, around, clock, window_bytes
+        self._writer, self._around, self._clock = writer, around, clock
+        self._window_bytes, self._window_entries = window_bytes, WINDOW_ENTRIES
         self._driver = Driver(self.id, writer, around, after=self._progressed)
         self._staging = Staging(self._send_staged)
         self._just_written = JustWritten(self.id)
@@ -111,28 +114,6 @@ class Ledger(Handle, Appending):
         return self._driver.done
 
     # ---- appending ------------------------------------------------------------------------------------------
-
-    def append(self, value: ReadableBuffer, key: ReadableBuffer | None = None, *, event_time: int | None = None) -> int:
-        """Append one entry; returns its id once it is confirmed: it has Qa copies, each as durable as the ledger says.
-
-        value, key, event_time: as `CommitLog.append`. Errors: LedgerFencedError, LedgerClosedError, LedgerRefusedError,
-        EntryRefusedError and NotEnoughBookiesError, the outcome of this append is unknown and nothing can be appended
-        any more; ClosedError, ForkedError; RecordTooLargeError, WrongTypeError and InvalidArgumentError, nothing was
-        done. Ctrl-C ends the wait, not the append.
-        """
-        self._check_open()
-        check_may_wait()
-        if not self._writer.has_room(self._window_bytes, WINDOW_ENTRIES):
-            self._make_room()
-        try:
-            ids = self._driver.call(self._append_alone, value, key, event_time)
-        except Exception:
-            if self._staging:  # they waited for this one
-                self._driver.call(self._append_staged)
-            raise
-        if ids is None:
-            return self._around.wait(self.submit(value, key, event_time=event_time))
-        return self._around.wait(ids).start
 
     def append_batch(
         self,
@@ -265,7 +246,7 @@ class Ledger(Handle, Appending):
         return ack
 
     def _has_room(self, windows: float = 1.0) -> bool:
-        return self._writer.has_room(windows * self._window_bytes, windows * WINDOW_ENTRIES)
+        return self._writer.has_room(windows * self._window_bytes, windows * self._window_entries)
 
     def _make_room(self) -> None:
         """Wait until there is some, if this caller can."""

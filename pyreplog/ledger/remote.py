@@ -8,12 +8,9 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TypeVar
 
 from pyreplog._native.answers import Group
-from pyreplog._native.asking import send_alone
-from pyreplog._native.turns import check_may_wait
-from pyreplog.ack import Ack
+from pyreplog._native.remotes import Remotes
 from pyreplog.bookie.protocol import ADD, Kind, Reply, Request, decode_reply, encode_request
 from pyreplog.bookie.registration import AVAILABLE, Availability
 from pyreplog.bookie.service import SERVICE
@@ -24,7 +21,6 @@ from pyreplog.errors import (
     NotConnectedError,
     ReplogError,
 )
-from pyreplog.ledger.driver import Add
 from pyreplog.ledger.merging import UNANSWERED_MAX, Adds
 from pyreplog.ledger.push import ENTRY_BYTES_MAX
 from pyreplog.ledger.status import BookieStatus
@@ -33,10 +29,9 @@ from pyreplog.metadata.store import MetadataStore
 from pyreplog.net.client import Channel
 from pyreplog.net.handshake import Identity, Secret
 from pyreplog.net.limits import Limits
+from pyreplog.net.reactor import Reactor
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _ADDS_MAX = 4096
 """Pairs of bookie and ledger that are kept in mind; of more, those without a request are forgotten."""
@@ -51,11 +46,15 @@ ENTRY_MARGIN_BYTES = 4096
 """What a frame holds beside a record is less."""
 
 
-class RemoteSurroundings(Shared):
+class RemoteSurroundings(Remotes, Shared):
     """A channel to each bookie that is needed, made when it first is.
 
     request_timeout_s: how long a bookie may take for an answer before it counts as failed.
     """
+
+    _ready: dict[str, Channel]
+    _adds: dict[tuple[str, int], Adds]
+    reactor: Reactor
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class RemoteSurroundings(Shared):
             raise InvalidArgumentError(f"request_timeout_s: expected {expected}, found {request_timeout_s}")
         limits = limits or Limits(queued_bytes=QUEUED_BYTES)
         most = limits.max_body_bytes - ENTRY_MARGIN_BYTES & ~7
-        super().__init__(metadata, entry_bytes_max=min(ENTRY_BYTES_MAX, most), busy_poll_us=busy_poll_us)
+        Shared.__init__(self, metadata, entry_bytes_max=min(ENTRY_BYTES_MAX, most), busy_poll_us=busy_poll_us)
         self._cluster, self._secret, self._tls, self._limits = cluster, secret, tls, limits
         self._request_timeout_s = request_timeout_s
         self._request_timeout_us = int(request_timeout_s * 1e6)
@@ -81,8 +80,8 @@ class RemoteSurroundings(Shared):
         self._lock = threading.Lock()
         self._registered: dict[str, Availability] = {}  # by bookie id; those that run now
         self._channels: dict[str, Channel] = {}
-        self._ready: dict[str, Channel] = {}  # those of bookies that run, as far as is known, where they did
-        self._adds: dict[tuple[str, int], Adds] = {}  # by bookie and ledger
+        self._ready = {}  # those of bookies that run, as far as is known, where they did
+        self._adds, self._unanswered_max = {}, UNANSWERED_MAX
         self._looked = threading.Event()
         try:
             self._watch = metadata.watch(AVAILABLE, lambda key: self._look())
@@ -134,14 +133,6 @@ class RemoteSurroundings(Shared):
         except ReplogError as error:
             on_reply(error)
 
-    def add(self, adds: Sequence[Add]) -> None:
-        """Those that nothing stands before leave at once."""
-        deadline_us = self._now_us() + self._request_timeout_us
-        at = 0
-        while (at := send_alone(adds, at, self._adds, self._ready, UNANSWERED_MAX, deadline_us)) < len(adds):
-            self.send(*adds[at])
-            at += 1
-
     def _adds_to(self, bookie: str, ledger: int) -> Adds:
         if len(self._adds) >= _ADDS_MAX:
             self._adds = {key: adds for key, adds in list(self._adds.items()) if not adds.is_idle}
@@ -187,12 +178,6 @@ class RemoteSurroundings(Shared):
             self.reactor, _address(there), expected=expected, secret=self._secret, tls=self._tls,
             limits=self._limits,
         )  # fmt: skip
-
-    def wait(self, ack: Ack[T], timeout: float | None = None) -> T:
-        """The thread that waits drives the reactor: nobody has to wake it, but who settles the ack without driving."""
-        if not ack.done():
-            check_may_wait()
-        return self.reactor.wait(ack, timeout)
 
     def close(self) -> None:
         self._watch.close()

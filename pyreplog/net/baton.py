@@ -14,7 +14,7 @@ from __future__ import annotations
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable
 
-from pyreplog._native.rounds import DRIVER
+from pyreplog._native.rounds import DRIVER, Held
 
 __all__ = ["DRIVER", "Baton", "Waiter"]
 
@@ -36,19 +36,18 @@ class Waiter:
         self.lock.acquire()
 
 
-class Baton:
+class Baton(Held):
     """Held by the thread that drives; lent by the reactor's own thread to those that wait for something."""
 
-    __slots__ = ("_bell", "_borrowed", "_resting", "holder", "owner", "waiting")
+    __slots__ = ("_bell", "owner")
+
+    waiting: dict[Waiter, None]
 
     def __init__(self) -> None:
-        self.holder: dict[str, int] = {}  # DRIVER -> ident of the thread
+        super().__init__()
         self.owner: int | None = None  # ident of the thread that drives when nobody else does
-        self.waiting: dict[Waiter, None] = {}
         self._bell = allocate_lock()  # released to wake the owner early
         self._bell.acquire()
-        self._borrowed = False
-        self._resting = False
 
     def take(self) -> bool:
         """Whether this thread holds the baton now."""
@@ -61,14 +60,6 @@ class Baton:
     def lent(self) -> bool:
         """Whether the one who drives is not the owner."""
         return self.holder.get(DRIVER) != self.owner
-
-    def given_back(self) -> None:
-        """After the holder has deleted itself: one of those who wait may drive; the owner knows of the borrowing."""
-        self._borrowed = True
-        if self.waiting and DRIVER not in self.holder:
-            self._wake(1)
-        if self._resting:
-            self.ring()
 
     def wait(self, done: Callable[[], bool], timeout_s: float, call_off: Callable[[], object]) -> None:
         """Sleep until `done()` may be true or nobody drives, for at most REST_S. `call_off` makes the owner leave."""

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from pyreplog._native.histogram import Histogram
 from pyreplog.bookie.protocol import Kind, Reply, Request, Status
 from pyreplog.cli.app import main
 from pyreplog.errors import AuthenticationError, MissingExtraError, NotConnectedError, ReplogError
-from pyreplog.metrics import Histogram, Metric, MetricsServer, register
+from pyreplog.metrics import Metric, MetricsServer, register
 from tests.bookie.asking import add, entries_in, last, read, wait_lac
 from tests.bookie.tcp import Client
 from tests.bookie.test_process import Process, running

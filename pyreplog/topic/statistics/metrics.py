@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from pyreplog.metrics import Histogram, Labels, Metric
+from pyreplog._native.histogram import Histogram
+from pyreplog.metrics import Labels, Metric
 from pyreplog.topic.statistics.stats import SubscriptionStats, TopicStats
 
 T = TypeVar("T")

@@ -1,0 +1,8 @@
+# How large what happens is.
+
+
+cdef class Histogram:
+    cdef list bounds, counts
+    cdef readonly double total
+
+    cpdef observe(self, double value)
