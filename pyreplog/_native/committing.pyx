@@ -83,7 +83,8 @@ cdef class Committing:
     `_advance`.
 
     fenced: the higher term that it met. members: `quorums` of them have to have what is committed; `former`: they change.
-    fallback: whether it `is_alone`, waiting for nobody, or may be so one day (`limit_us`). _end, _synced: of the log.
+    fallback: whether it `is_alone`, waiting for nobody, or may be so one day (`limit_us`), and what it has `owed` since.
+    _end, _synced: of the log.
     _term_start: nothing at or before it is committed by counting. origin: the mark of who has not reported.
     """
 
@@ -129,7 +130,7 @@ cdef class Committing:
         self._reports += 1
         mark = synced if self.waits_for_disks else received
         standing.take(received, synced, mark, position_of(self._end), now_us)
-        if self.members.former is None and not self.fallback.is_alone:
+        if self.members.former is None and not self.fallback.is_alone and self.fallback.owed is None:
             if mark <= self.committed:
                 return []
             if self.fallback.limit_us is None:

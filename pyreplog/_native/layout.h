@@ -171,12 +171,14 @@ typedef struct {
     uint32_t open;         /* 1 while a writer has the log open */
     uint32_t wake;         /* futex word */
     uint32_t sleepers;     /* 1: somebody waits on `wake` */
+    uint32_t unreplicated; /* 1: readers may see what enough replicas do not have */
+    uint32_t reserved;
 } replog_tail;
 
 _Static_assert(sizeof(replog_index_block) == 8, "index block");
 _Static_assert(sizeof(replog_time_range) == 16, "time range");
 _Static_assert(sizeof(replog_index) == 96, "index header");
-_Static_assert(sizeof(replog_tail) == 120, "tail page");
+_Static_assert(sizeof(replog_tail) == 128, "tail page");
 _Static_assert(sizeof(replog_record) == 24, "record head");
 _Static_assert(sizeof(replog_short) == REPLOG_SHORT_HEADER, "short header");
 _Static_assert(sizeof(replog_long) == REPLOG_LONG_HEADER, "long header");

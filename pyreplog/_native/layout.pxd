@@ -134,6 +134,7 @@ cdef extern from "layout.h" nogil:
         uint32_t open
         uint32_t wake
         uint32_t sleepers
+        uint32_t unreplicated
 
     uint32_t UNIFORM "REPLOG_INDEX_UNIFORM"
     uint32_t PLACE_MASK "REPLOG_INDEX_PLACE_MASK"

@@ -5,6 +5,7 @@ PAGE: Final[int]
 @final
 class Tail:
     start: int
+    unreplicated: bool
     def __new__(cls, file: IO[Any], *, writable: bool) -> Self: ...
     @property
     def path(self) -> str: ...

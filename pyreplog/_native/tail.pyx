@@ -145,6 +145,15 @@ cdef class Tail:
         return load32(&self.page.truncations)
 
     @property
+    def unreplicated(self):
+        """Whether readers may see what enough replicas do not have."""
+        return load32(&self.page.unreplicated) == 1
+
+    @unreplicated.setter
+    def unreplicated(self, bint is_so):
+        store32(&self.page.unreplicated, is_so)
+
+    @property
     def open(self):
         """Whether a writer has said that it is open (it may have been killed since)."""
         return load32(&self.page.open) == 1

@@ -27,6 +27,8 @@ _ASKING = (
     ("members", "show who is counted, or change it, of a master"),
 )
 
+_ALONE = ", by a master on its own: a promotion may take it back"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
@@ -103,7 +105,7 @@ def _described(found: dict[str, Any]) -> list[tuple[str, object]]:
         ("log", found["log"] or "none yet"),
         ("entries", _entries(found["start"], found["received"]["entry"])),
         ("on disk", f"before {found['synced']['entry']:,}"),
-        ("committed", f"before {found['committed']['entry']:,}"),
+        ("committed", f"before {found['committed']['entry']:,}" + (_ALONE if found["unreplicated"] else "")),
     ]
     if "master" in found:
         fields.append(("master", found["master"] or "not known"))

@@ -33,8 +33,9 @@ from typing import Any
 from pyreplog.clock import Clock
 from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.node import Node
-from pyreplog.ha.protocol.group import GroupConfig, GroupStats
+from pyreplog.ha.protocol.group import GroupConfig
 from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.stats import GroupStats
 from pyreplog.net.limits import Limits
 
 __all__ = ["GroupConfig", "GroupStats", "Mark", "Node", "NodeConfig", "open_master", "open_replica"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, _get_running_loop
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +13,8 @@ from pyreplog._native.looprounds import Rounds
 from pyreplog._native.parking import ParkingLot
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock
-from pyreplog.errors import ReplicationTimeoutError
+from pyreplog.errors import InvalidArgumentError, ReplicationTimeoutError
+from pyreplog.net.reactor import Reactor
 from pyreplog.purgatory import Purgatory, Watch
 
 _COMMITTED = "committed"
@@ -134,3 +135,9 @@ class Awaited:
         return ReplicationTimeoutError(
             f"position {position} was not committed within {waited}, {self.lot.reached} was: unknown"
         )
+
+
+def check_may_wait(reactor: Reactor) -> None:
+    """InvalidArgumentError: who calls must not block."""
+    if _get_running_loop() is not None or reactor.in_driver():
+        raise InvalidArgumentError("an event loop, or a callback, must not wait: await what submit gives")

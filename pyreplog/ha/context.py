@@ -11,7 +11,7 @@ from pyreplog._native.landing import marks_of
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ha.config import NodeConfig
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.mark import ORIGIN, Mark
 from pyreplog.ha.protocol.members import MembersFile
 from pyreplog.ha.protocol.terms import TermsFile
 from pyreplog.log.commitlog import CommitLog
@@ -61,6 +61,18 @@ def ends_of(log: CommitLog) -> tuple[Mark, Mark]:
 def start_of(log: CommitLog) -> Mark:
     """Where a log begins."""
     return Mark(log.start_position, log.start)
+
+
+def shown_of(log: CommitLog) -> Mark:
+    """End of what readers see, the commit point as far as it was known. ORIGIN: they see nothing; how what retention
+    has removed was committed is not known."""
+    visible = marks_of(log)[2]
+    return visible if visible.entry > log.start else ORIGIN
+
+
+def owed_of(log: CommitLog) -> Mark | None:
+    """End of what readers see, if a master showed it on its own and enough replicas may not have it."""
+    return marks_of(log)[2] if log.unreplicated else None
 
 
 def parse_address(text: str) -> Address:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from asyncio import _get_running_loop
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,22 +10,21 @@ from pyreplog._native.frame import CONTROL_OFFSET, encode
 from pyreplog._native.landing import marks_of, show_up_to
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, DeposedError, DisconnectedError, InvalidArgumentError, ReplogError
-from pyreplog.ha.awaited import Awaited
-from pyreplog.ha.context import Context, ends_of, start_of
-from pyreplog.ha.peers import OnAnswer
+from pyreplog.ha.awaited import Awaited, check_may_wait
+from pyreplog.ha.context import Context, ends_of, owed_of, start_of
+from pyreplog.ha.peers import Asks
 from pyreplog.ha.protocol import messages
-from pyreplog.ha.protocol.effects import Committed, Effect, Fenced, HangUp, ModeChanged, StoreMembers, Tell
-from pyreplog.ha.protocol.group import Group, GroupStats
+from pyreplog.ha.protocol.effects import Committed, Effect, Fenced, HangUp, ModeChanged, Replicated, StoreMembers, Tell
+from pyreplog.ha.protocol.group import Group
 from pyreplog.ha.protocol.joining import Source
 from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.protocol.members import Members
-from pyreplog.ha.protocol.messages import Accept, Decline, Join, Message, Prepare, Progress, Stored
+from pyreplog.ha.protocol.messages import Accept, Decline, Join, Message, Progress, Stored
+from pyreplog.ha.protocol.stats import GroupStats
 from pyreplog.ha.protocol.terms import Term
 from pyreplog.ha.stream.chain import refuse
 from pyreplog.ha.stream.follower import Follower
-from pyreplog.ha.stream.sender import Sender
 from pyreplog.ha.stream.syncer import Syncer
-from pyreplog.ha.stream.throttle import Throttle
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.net.connection import Connection
 from pyreplog.net.sockets import weakly
@@ -46,9 +44,6 @@ PROBE_US = 2_000_000
 TELL_S = 0.002
 """Replicas hear of the commit point after so long, and at the end: with each piece of data would cost as much again."""
 
-Asks = Callable[[str, Prepare, OnAnswer], object]
-"""(member, what to ask, who is told the answer)."""
-
 
 class Master:
     """Drives a `Group` over a log that was opened with a commit point (`gated`); any thread may call anything.
@@ -67,12 +62,13 @@ class Master:
             raise InvalidArgumentError("a master has members, itself at least")
         end, synced = ends_of(log)
         source = Source(log.uuid, log._segment_bytes, terms.promised, terms.history, start_of(log), end)
-        self.group = Group(self._config.name, source, synced, members, self._config.group, committed=committed)
+        name, config, owed = self._config.name, self._config.group, owed_of(log)
+        self.group = Group(name, source, synced, members, config, committed=committed, owed=owed)
         timeout_us = self._config.ack_timeout_ms * 1000
         self._awaited = Awaited(committed.position, self.offer, timeout_us, context.clock)
         self._followers: dict[Connection, Follower] = {}
         self._telling = False
-        self._least, self._is_received_enough = self._config.group.min_in_sync, self._config.group.ack == "received"
+        self._least, self._is_received_enough = config.min_in_sync, config.ack == "received"
         self._is_synced = self._config.log.durability == "synced"
         self._fenced: Term | None = None
         self._syncer: Syncer | None = None
@@ -93,7 +89,7 @@ class Master:
         event_time: int | None,
         properties: Mapping[str, str | bytes] | None,
     ) -> int:
-        self._check_may_wait()
+        check_may_wait(self._context.reactor)
         entry, position = self._write(self.log._append_pending, value, key, event_time, properties)
         self._wait(position)
         return entry
@@ -104,7 +100,7 @@ class Master:
         keys: Iterable[ReadableBuffer | None] | None,
         event_times: Iterable[int | None] | None,
     ) -> range:
-        self._check_may_wait()
+        check_may_wait(self._context.reactor)
         made, position = self._write(self.log._batch, values, keys, event_times, None)
         if position is not None:
             self._wait(position)
@@ -137,10 +133,6 @@ class Master:
         nothing = Ack(made)
         nothing.complete()
         return nothing
-
-    def _check_may_wait(self) -> None:
-        if _get_running_loop() is not None or self._context.reactor.in_driver():
-            raise InvalidArgumentError("an event loop, or a callback, must not wait: await what submit gives")
 
     def _write(self, write: Callable[..., T], *what: Any) -> T:
         """Into the log, if it may be. One that was closed meanwhile, for another role, says what this one says."""
@@ -212,9 +204,11 @@ class Master:
 
     def join(self, connection: Connection, join: Join) -> None:
         """A replica wants to follow."""
+        with self.log._lock:  # retention is not at work, and removes nothing before it is known what this one needs
+            self.log.retention_floor = 0
         self._do(lambda now_us: self._joined(connection, join, now_us))
-        follower = self._followers.get(connection)
-        if follower is not None:
+        self._hold()
+        if (follower := self._followers.get(connection)) is not None:
             follower.tell(self.group.commit)
             follower.sender.pump()
 
@@ -225,8 +219,7 @@ class Master:
 
     def progress(self, connection: Connection, progress: Progress) -> None:
         """A replica reports."""
-        follower = self._followers.get(connection)
-        if follower is None:
+        if (follower := self._followers.get(connection)) is None:
             return
         feed, follower.reported = follower.sender.feed, progress.received.position
         with self._lock:  # as `_do`, with less in between: there is one for each append
@@ -262,6 +255,7 @@ class Master:
     def change_members(self, names: Iterable[str], sync_replicas: int, *, force: bool) -> None:
         wanted, self._unstored = list(names), None
         self._do(lambda _: self.group.change_members(wanted, sync_replicas, force=force))
+        self._hold()
         if self._unstored is not None:
             raise self._unstored
 
@@ -303,12 +297,16 @@ class Master:
         elif isinstance(effect, HangUp):
             assert isinstance(effect.connection, Connection)
             refuse(effect.connection, effect.refusal)
-            name = effect.connection.peer.identity.node or "a replica"
-            logger.warning("%s: %s is refused: %s", self.log.path, name, effect.refusal.text)
+            who = effect.connection.peer.identity.node or "a replica"
+            logger.warning("%s: %s is refused: %s", self.log.path, who, effect.refusal.text)
         elif isinstance(effect, ModeChanged):
             how = "not waited for any more" if effect.asynchronous else "waited for again"
             logger.warning("%s: replicas are %s", self.log.path, how)
             self._sync_always(effect.asynchronous)
+            self.log.tail.unreplicated |= effect.asynchronous  # readers learn of it before they see more
+        elif isinstance(effect, Replicated):
+            self.log.tail.unreplicated = False
+            self._tell_soon()
 
     def _sync_always(self, is_alone: bool) -> None:
         """A master that goes on alone acknowledges what it has on disk; a log that is not synced by itself is then."""
@@ -333,16 +331,14 @@ class Master:
     def _tell(self, connection: Connection, message: Message) -> None:
         connection.send(encode(CONTROL_OFFSET, messages.encode(message)))
         if isinstance(message, Accept):
-            throttle = Throttle.of(self._config.throttle_bytes_per_s, self._now_us())
-            sender = Sender(
-                self._context.reactor, connection, self.log, message.resume.position,
-                transfer_bytes=self._config.transfer_bytes, throttle=throttle,
-            )  # fmt: skip
-            self._followers[connection] = Follower(sender, self._config.transfer_bytes)
+            self._followers[connection] = Follower.begin(self._context, connection, self.log, message.resume)
 
     def _committed(self, mark: Mark) -> None:
         show_up_to(self.log, *mark)
         self._awaited.advance(mark.position)
+        self._tell_soon()
+
+    def _tell_soon(self) -> None:
         if not self._telling and self._followers and not self._closed:
             self._telling = True
             self._context.reactor.call_later(TELL_S, weakly(self._tell_all))
@@ -364,22 +360,27 @@ class Master:
         try:
             self._do(lambda now_us: [*self._grown(now_us), *self.group.tick(now_us)])
             self._awaited.tick()
-            self._keep()
+            self._hold()
+            self._probe()
             self.offer()
         finally:
             self._timer = self._context.reactor.call_later(TICK_S, weakly(self._tick))
 
-    def _keep(self) -> None:
-        """What replicas need is not removed; members that are away are asked for a newer master."""
-        now_us = self._now_us()
+    def _hold(self) -> None:
+        """What replicas need is not removed."""
         with self._lock:
-            floor = self.group.floor(now_us)
+            floor = self.group.floor(self._now_us())
             self.log.retention_floor = 1 << 62 if floor is None else floor
             self.group.trimmed(start_of(self.log))
-            absent = self.group.absent() if now_us - self._probed_us >= PROBE_US and self._fenced is None else []
-            if absent:
-                self._probed_us = now_us
+
+    def _probe(self) -> None:
+        """Members that are away are asked for a newer master."""
+        if self._fenced is not None or (now_us := self._now_us()) - self._probed_us < PROBE_US:
+            return
+        with self._lock:
+            absent = self.group.absent()
         for member in absent:
+            self._probed_us = now_us
             self._ask(member, self.group.probe, self.probed)
 
     # ---- the end --------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyreplog.errors import NotMasterError
 from pyreplog.ha.context import start_of
-from pyreplog.ha.protocol.group import GroupStats
 from pyreplog.ha.protocol.standing import StandingStats
+from pyreplog.ha.protocol.stats import GroupStats
 from pyreplog.ha.voting import ends
 from pyreplog.metrics import Labels, Metric
 
@@ -38,6 +38,10 @@ def node_metrics(node: Node) -> Iterator[Metric]:
     yield _gauge("received_position", "Where its log ends.", labels, received.position)
     yield _gauge("synced_position", "End of what it has on disk.", labels, synced.position)
     yield _gauge("committed_position", "The commit point, as far as it knows.", labels, node.committed.position)
+    yield _gauge(
+        "unreplicated", "1: readers may see what enough replicas do not have.", labels,
+        log is not None and log.unreplicated,
+    )  # fmt: skip
     yield _gauge(
         "streaming", "1: it is a replica, and its master streams.", labels, replica is not None and replica.is_streaming
     )

@@ -7,7 +7,7 @@ import logging
 import os
 import ssl
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,10 +22,10 @@ from pyreplog.ha.context import SERVICE, Context, parse_address, start_of
 from pyreplog.ha.master import Master
 from pyreplog.ha.peers import Peers
 from pyreplog.ha.protocol.election import Won
-from pyreplog.ha.protocol.group import GroupStats
 from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.protocol.members import Members, MembersFile
 from pyreplog.ha.protocol.messages import Command, Message, Prepare, Status
+from pyreplog.ha.protocol.stats import GroupStats
 from pyreplog.ha.protocol.terms import NO_TERM, Term, TermsFile
 from pyreplog.ha.replica import Replica, ends_of_replica
 from pyreplog.ha.service import Service, Streams
@@ -265,20 +265,20 @@ class Node(Handle):
                 logs.mark_term(log, self.term)
             self._begin_master(log, Mark(0, 0))
 
-    def follow(self, master: str | None) -> None:
+    def follow(self, master: str | None, *, unless: Callable[[], bool] = lambda: False) -> None:
         """Follow the master at "host:port" (None: wait until one is known). A master becomes a replica by that: it
-        joins the newer one, and cuts what that one does not have. InvalidArgumentError."""
+        joins the newer one, and cuts what that one does not have; unless that says otherwise, asked when its role does
+        not change any more. InvalidArgumentError."""
         address = None if master is None else parse_address(master)
         if address in (self._server.address, parse_address(self.address)):
             raise InvalidArgumentError(f"{self.name} cannot follow itself, at {master}")
         with self._changing:
             self._check_open()
-            if self._replica is not None:
-                if address is not None:
-                    self._replica.follow(address)
-                return
-            mirror = self._log = self._resign()
-            self._replica = Replica(self._context, mirror, address, self._made)
+            if (replica := self._replica) is None and not unless():
+                mirror = self._log = self._resign()
+                self._replica = Replica(self._context, mirror, address, self._made)
+            elif replica is not None and address is not None:
+                replica.follow(address)
 
     def _resign(self) -> MirrorLog | None:
         """Whatever it was, its log is a copy from now on."""

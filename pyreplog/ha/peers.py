@@ -16,6 +16,8 @@ from pyreplog.net.handshake import Identity
 logger = logging.getLogger(__name__)
 
 OnAnswer = Callable[[Message | ReplogError], object]
+Asks = Callable[[str, Message, OnAnswer], object]
+"""(member, what to ask, who is told the answer)."""
 
 
 class Peers:

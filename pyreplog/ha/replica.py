@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from pyreplog._native.landing import marks_of
 from pyreplog.errors import DisconnectedError, InvalidMessageError, JoinRefusedError, ReplogError
-from pyreplog.ha.context import Context, start_of
+from pyreplog.ha.context import Context, shown_of, start_of
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.effects import Cut, Effect, Joined, Leave, Make, Say, Show, StoreMembers, StoreTerms
 from pyreplog.ha.protocol.following import Following
-from pyreplog.ha.protocol.joining import Source, judge
+from pyreplog.ha.protocol.holding import floor_of_copy
+from pyreplog.ha.protocol.joining import Source, judge_for_copy
 from pyreplog.ha.protocol.mark import ORIGIN, Mark
 from pyreplog.ha.protocol.messages import NO_UUID, Accept, Code, Commit, Join, Progress, Refuse, Stored
 from pyreplog.ha.protocol.terms import Terms
@@ -53,14 +53,14 @@ class Replica:
         self.error: ReplogError | None = None
         """Why it does not follow, and will not by itself; None: it does, or tries."""
         self._context, self._on_log, self._holds = context, on_log, holds
-        committed = ORIGIN if log is None else marks_of(log)[2]
-        has_some = log is not None and ends_of_replica(log)[0].position > log.start_position
+        committed = ORIGIN if log is None else shown_of(log)
         self.following = Following(
             context.config.name,
-            log.uuid if log is not None and has_some else NO_UUID,
+            NO_UUID if log is None else log.uuid,
             0 if log is None else log._segment_bytes,
             context.terms.terms,
             committed=committed,
+            unreplicated=log is not None and log.unreplicated,
             observer=context.config.observer,
         )
         self._receiver = Receiver(
@@ -121,7 +121,8 @@ class Replica:
     @property
     def _commit(self) -> Commit:
         """As those are told it who follow this replica."""
-        return Commit(self.following.committed, 0 if self.log is None else self.log.start_position)
+        following, log = self.following, self.log
+        return Commit(following.committed, 0 if log is None else log.start_position, following.unreplicated)
 
     def source(self) -> Source:
         """This log as others may copy it. Under the lock, with a log."""
@@ -134,7 +135,11 @@ class Replica:
     # ---- replicas of this replica ---------------------------------------------------------------------------
 
     def join(self, connection: Connection, join: Join) -> None:
-        """Observers may follow this replica, for they are not counted."""
+        """Observers may follow this replica, for they are not counted. Nothing is removed before it is known what this
+        one needs."""
+        if (log := self.log) is not None and self._holds:
+            with log._lock:  # retention is not at work
+                log.retention_floor = 0
         with self._context.lock:
             log = self.log
             if log is None or not join.observer:
@@ -142,14 +147,13 @@ class Replica:
                     Code.NOT_MASTER, f"{self._context.config.name} is no master: {self.where()}"
                 )
             else:
-                answer = judge(join, self.source())
+                answer = judge_for_copy(join, self.source(), self._context.config.name)
             if isinstance(answer, Refuse):
                 refuse(connection, answer)
-                return
-            assert log is not None, "nobody is accepted without"
-            if self._chain is None:
-                self._chain = Chain(self._context, log, self._commit)
-            self._chain.join(connection, answer)
+            elif log is not None:
+                if self._chain is None:
+                    self._chain = Chain(self._context, log, self._commit)
+                self._chain.join(connection, answer, join.synced.position)
             self._hold()
 
     def progress(self, connection: Connection, progress: Progress) -> None:
@@ -176,17 +180,15 @@ class Replica:
             self._hold()
 
     def _hold(self) -> None:
-        """Retention keeps what the master keeps, whose heir a member may be: others have to find there what they lack;
-        and what those need that are connected here. Not more than a master does."""
+        """Retention keeps what others may come for, or read here."""
         log, chain = self.log, self._chain
         if log is None or log._error is not None or not self._holds:
             return
-        needed = [] if self._context.config.observer else [self.following.log_start]
-        if chain is not None and (least := chain.needed) is not None:
-            needed.append(least)
-        self._held_until = log.tail.end + log._segment_bytes
-        most = log.tail.end - self._context.config.group.retention_hold_bytes
-        log.retention_floor = max(min(needed), most) if needed else 1 << 62
+        config, end = self._context.config, log.tail.end
+        held = None if config.observer else self.following.log_start
+        floor = floor_of_copy(held, () if chain is None else chain.needed, end, config.group.retention_hold_bytes)
+        self._held_until = end + log._segment_bytes
+        log.retention_floor = 1 << 62 if floor is None else floor
 
     def where(self) -> str:
         """Where the master is, as far as is known."""
@@ -267,8 +269,10 @@ class Replica:
             self._join(effect)
 
     def _show(self, effect: Show) -> None:
-        if self.log is not None:
-            self.log.show(*effect.committed)
+        if (log := self.log) is not None:
+            log.tail.unreplicated |= effect.unreplicated
+            log.show(*effect.committed)
+            log.tail.unreplicated = effect.unreplicated
         if self._chain is not None:
             self._chain.tell(self._commit)
 
@@ -299,6 +303,7 @@ class Replica:
             context.path, context.config.log, uuid=make.uuid, segment_bytes=make.segment_bytes, start=make.start,
             clock=context.clock, files=context.files,
         )  # fmt: skip
+        self.log.tail.unreplicated = self.following.unreplicated
         self._hold()
         self._on_log(self.log)
 

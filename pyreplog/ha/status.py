@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyreplog.ha.protocol.group import GroupStats
 from pyreplog.ha.protocol.members import Members, Quorum
+from pyreplog.ha.protocol.stats import GroupStats
 from pyreplog.ha.voting import ends
 
 if TYPE_CHECKING:
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 def describe(node: Node) -> dict[str, Any]:
-    """name, role, address, uuid, term, log (start, received, synced, committed: entry numbers and positions), members;
-    of a master its replicas and counters, of a replica its master and what keeps it from streaming."""
+    """name, role, address, uuid, term, log (start, received, synced, committed: entry numbers and positions),
+    unreplicated (enough replicas may not have all that is committed, for the master goes on alone, or did), members; of
+    a master its replicas and counters, of a replica its master and what keeps it from streaming."""
     received, synced = ends(node)
     log, members = node._log, node.members
     found: dict[str, Any] = {
@@ -27,6 +28,7 @@ def describe(node: Node) -> dict[str, Any]:
         "received": received._asdict(),
         "synced": synced._asdict(),
         "committed": node.committed._asdict(),
+        "unreplicated": log is not None and log.unreplicated,
         "members": None if members is None else _members(members),
     }
     replica = node._replica

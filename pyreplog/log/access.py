@@ -93,6 +93,13 @@ class Access(Reader):
     def __len__(self) -> int:
         return self.end - self.start
 
+    @property
+    def unreplicated(self) -> bool:
+        """Whether enough replicas may not have all that readers see, so that a promotion may take it back: the master
+        of the log's group goes on without them (fall-back), or did, and they have not caught up. Look at it behind what
+        was read."""
+        return self.tail.unreplicated
+
     # ---- lookups --------------------------------------------------------------------------------------------
 
     def position_of(self, entry: int) -> int:

@@ -122,12 +122,11 @@ class Housekeeper:
     def _expired(self, log: CommitLog) -> int:
         """How many segments retention removes now."""
         table, end, now_us = log._segment_table(), log._state[1], log._clock.now_us()
+        floor = min(log.retention_floor, log.tail.visible)  # what nobody could read yet stays
         count = 0
         while count + 1 < len(table):
             last_time = _first_time(log, count + 1, now_us) if self._config.retention_ms is not None else now_us
-            if not retention.may_go(
-                self._config, table[count][0], table[count + 1][0], last_time, end, now_us, log.retention_floor
-            ):
+            if not retention.may_go(self._config, table[count][0], table[count + 1][0], last_time, end, now_us, floor):
                 break
             count += 1
         return count

@@ -298,6 +298,12 @@ class LogReader(Access):
         return self.tail.visible_entry if self._look() else self._own_visible_entry
 
     @property
+    def unreplicated(self) -> bool:
+        """As of any log. Where none of a replica group has been open since the boot, nothing says where the commit
+        point was: all that is there is shown."""
+        return self.tail.unreplicated if self._look() else (self.path / names.TERMS).exists()
+
+    @property
     def live(self) -> bool:
         """Whether a writer says that it has the log open (it may have been killed since)."""
         return self._look() and self.tail.open

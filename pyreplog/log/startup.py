@@ -124,6 +124,7 @@ def open_tail(path: Path, files: Files, started: Started) -> Tail:
         files.allocate(file.fileno(), page, PAGE)
         tail = Tail(file, writable=True)
     if not tail.belongs_to(boot_id(), uuid):
+        tail.unreplicated = False
         tail.publish(
             start=0, end=0, end_entry=0, synced_end=0, synced_entry=0, visible=0, visible_entry=0, is_open=False
         )

@@ -110,7 +110,7 @@ def everything(node: Node) -> list[Message]:
         join(node), join(node, "z"), join(node, observer=True), join(node, uuid=uuid, segment_bytes=64 << 10),
         join(node, uuid=uuid, segment_bytes=64 << 10, received=far, synced=far, history=history, promised=term),
         Progress(ORIGIN, ORIGIN), Progress(far, far), Progress(far, ORIGIN), Stored(1), Stored(1 << 63),
-        Accept(uuid, 64 << 10, term, history, ORIGIN, ORIGIN), Refuse(1, "no"), Commit(far, 0), MembersAre(members),
+        Accept(uuid, 64 << 10, term, history, ORIGIN, ORIGIN), Refuse(1, "no"), Commit(far, 0, False), MembersAre(members),
         Prepare(Term(0, "c"), uuid, members.stamp), Prepare(Term(1, "a"), uuid, members.stamp, trial=True),
         Promise(term, history, far, far, members), Decline(1, term, "no", members), AskStatus(), Status(b"{}"),
         Command(b"{}"), Command(b"not JSON"), Command(b"[" * 5000), Command(b'{"command": "follow", "master": 7}'),
@@ -320,7 +320,7 @@ def test_a_master_that_talks_nonsense_changes_nothing(lab: Lab, reactor: Reactor
     accept = Accept(uuid, 64 << 10, term, mine, ORIGIN, end)
     scripts: list[list[bytes]] = [
         [encode(end.position, b"x" * 100)],
-        [control(Commit(far, 0))],
+        [control(Commit(far, 0, False))],
         [control(MembersAre(Members.first(["z"], 0)))],
         [control(accept), control(accept)],
         [control(accept._replace(resume=far))],

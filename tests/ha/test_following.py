@@ -140,7 +140,7 @@ def test_messages_out_of_turn() -> None:
     following = replica()
     connected(following)
     members = MembersAre(Members.first("am", 1))
-    for message in (Commit(mark(9), 0), members, Stored(1)):
+    for message in (Commit(mark(9), 0, False), members, Stored(1)):
         check_left(following, following.heard(message), Code.ABSURD, True)
     following = streaming()
     check_left(following, following.heard(accept(20)), Code.ABSURD, True)
@@ -215,10 +215,10 @@ def test_reports() -> None:
 
 def test_commit_points() -> None:
     following = streaming()
-    assert following.heard(Commit(mark(18), 300)) == [Show(mark(18))] and following.log_start == 300
-    assert following.heard(Commit(mark(16), 300)) == [], "it never goes back"
+    assert following.heard(Commit(mark(18), 300, False)) == [Show(mark(18), False)] and following.log_start == 300
+    assert following.heard(Commit(mark(16), 300, False)) == [], "it never goes back"
     assert following.committed == mark(18)
-    assert following.heard(Commit(mark(40), 300)) == [Show(mark(40))], "as far as its log reaches"
+    assert following.heard(Commit(mark(40), 300, False)) == [Show(mark(40), False)], "as far as its log reaches"
 
 
 def test_a_cut_takes_the_commit_point_along() -> None:
@@ -236,7 +236,7 @@ def test_after_a_break_it_joins_anew() -> None:
     following = streaming()
     following.disconnected()
     assert following.progressed(mark(30), mark(30)) is None
-    check_left(following, following.heard(Commit(mark(20), 0)), Code.ABSURD, True)
+    check_left(following, following.heard(Commit(mark(20), 0, False)), Code.ABSURD, True)
     join = connected(following, received=23)
     assert (join.promised, join.history) == (T3, MASTERS)
     assert following.heard(accept(23)) == [StoreTerms(T3, MASTERS), Joined()]

@@ -18,7 +18,17 @@ from pyreplog.ha.protocol.group import Group, GroupConfig
 from pyreplog.ha.protocol.joining import Source
 from pyreplog.ha.protocol.mark import ORIGIN, Mark
 from pyreplog.ha.protocol.members import Members, Quorum
-from pyreplog.ha.protocol.messages import NO_UUID, Accept, Code, Commit, Decline, MembersAre, Prepare, Progress
+from pyreplog.ha.protocol.messages import (
+    NO_UUID,
+    VERSION,
+    Accept,
+    Code,
+    Commit,
+    Decline,
+    MembersAre,
+    Prepare,
+    Progress,
+)
 from pyreplog.ha.protocol.terms import History, Term, TermStart
 
 from .groups import HISTORY, SEGMENT_BYTES, T1, T2, T3, UUID, Lab, commits, mark, only
@@ -202,7 +212,7 @@ def test_a_new_replica_begins_where_the_master_does() -> None:
         pytest.param(Lab(), 15, {"history": HISTORY.begin(T2, mark(15))}, Code.ABSURD, id="a term it has nothing of"),
         pytest.param(Lab(), 15, {"synced": mark(16)}, Code.ABSURD, id="synced and not received"),
         pytest.param(Lab(), 15, {"uuid": NO_UUID}, Code.ABSURD, id="records of no log"),
-        pytest.param(Lab(), 15, {"version": 2}, Code.VERSION, id="another protocol"),
+        pytest.param(Lab(), 15, {"version": VERSION - 1}, Code.VERSION, id="another protocol"),
     ],
 )  # fmt: skip
 def test_replicas_that_do_not_fit(lab: Lab, received: int, fields: dict[str, Any], code: Code) -> None:
@@ -503,7 +513,7 @@ def test_stats() -> None:
     lab.wait(9_500)
     assert next(replica.rate for replica in lab.group.stats(lab.now_us).replicas if replica.name == "a") == 0
     assert {replica.name: replica.state for replica in lab.group.stats(lab.now_us).replicas}["b"] == "joining"
-    assert lab.group.commit == Commit(mark(12), 0)
+    assert lab.group.commit == Commit(mark(12), 0, False)
 
 
 def test_a_master_knows_where_its_term_began() -> None:
@@ -516,3 +526,17 @@ def test_settings() -> None:
     for wrong in ({"ack": "applied"}, {"min_in_sync": -1}, {"fallback_after_ms": -1}, {"in_sync_ms": 1.5}):
         with pytest.raises(ConfigError):
             GroupConfig(**wrong)  # type: ignore[arg-type]
+
+
+# ---- retention -------------------------------------------------------------------------------------------------
+
+
+def test_what_a_replica_has_not_synced_is_kept() -> None:
+    """It may lose that in a power cut, and would need it again."""
+    lab = Lab("ma")
+    lab.follow("a", 10)
+    lab.append(60)
+    lab.report("a", 60, synced=25)
+    assert lab.group.floor(lab.now_us) == mark(25).position
+    lab.report("a", 60, synced=60)
+    assert lab.group.floor(lab.now_us) == mark(60).position

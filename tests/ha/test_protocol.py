@@ -53,7 +53,7 @@ SAMPLES: list[Message] = [
     Stored(1 << 63),
     Accept(UUID, 1 << 16, TERM, HISTORY, Mark(0, 0), Mark(9000, 7)),
     Refuse(Code.BEHIND, "take a new copy"),
-    Commit(Mark(5000, 2), 4096),
+    Commit(Mark(5000, 2), 4096, True),
     MembersAre(MEMBERS),
     Prepare(Term(9, "c"), UUID, MEMBERS.stamp, True),
     Promise(Term(9, "c"), HISTORY, Mark(9000, 7), Mark(8192, 5), MEMBERS, True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def test_a_master_that_starts_again_keeps_what_replicas_lack(lab: Lab, monkeypat
     fill(a)
     lab.close(a)
     with monkeypatch.context() as patch:
-        patch.setattr(Master, "_keep", lambda _: None)
+        patch.setattr(Master, "_hold", lambda _: None)
         a = lab.master(members="ab", sync_replicas=0, log=LITTLE)
         assert retain(a) == 0
     b = lab.replica("b", a)
@@ -94,3 +95,45 @@ def test_a_replica_keeps_what_its_own_replicas_lack(lab: Lab, hold_bytes: int) -
             assert (kept == 0) == (hold_bytes > middle.log.tail.end)
             slow.connections[0].close(DisconnectedError("enough"))
             until(lambda: retain(middle) > max(kept, 4 * SEGMENT_BYTES))
+
+
+def test_what_is_not_committed_is_not_removed(lab: Lab) -> None:
+    """Nobody could read it so far; and who acknowledges it later would have what its master has not."""
+    a = lab.master(members="ab", log=LITTLE, group={"retention_hold_bytes": 0})
+    for _ in range(6):
+        a.submit_batch([b"." * 1000] * (SEGMENT_BYTES // 1000))
+    until(lambda: a.log.retention_floor > 4 * SEGMENT_BYTES)
+    assert retain(a) == 0 and values(a) == []
+    b = lab.replica("b", a)
+    until(lambda: b._log is not None and len(values(b)) == 6 * (SEGMENT_BYTES // 1000))
+    until(lambda: retain(a) > 4 * SEGMENT_BYTES)
+
+
+def test_who_joins_between_two_ticks_keeps_what_it_needs(lab: Lab) -> None:
+    """What it is about to be sent was removed before the next tick."""
+    a = lab.master(members="a", sync_replicas=0)
+    fill(a)
+    master = a._master
+    assert master is not None
+    with Reactor() as reactor:
+        reactor.start()
+        with Stranger(reactor, a.address, "x") as new:
+            master._timer.cancel()
+            a.log.retention_floor = 1 << 62
+            new.say(messages.encode(join(a, "x", observer=True)))
+            until(lambda: master._followers)
+            until(lambda: new.heard)  # what `join` does in the end
+            a.log._housekeeper._config = replace(a.log.config, **LITTLE)
+            assert retain(a) == 0
+
+
+def test_observers_of_a_replica_are_throttled_as_those_of_a_master(lab: Lab) -> None:
+    a = lab.master(members="a", sync_replicas=0)
+    middle = lab.replica("m", a, observer=True, throttle_bytes_per_s=1 << 20)
+    x = lab.replica("x", middle, observer=True)
+    a.append(b"one")
+    level(a, middle, x)
+    replica = middle._replica
+    assert replica is not None and replica._chain is not None
+    (follower,) = replica._chain._followers.values()
+    assert follower.sender._throttle is not None

@@ -2,7 +2,7 @@
 
 | modules | what they are |
 |---|---|
-| `group`, `standing` | the master: who follows, what is committed; how far one replica is |
+| `group`, `standing`, `stats` | the master: who follows, what is committed; how far one replica is; for people |
 | `following`, `joining` | a replica; whether it fits the log that it wants to follow |
 | `election` | how a node becomes master, and how the others answer |
 | `fallback`, `holding` | when a master waits for replicas no longer; how much of its log it keeps for them |

@@ -32,9 +32,15 @@ class HangUp:
 
 @dataclass(frozen=True, slots=True)
 class ModeChanged:
-    """The master waits for nobody from now on, or does so again."""
+    """The master waits for nobody from now on, which readers are told before they see more, or does so again, which
+    they hear of with `Replicated`."""
 
     asynchronous: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """Enough replicas have all that readers see, after the master had gone on alone: readers and replicas are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +95,11 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """Readers may read up to there, as far as the log reaches."""
+    """Readers may read up to there, as far as the log reaches. unreplicated: what they see may not be on enough
+    replicas, for the master went on alone; they are told before they see more, and after it that it is so no more."""
 
     committed: Mark
+    unreplicated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +118,6 @@ class Leave:
 
 
 Effect: TypeAlias = (
-    Tell | HangUp | Committed | ModeChanged | Fenced | StoreMembers | StoreTerms | StorePromise | Cut | Make | Joined
-    | Show | Say | Leave
+    Tell | HangUp | Committed | ModeChanged | Replicated | Fenced | StoreMembers | StoreTerms | StorePromise | Cut
+    | Make | Joined | Show | Say | Leave
 )  # fmt: skip

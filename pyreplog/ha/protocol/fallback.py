@@ -7,13 +7,14 @@ from pyreplog.ha.protocol.mark import Mark
 
 class Fallback:
     """limit_us: how long it waits; None: for ever. count: how often it went on alone. commits: how often its commit
-    point moved meanwhile."""
+    point moved meanwhile. owed: end of what readers were shown by a master on its own, which may not be on enough
+    replicas yet, that have caught up since or not; None: there is no such thing."""
 
-    def __init__(self, limit_us: int | None) -> None:
+    def __init__(self, limit_us: int | None, owed: Mark | None) -> None:
         self.is_alone = False
         self.since_us = 0
         self.count = self.commits = 0
-        self.limit_us = limit_us
+        self.limit_us, self.owed = limit_us, owed
         self._awaited: tuple[Mark, int] | None = None  # (mark, since when it is known not to be replicated)
 
     def wait(self, own: Mark, committed: Mark, now_us: int) -> None:
@@ -27,9 +28,21 @@ class Fallback:
             return False
         return now_us - self._awaited[1] >= self.limit_us
 
-    def begin(self, now_us: int) -> None:
+    def begin(self, committed: Mark, now_us: int) -> None:
         self.is_alone, self.since_us = True, now_us
         self.count += 1
+        self.shows(committed)
+
+    def shows(self, mark: Mark) -> None:
+        """What is committed without replicas is owed to them."""
+        self.owed = mark if self.owed is None else max(self.owed, mark)
+
+    def settles(self, replicated: Mark | None) -> bool:
+        """Whether enough replicas have all that was owed, from now on. replicated: what they have."""
+        if self.is_alone or self.owed is None or replicated is None or replicated < self.owed:
+            return False
+        self.owed = None
+        return True
 
     def end(self) -> None:
         self.is_alone, self._awaited = False, None

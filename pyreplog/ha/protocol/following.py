@@ -33,14 +33,17 @@ class Following:
     """The replica `name`. Methods return effects, to be carried out in their order; if one fails (disk), the connection
     is closed and `disconnected` told.
 
-    uuid: of its log, NO_UUID while it has none, or one that holds nothing. terms: promise and history as in its file.
-    committed: commit point as far as it is known. observer: follows, and is no member. Not for several threads at once.
+    uuid: of its log, NO_UUID while it has none. terms: promise and history as in its file.
+    committed: commit point as far as it is known; unreplicated: enough replicas may not have all before it, for a
+    master went on alone. observer: follows, and is no member. Not for several threads at once.
     """
 
     def __init__(
-        self, name: str, uuid: bytes, segment_bytes: int, terms: Terms, *, committed: Mark, observer: bool = False
-    ) -> None:
+        self, name: str, uuid: bytes, segment_bytes: int, terms: Terms, *, committed: Mark, unreplicated: bool = False,
+        observer: bool = False,
+    ) -> None:  # fmt: skip
         self.name, self.observer, self.terms, self.committed = name, observer, terms, committed
+        self.unreplicated = unreplicated
         self.uuid, self.segment_bytes = uuid, segment_bytes
         self.accepted: Accept | None = None
         """The master's last word on how to go on; None: there is none."""
@@ -56,7 +59,7 @@ class Following:
         self.disconnected()
         self._start, self._end = start, received
         if self.uuid == NO_UUID:
-            received = synced = ORIGIN
+            received = synced = ORIGIN  # it is made anew
         history = self.terms.history.up_to(received)
         segment_bytes = 0 if self.uuid == NO_UUID else self.segment_bytes
         promised = self.terms.promised
@@ -97,6 +100,7 @@ class Following:
         term = max(accept.term, self.terms.promised)
         if self.uuid == NO_UUID:
             effects.append(Make(accept.uuid, accept.segment_bytes, accept.resume))
+            self.unreplicated = accept.resume > ORIGIN  # of what retention has removed nothing is known so far
         elif wrong := self._wrong(accept):
             return self._leave(Code.ABSURD, wrong)
         elif accept.resume < self._start:
@@ -145,12 +149,14 @@ class Following:
         return progress
 
     def _show(self, commit: Commit) -> list[Effect]:
-        """The commit point never goes back, and says nothing of what is not here yet."""
+        """The commit point never goes back, and says nothing of what is not here yet. One below it says nothing of what
+        lies between, which a former master may have shown on its own."""
         self.log_start = commit.start
-        if commit.committed <= self.committed:
+        unreplicated = commit.unreplicated or (self.unreplicated and commit.committed < self.committed)
+        if commit.committed <= self.committed and unreplicated == self.unreplicated:
             return []
-        self.committed = commit.committed
-        return [Show(self.committed)]
+        self.committed, self.unreplicated = max(self.committed, commit.committed), unreplicated
+        return [Show(self.committed, unreplicated)]
 
     # ---- leaving --------------------------------------------------------------------------------------------
 
@@ -170,8 +176,17 @@ class Following:
 
     def _refused(self, refusal: Refuse) -> list[Effect]:
         self.disconnected()
-        return [Leave(JoinRefusedError(refusal.code, refusal.text), permanent=refusal.code in PERMANENT)]
+        is_final = refusal.code in PERMANENT and not self._asks_anew()
+        return [Leave(JoinRefusedError(refusal.code, refusal.text), permanent=is_final)]
 
     def _leave(self, code: Code, text: str) -> list[Effect]:
         self.disconnected()
-        return [Say(Refuse(code, text)), Leave(JoinRefusedError(code, text), permanent=True)]
+        return [Say(Refuse(code, text)), Leave(JoinRefusedError(code, text), permanent=not self._asks_anew())]
+
+    def _asks_anew(self) -> bool:
+        """Who holds nothing and does not fit asks for a new copy next time. Not at once: it may have held, and reported
+        what retention has removed since, and must not go back behind that."""
+        if self.uuid == NO_UUID or self._start != self._end:
+            return False
+        self.uuid = NO_UUID
+        return True

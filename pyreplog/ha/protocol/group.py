@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pyreplog._native.committing import Committing
 from pyreplog.config import Settings
 from pyreplog.errors import ConfigError, HigherTermError, InvalidArgumentError, NotEnoughReplicasError
-from pyreplog.ha.protocol.effects import Effect, Fenced, HangUp, ModeChanged, StoreMembers, Tell
+from pyreplog.ha.protocol.effects import Effect, Fenced, HangUp, ModeChanged, Replicated, StoreMembers, Tell
 from pyreplog.ha.protocol.fallback import Fallback
 from pyreplog.ha.protocol.holding import Holding
 from pyreplog.ha.protocol.joining import NEW_COPY, Source, foreign, judge
 from pyreplog.ha.protocol.mark import ORIGIN, Mark
 from pyreplog.ha.protocol.members import Members, Quorum
 from pyreplog.ha.protocol.messages import NO_UUID, Code, Commit, Decline, Join, MembersAre, Prepare, Refuse
-from pyreplog.ha.protocol.standing import Limits, Standing, StandingStats
+from pyreplog.ha.protocol.standing import Limits, Standing
+from pyreplog.ha.protocol.stats import GroupStats
 from pyreplog.ha.protocol.terms import Term
 
 AckMode = Literal["received", "synced"]
@@ -60,27 +61,12 @@ class GroupConfig(Settings):
             self._check_int(name, 0, 1 << 62)
 
 
-class GroupStats(NamedTuple):
-    """A master's group, for people. fallbacks: how often it went on alone; alone_commits: how often the commit point
-    moved meanwhile; refused: joins, reports: from replicas, absurd ones not counted."""
-
-    term: Term
-    fenced: Term | None
-    members: Members
-    committed: Mark
-    asynchronous: bool
-    fallbacks: int
-    alone_commits: int
-    refused: int
-    reports: int
-    replicas: tuple[StandingStats, ...]
-
-
 class Group(Committing):
     """The master `name` of one term. Methods return effects, to be carried out in their order.
 
     source: the log as it is now; its term is this one, its history ends with it. synced: end of what is on disk.
-    members: as of this node's file. committed: commit point as far as it is known. Not for several threads at once.
+    members: as of this node's file. committed: commit point as far as it is known. owed: end of what readers see that
+    a master showed on its own; None: nothing. Not for several threads at once.
     """
 
     config: GroupConfig
@@ -90,10 +76,11 @@ class Group(Committing):
     fallback: Fallback
 
     def __init__(
-        self, name: str, source: Source, synced: Mark, members: Members, config: GroupConfig, *, committed: Mark
-    ) -> None:
+        self, name: str, source: Source, synced: Mark, members: Members, config: GroupConfig, *, committed: Mark,
+        owed: Mark | None = None,
+    ) -> None:  # fmt: skip
         limit_ms = config.fallback_after_ms
-        fallback = Fallback(None if limit_ms is None else limit_ms * 1000)
+        fallback = Fallback(None if limit_ms is None else limit_ms * 1000, owed)
         super().__init__(name, members, config, fallback, source.end, synced, committed, source.term_start, ORIGIN)
         self.term, self._start = source.term, source.start
         self._uuid, self._segment_bytes, self._history = source.uuid, source.segment_bytes, source.history
@@ -116,7 +103,7 @@ class Group(Committing):
     @property
     def commit(self) -> Commit:
         """What replicas are told now and then."""
-        return Commit(self.committed, self._start.position)
+        return Commit(self.committed, self._start.position, self.fallback.owed is not None)
 
     def in_sync(self, now_us: int) -> list[str]:
         """Names of the other members that are connected and caught up."""
@@ -149,8 +136,8 @@ class Group(Committing):
             for standing in self._standings.values()
         )
         return GroupStats(
-            self.term, self.fenced, self.members, self.committed, self.asynchronous, self.fallback.count,
-            self.fallback.commits, self._refused, self._reports, replicas,
+            self.term, self.fenced, self.members, self.committed, self.asynchronous, self.fallback.owed is not None,
+            self.fallback.count, self.fallback.commits, self._refused, self._reports, replicas,
         )  # fmt: skip
 
     # ---- the log --------------------------------------------------------------------------------------------
@@ -251,14 +238,18 @@ class Group(Committing):
         if self.fenced is not None:
             return []
         effects: list[Effect] = []
-        fallback, reached = self.fallback, self.replicated
+        fallback = self.fallback
+        replicated = reached = self.replicated
         if fallback.is_alone and self._have_caught_up():
             fallback.end()
             effects.append(ModeChanged(False))
         if fallback.is_alone and self._synced.position > self._term_start.position:
             fallback.commits += self._synced > self.committed
             reached = self._synced
+            fallback.shows(reached)
         effects += self._commit_up_to(reached)
+        if fallback.owed is not None and fallback.settles(replicated):
+            effects.append(Replicated())
         if fallback.limit_us is not None:
             fallback.wait(self.own, self.committed, now_us)
         if self.members.former is not None:
@@ -281,7 +272,7 @@ class Group(Committing):
         """Time has passed. To be called a few times within `fallback_after_ms`."""
         if self.fenced is not None or not self.fallback.is_due(now_us):
             return []
-        self.fallback.begin(now_us)
+        self.fallback.begin(self.committed, now_us)
         return [ModeChanged(True), *self._advance(now_us)]
 
     def absent(self) -> list[str]:

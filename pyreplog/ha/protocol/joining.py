@@ -60,6 +60,18 @@ def judge(join: Join, source: Source) -> Accept | Refuse:
     return source.accept(common)
 
 
+def judge_for_copy(join: Join, source: Source, name: str) -> Accept | Refuse:
+    """As `judge`, where `name`, a replica itself, is to be followed. Who has more of the same history may come back: it
+    lags, or is about to fetch again what it lost. What its history says of later terms it may not hold yet."""
+    if source.start == source.end:
+        return Refuse(Code.NOT_MASTER, f"{name}, a replica, holds nothing so far")
+    common = join.history.common_point(join.received, source.history, max(join.received, source.end))
+    if join.uuid == source.uuid and common is not None and common.position > source.end.position:
+        lags = f"{name}, a replica, ends at {source.end.position} so far, you at {join.received.position}"
+        return Refuse(Code.NOT_MASTER, lags)
+    return judge(join, source)
+
+
 def foreign(uuid: bytes, expected: bytes) -> Refuse:
     return Refuse(
         Code.FOREIGN, f"the replica's log is {uuid.hex()}, the master's {expected.hex()}: use another directory"

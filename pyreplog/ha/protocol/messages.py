@@ -21,7 +21,7 @@ from pyreplog.ha.protocol.terms import History, Term, read_history, read_term, w
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-VERSION = 1
+VERSION = 2
 NO_UUID = bytes(16)
 
 
@@ -103,10 +103,12 @@ class Refuse(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Master -> replica. start: position where the master's log begins."""
+    """Master -> replica. start: position where the master's log begins. unreplicated: the master goes on alone, or did,
+    and enough replicas may not have all before the commit point."""
 
     committed: Mark
     start: int
+    unreplicated: bool
 
 
 class MembersAre(NamedTuple):
@@ -263,11 +265,12 @@ def _read_code(fields: FieldReader) -> int:
 
 def _write_commit(fields: FieldWriter, commit: Commit) -> None:
     fields.mark(commit.committed)
-    fields.numbers("q", commit.start)
+    fields.numbers("qB", commit.start, commit.unreplicated)
 
 
 def _read_commit(fields: FieldReader) -> Commit:
-    commit = Commit(fields.mark(), *fields.numbers("q"))
+    committed, (start,) = fields.mark(), fields.numbers("q")
+    commit = Commit(committed, start, fields.flag())
     if commit.start < 0:
         raise fields.error("a position from 0 on", str(commit.start))
     return commit

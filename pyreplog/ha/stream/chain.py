@@ -9,7 +9,6 @@ from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import Accept, Commit, Progress, Refuse
 from pyreplog.ha.stream.follower import Follower
 from pyreplog.ha.stream.growth import Growth
-from pyreplog.ha.stream.sender import Sender
 from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.net.connection import Connection
 
@@ -23,28 +22,24 @@ class Chain:
         self._followers: dict[Connection, Follower] = {}
         self._commit = commit
 
-    def join(self, connection: Connection, answer: Accept) -> None:
-        """Somebody follows from now on."""
+    def join(self, connection: Connection, answer: Accept, synced: int) -> None:
+        """Somebody follows from now on. synced: position up to which it has the log on disk."""
         connection.send(encode(CONTROL_OFFSET, messages.encode(answer)))
-        config = self._context.config
-        sender = Sender(
-            self._context.reactor, connection, self._log, answer.resume.position,
-            transfer_bytes=config.transfer_bytes, growth=self._growth,
-        )  # fmt: skip
-        follower = self._followers[connection] = Follower(sender, config.transfer_bytes)
+        follower = Follower.begin(self._context, connection, self._log, answer.resume, self._growth)
+        self._followers[connection], follower.synced = follower, min(synced, answer.resume.position)
         follower.tell(self._commit)
-        sender.pump()
+        follower.sender.pump()
 
     def progress(self, connection: Connection, progress: Progress) -> None:
         follower = self._followers.get(connection)
         if follower is not None:
-            follower.reported = progress.received.position
+            follower.reported, follower.synced = progress.received.position, progress.synced.position
             follower.push()
 
     @property
-    def needed(self) -> int | None:
-        """Position from which on somebody needs the log; None: nobody does."""
-        return min((follower.reported for follower in list(self._followers.values())), default=None)
+    def needed(self) -> list[int]:
+        """Positions from which on somebody may need the log: what is not synced may be lost, and fetched again."""
+        return [follower.synced for follower in list(self._followers.values())]
 
     def drained(self, connection: Connection) -> None:
         follower = self._followers.get(connection)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Self
+
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import Commit
 from pyreplog.ha.stream.sender import Sender
+from pyreplog.ha.stream.throttle import Throttle
+
+if TYPE_CHECKING:
+    from pyreplog.ha.context import Context
+    from pyreplog.ha.protocol.mark import Mark
+    from pyreplog.ha.stream.growth import Growth
+    from pyreplog.log.commitlog import CommitLog
+    from pyreplog.net.connection import Connection
 
 
 class Follower:
@@ -15,14 +25,28 @@ class Follower:
     point is told by `tell`, now and then: with every piece of data it would cost as much again.
     """
 
-    __slots__ = ("_ahead_bytes", "_told", "reported", "sender")
+    __slots__ = ("_ahead_bytes", "_told", "reported", "sender", "synced")
 
     def __init__(self, sender: Sender, ahead_bytes: int) -> None:
         self.sender = sender
         self._ahead_bytes = ahead_bytes
         self.reported = sender.feed.position
         """Position up to which it says that it has the log."""
+        self.synced = 0
+        """Position up to which it says that it has the log on disk; kept by chains."""
         self._told: Commit | None = None
+
+    @classmethod
+    def begin(
+        cls, context: Context, connection: Connection, log: CommitLog, resume: Mark, growth: Growth | None = None
+    ) -> Self:
+        """One that was accepted. growth: as of Sender."""
+        config = context.config
+        sender = Sender(
+            context.reactor, connection, log, resume.position, transfer_bytes=config.transfer_bytes, growth=growth,
+            throttle=Throttle.of(config.throttle_bytes_per_s, context.now_us),
+        )  # fmt: skip
+        return cls(sender, config.transfer_bytes)
 
     @property
     def is_due(self) -> bool:

@@ -10,6 +10,7 @@ from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.terms import Terms
 
 RECORD_BYTES = 10
+SEGMENT_RECORDS = 3
 
 
 def mark(records: int) -> Mark:
@@ -19,12 +20,28 @@ def mark(records: int) -> Mark:
 
 @dataclass
 class Disk:
-    """records: beyond `synced` they are in the page cache only. Terms and members are stored atomically."""
+    """records: beyond `synced` they are in the page cache only; of those before `start`, which retention has removed,
+    nobody but the invariants knows. Terms and members are stored atomically. shown, unreplicated: the tail page's words,
+    which last as long as the machine's power: how many records readers were shown, and whether enough replicas may not
+    have them. is_made: whether there is a log, though it may hold nothing."""
 
     records: list[str] = field(default_factory=list)
+    is_made: bool = False
     synced: int = 0
+    start: int = 0
+    shown: int = 0
+    unreplicated: bool = False
     terms: Terms = field(default_factory=Terms)
     members: Members | None = None
+
+    @property
+    def start_mark(self) -> Mark:
+        return mark(self.start)
+
+    @property
+    def shown_mark(self) -> Mark:
+        """Nothing was shown of a log that begins there: that it was committed before it was removed is not known."""
+        return mark(self.shown if self.shown > self.start else 0)
 
     @property
     def end(self) -> Mark:
@@ -39,12 +56,26 @@ class Disk:
 
     def cut(self, to: Mark) -> None:
         del self.records[to.entry :]
-        self.synced = min(self.synced, to.entry)
+        self.synced, self.shown = min(self.synced, to.entry), min(self.shown, to.entry)
 
     def cut_power(self, keep: int) -> None:
         """Of what was not synced, `keep` records happen to be there."""
         del self.records[self.synced + keep :]
         self.sync()
+        self.shown, self.unreplicated = min(self.start, self.shown), False
+
+    def make(self, removed: list[str]) -> None:
+        """An empty copy of a log of which so much is removed already."""
+        self.records, self.is_made = list(removed), True
+        self.synced = self.start = self.shown = len(removed)
+
+    def trim_to(self, floor: int, keep: int) -> int:
+        """Where retention lets the log begin: whole segments go, none at or behind record `floor`, and none while no
+        more than `keep` records are there."""
+        start = self.start
+        while start + SEGMENT_RECORDS <= min(floor, len(self.records)) and len(self.records) - start > keep:
+            start += SEGMENT_RECORDS
+        return start
 
     def reboot(self) -> None:
         """As the next process finds it: files are read back."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyreplog.errors import JoinRefusedError
 from pyreplog.ha.protocol.effects import Leave
 from pyreplog.ha.protocol.election import Won
 from pyreplog.ha.protocol.group import Group
 from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.protocol.members import Members
+from pyreplog.ha.protocol.messages import Code
 from pyreplog.ha.protocol.terms import Term, Terms
 
 from ..invariants import BrokenInvariantError
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 def demand(holds: bool, name: str, what: str, *values: object) -> None:
     if not holds:
         raise BrokenInvariantError(name, what.format(*values) if values else what)
+
+
+def _common(one: list[str], other: list[str]) -> int:
+    """How many records two logs begin with alike."""
+    return next((i for i, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), min(len(one), len(other)))  # noqa: B905
 
 
 class Invariants:
@@ -40,6 +47,7 @@ class Invariants:
         self._agreed_in: dict[Term, int] = {}  # how many of them each master has acknowledged
         self._terms: dict[Term, str] = {}
         self._commits: dict[tuple[str, int], int] = {}  # of each process
+        self._removed_by_masters = self.trimmed = self.left_behind = self.owed = 0
 
     # ---- acknowledging --------------------------------------------------------------------------------------
 
@@ -52,7 +60,7 @@ class Invariants:
             at.entry <= len(records), "CommitPointMonotone", f"{node.name} ends at {len(records)}, commits {at.entry}"
         )
         self.went_alone = self.went_alone or group.asynchronous
-        self.seen(node)
+        self.owed += node.disk.unreplicated and not group.asynchronous
         if group.asynchronous or self.may_have_lost:
             return
         upto = records[: at.entry]
@@ -107,6 +115,8 @@ class Invariants:
         kept = self.may_have_lost or before is None or before.stamp <= members.stamp
         demand(kept, "MembersNeverGoBack", f"{node.name} goes from {before} to {members}")
         self.changes += members.former is not None and members != before
+        for name in members.everyone:
+            self._schedule.by_name[name].was_member = True
 
     def started(self, node: Node) -> None:
         kept = node.disk.terms.promised
@@ -132,7 +142,9 @@ class Invariants:
     def cut(self, node: Node, to: Mark) -> None:
         self.cuts += 1
         process = node.name, node.life
-        allowed = self.may_have_lost or self.went_alone or to.entry >= self._commits.get(process, 0)
+        told = self.may_have_lost or node.disk.unreplicated
+        demand(told or to.entry >= node.disk.shown, "NoUncommittedReadAtDefault", f"{node.name} is cut to {to.entry}")
+        allowed = told or to.entry >= self._commits.get(process, 0)
         demand(
             allowed, "CommitPointMonotone", f"{node.name} is cut to {to.entry}, it commits {self._commits.get(process)}"
         )
@@ -145,19 +157,48 @@ class Invariants:
             to.entry >= held, "NoAcknowledgedRecordLost", f"{node.name} is cut to {to.entry}, {held} are acknowledged"
         )
 
+    def made(self, node: Node, start: Mark) -> None:
+        """Its log holds nothing, and is made anew, to begin there."""
+        told, process = self.may_have_lost or node.disk.unreplicated, (node.name, node.life)
+        demand(told or start.entry >= node.disk.shown, "CommitPointMonotone", f"{node.name} begins anew at {start}")
+        self._commits[process] = min(self._commits.get(process, 0), start.entry)
+
     def left(self, node: Node, leave: Leave) -> None:
-        demand(not leave.permanent, "EveryReplicaFits", f"{node.name} is turned away for good: {leave.error}")
+        error = leave.error
+        is_behind = isinstance(error, JoinRefusedError) and error.code in (Code.BEHIND, Code.LOST)
+        excused = is_behind and (node.may_be_behind or self.may_have_lost or self.went_alone)
+        demand(not leave.permanent or excused, "EveryReplicaFits", f"{node.name} is turned away for good: {error}")
+        self.left_behind += leave.permanent
+
+    def trims(self, node: Node, start: int) -> None:
+        """Retention is about to remove what is before record `start`."""
+        plan, records, group = self._schedule.plan, node.disk.records, node.group
+        self.trimmed += 1
+        demand(start <= node.visible, "OnlyCommittedIsRemoved", f"{node.name} shows {node.visible}")
+        for wire in node.wires:
+            kept = wire.sent < 0 or start <= wire.synced or len(records) - wire.synced > plan.hold
+            demand(kept, "WhatReplicasNeedIsKept", "{} removes up to {}, {} has {}", node, start, wire, wire.synced)
+        members = node.disk.members if group is None else group.members
+        for other in self._schedule.nodes:
+            common = _common(records, other.disk.records)
+            if other is node or start <= common:
+                continue
+            free = group is None and (node.following.observer or start <= self._removed_by_masters)
+            bounded = len(records) - common > plan.hold or plan.remember_ms < 600_000
+            counts = members is not None and other.name in members.everyone
+            excused = other.may_be_behind or free or bounded or not counts or self.may_have_lost or self.went_alone
+            demand(excused, "HeirsKeepWhatOthersLack", "{} removes up to {}, {} has {}", node, start, other, common)
+            other.may_be_behind = True
+        if group is not None:
+            self._removed_by_masters = max(self._removed_by_masters, start)
 
     def seen(self, node: Node) -> None:
-        """What its readers see, at the default. A master that goes on alone shows what nobody else has."""
-        visible = node.visible
-        if self.may_have_lost or self.went_alone:
+        """What its readers see, at the default; a master that goes on alone shows what nobody else has, and says so."""
+        start, visible = node.disk.start, node.visible
+        if self.may_have_lost or node.disk.unreplicated:
             return
-        group = node.group
-        if group is not None and not group.asynchronous and visible > len(self.agreed):
-            return  # it is being acknowledged right now
         demand(
-            node.disk.records[:visible] == self.agreed[:visible], "NoUncommittedReadAtDefault",
+            node.disk.records[start:visible] == self.agreed[start:visible], "NoUncommittedReadAtDefault",
             "{} shows {} records, acknowledged are {}", node.name, visible, self.agreed[-1:],
         )  # fmt: skip
 
@@ -169,7 +210,9 @@ class Invariants:
             "NoAcknowledgedRecordLost", "the last master lacks some",
         )  # fmt: skip
         for node in nodes:
-            own, wanted = node.disk.records, master.disk.records
+            start = max(node.disk.start, master.disk.start)
+            demand(len(node.disk.records) >= start, "ByteIdentityAfterQuiet", f"{node.name} ends before {start}")
+            own, wanted = node.disk.records[start:], master.disk.records[start:]
             parting = next((i for i, pair in enumerate(zip(own, wanted)) if pair[0] != pair[1]), len(own))  # noqa: B905
             ends = f"{node.name} has {len(own)} records, {master.name} {len(wanted)}; {parting} are the same"
             demand(own == wanted, "ByteIdentityAfterQuiet", ends)

@@ -43,7 +43,7 @@ def describe(message: Any) -> str:
     if isinstance(message, Progress):
         return f"PROGRESS {message.received.entry}/{message.synced.entry}"
     if isinstance(message, Commit):
-        return f"COMMIT {message.committed.entry}"
+        return f"COMMIT {message.committed.entry}{' alone' if message.unreplicated else ''}, from {message.start}"
     if isinstance(message, Promise):
         ends = f"{message.received.entry}/{message.synced.entry}"
         trial = "trial " if message.trial else ""

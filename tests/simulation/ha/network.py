@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from pyreplog.ha.protocol.messages import decode, encode
+from pyreplog.ha.protocol.messages import Commit, decode, encode
 
 from .messages import Data, describe
 
@@ -80,7 +80,8 @@ class Wire:
         self._count = {replica: 0, target: 0}
         self._queues: dict[Node, deque[tuple[int, Any]]] = {replica: deque(), target: deque()}
         self._last: dict[Node, int] = {}  # number of the last message to an end that gets through
-        self.told = -1  # commit point that the replica was told
+        self.synced = 0  # records that the replica has said it has on disk
+        self.told: Commit | None = None  # the commit point, as the replica was told it
 
     def __repr__(self) -> str:
         return f"{self.ends[0].name}-{self.ends[1].name}"

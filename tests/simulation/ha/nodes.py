@@ -10,12 +10,14 @@ from pyreplog.ha.protocol.effects import StoreMembers
 from pyreplog.ha.protocol.election import Ask, Election, Lost, Won, refuse_candidate
 from pyreplog.ha.protocol.following import Following
 from pyreplog.ha.protocol.group import Group
-from pyreplog.ha.protocol.joining import Source
+from pyreplog.ha.protocol.holding import floor_of_copy
+from pyreplog.ha.protocol.joining import Source, judge_for_copy
 from pyreplog.ha.protocol.mark import ORIGIN, Mark
 from pyreplog.ha.protocol.messages import (
     NO_UUID,
     Accept,
     Code,
+    Commit,
     Decline,
     Join,
     Prepare,
@@ -26,7 +28,7 @@ from pyreplog.ha.protocol.messages import (
 )
 from pyreplog.ha.protocol.terms import NO_TERM, Term, Terms
 
-from .disk import Disk, mark
+from .disk import RECORD_BYTES, Disk, mark
 from .messages import Data
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 UUID = b"the log of a run"
 SEGMENT_BYTES = 1 << 16
 TICK_S = 0.01
+TRIM_S = 0.03
 REDIAL_S = 0.01
 
 
@@ -54,6 +57,9 @@ class Node:
         self.stopped_until = 0.0
         self.above = NO_TERM
         self.was_cut_off = False  # its last process ended in a power cut
+        self.is_out = False  # it is to be replaced, for nobody has what it lacks
+        self.may_be_behind = False  # what it lacks was removed, and nobody had to keep it
+        self.was_member = False
         self.told: Term = NO_TERM  # the highest promise that ever left this node
 
     def __repr__(self) -> str:
@@ -75,13 +81,17 @@ class Node:
         self.wire: Wire | None = None  # to its master
         self.wires: list[Wire] = []  # from its replicas
         self._syncing = self._was_refused = False
-        self.following = self._follower(ORIGIN)
+        self.following = self._follower(self.disk.shown_mark)
+        self._floor: int | None = 0  # position from which on retention keeps the log
+        self._hold()
         self.world.note(self.name, "starts with", len(self.disk.records), "records")
         self.schedule.invariants.started(self)
         if self.was_cut_off and not self.plan.sends_synced:
             self._store_terms(self.disk.terms.resigned())
         self._later(0.0, self._resume)
         self._sync_later()
+        if self.plan.retain is not None:
+            self._later(self.world.random.random() * TRIM_S, self._trim, self.plan.retain)
 
     def _resume(self) -> None:
         """As what it was."""
@@ -138,7 +148,9 @@ class Node:
     def _tick(self, group: Group) -> None:
         if self.group is not group:
             return
+        self.perform(group.appended(self.disk.end, self.disk.synced_end, self.now_us))
         self.perform(group.tick(self.now_us))
+        self._hold()
         self._tell_commit()
         if self.world.chance(0.2):
             for member in group.absent():
@@ -157,7 +169,9 @@ class Node:
         wire: Any = effect.connection
         wire.send(self, effect.message)
         if isinstance(effect.message, Accept):
-            wire.sent, wire.told = effect.message.resume.entry, -1
+            wire.sent = effect.message.resume.entry
+            wire.synced = min(wire.synced, wire.sent)
+            wire.told = None
             self._later(0.0, self._pump)
 
     def _do_HangUp(self, effect: do.HangUp) -> None:
@@ -169,16 +183,24 @@ class Node:
     def _do_Committed(self, effect: do.Committed) -> None:
         assert self.group is not None
         self.schedule.invariants.committed(self, self.group, effect.mark)
+        self._show()
         if self.world.chance(0.7):
             self._tell_commit()
 
     def _do_ModeChanged(self, effect: do.ModeChanged) -> None:
         self.world.note(self.name, "goes on alone" if effect.asynchronous else "waits for replicas again")
+        self.disk.unreplicated |= effect.asynchronous
+
+    def _do_Replicated(self, _: do.Replicated) -> None:
+        assert self.group is not None
+        self.schedule.invariants.committed(self, self.group, self.group.committed)
+        self.disk.unreplicated = False
+        self.schedule.invariants.seen(self)
 
     def _do_Fenced(self, effect: do.Fenced) -> None:
         assert self.group is not None
         self.world.note(self.name, f"is deposed: {effect.term}")
-        self.following = self._follower(self.group.committed)
+        self.following = self._follower(mark(self.visible))
         self.group = None
         self.above = max(self.above, effect.term)
         self._later(0.0, self._redial)
@@ -189,6 +211,7 @@ class Node:
         self.world.note(self.name, "stores", effect.members)
 
     def _do_StoreTerms(self, effect: do.StoreTerms) -> None:
+        self._break_chain()
         self._store_terms(Terms(effect.term, effect.history))
 
     def _do_StorePromise(self, effect: do.StorePromise) -> None:
@@ -204,20 +227,29 @@ class Node:
         self.disk.terms = terms
 
     def _do_Cut(self, effect: do.Cut) -> None:
+        self._break_chain()
         self.world.note(self.name, "cuts its log to", effect.to.entry)
         self.schedule.invariants.cut(self, effect.to)
         self.disk.cut(effect.to)
 
     def _do_Make(self, effect: do.Make) -> None:
-        assert effect.start == ORIGIN
-        self.disk.records.clear()
-        self.disk.synced = 0
+        self._break_chain()
+        assert self.wire is not None
+        self.schedule.invariants.made(self, effect.start)
+        self.disk.make(self.wire.other(self).disk.records[: effect.start.entry])
+        assert self.disk.end == effect.start
+        self.may_be_behind = any(self.disk.start < node.disk.start for node in self.schedule.nodes)
+        self.disk.unreplicated = self.following.unreplicated
 
     def _do_Joined(self, effect: do.Joined) -> None:
         self.perform(self.following.joined(self.disk.end, self.disk.synced_end))
 
     def _do_Show(self, effect: do.Show) -> None:
+        self.disk.unreplicated |= effect.unreplicated
+        self._show()
+        self.disk.unreplicated = effect.unreplicated
         self.schedule.invariants.seen(self)
+        self._tell_commit()
 
     def _do_Say(self, effect: do.Say) -> None:
         if isinstance(effect.message, Progress):
@@ -231,7 +263,25 @@ class Node:
         if isinstance(effect.error, HigherTermError):
             self.above = max(self.above, Term(*effect.error.term))
         self._hang_up()
+        if effect.permanent:
+            self._begin_anew()
         self._redial()
+
+    def leave_replica(self) -> None:
+        """Who follows a replica looks for the master: only that one tells who the members are."""
+        if self.wire is not None and self.wire.other(self).group is None:
+            self.wire.cut()
+
+    def _begin_anew(self) -> None:
+        """Nobody has what it lacks: somebody replaces it, or empties its directory, if it was never counted."""
+        self._break_chain()
+        self.is_out = self.was_member
+        if not self.was_member:
+            self.world.note(self.name, "begins anew")
+            promised, members = self.disk.terms.promised, self.disk.members
+            self.disk = Disk()
+            self.disk.terms, self.disk.members = Terms(promised), members
+            self.following = self._follower(ORIGIN)
 
     def _do_Ask(self, effect: Ask) -> None:
         self.schedule.network.post(self, self.schedule.by_name[effect.member], effect.prepare)
@@ -240,9 +290,13 @@ class Node:
 
     def _follower(self, committed: Mark) -> Following:
         return Following(
-            self.name, UUID if self.disk.records else NO_UUID, SEGMENT_BYTES, self.disk.terms,
-            committed=min(committed, self.disk.end), observer=self._is_observer,
+            self.name, self._uuid, SEGMENT_BYTES, self.disk.terms, committed=min(committed, self.disk.end),
+            unreplicated=self.disk.unreplicated, observer=self._is_observer,
         )  # fmt: skip
+
+    @property
+    def _uuid(self) -> bytes:
+        return UUID if self.disk.is_made else NO_UUID
 
     @property
     def _is_observer(self) -> bool:
@@ -254,15 +308,19 @@ class Node:
 
     def _dial(self) -> None:
         """Whoever calls itself master is tried, and sometimes others."""
-        if self.wire is not None or self.group is not None or self.election is not None:
+        if self.wire is not None or self.group is not None or self.election is not None or self.is_out:
             return
         target = self.schedule.master_for(self)
         if target is None or not target.is_up:
             self._redial()
             return
-        self.following = self._follower(self.following.committed)
+        before, self.following = self.following, self._follower(self.following.committed)
+        self.following.log_start = before.log_start
+        if before.uuid == NO_UUID:
+            self.following.uuid = NO_UUID
+        self._hold()
         self.wire = self.schedule.network.connect(self, target)
-        self.perform(self.following.connected(ORIGIN, self.disk.end, self.disk.synced_end))
+        self.perform(self.following.connected(self.disk.start_mark, self.disk.end, self.disk.synced_end))
 
     def _hang_up(self) -> None:
         if self.wire is not None:
@@ -278,6 +336,7 @@ class Node:
         elif self.group is not None:
             self.group.disconnected(wire, self.now_us)
         self._forget(wire)
+        self._hold()
 
     def _forget(self, wire: Wire) -> None:
         if wire in self.wires:
@@ -293,6 +352,7 @@ class Node:
             self._land(message)
         else:
             self.perform(self.following.heard(message))
+            self._hold()
             self._learn_role()
 
     def _land(self, data: Data) -> None:
@@ -300,8 +360,9 @@ class Node:
             return
         self.schedule.invariants.lands(self, data)
         self.disk.records += data.records
+        self._show()
         self._report()
-        self.schedule.invariants.seen(self)
+        self._pump()
         self._sync_later()
 
     def _report(self) -> None:
@@ -340,10 +401,12 @@ class Node:
         assert disk.members is not None
         if disk.terms.history.start_of(disk.terms.promised) == disk.end:  # nothing of this term yet: a marker
             disk.records.append(self.schedule.next_record(disk.terms.promised))
-        source = Source(UUID, SEGMENT_BYTES, disk.terms.promised, disk.terms.history, ORIGIN, disk.end)
+        source = Source(UUID, SEGMENT_BYTES, disk.terms.promised, disk.terms.history, disk.start_mark, disk.end)
         self.group = Group(
-            self.name, source, disk.synced_end, disk.members, self.plan.group_config(), committed=committed
-        )
+            self.name, source, disk.synced_end, disk.members, self.plan.group_config(), committed=committed,
+            owed=mark(disk.shown) if disk.unreplicated else None,
+        )  # fmt: skip
+        self._floor = 0
         self.world.note(self.name, "leads term", self.group.term)
         self._later(TICK_S, self._tick, self.group)
         self._appended()
@@ -371,29 +434,38 @@ class Node:
         self._pump()
 
     def _pump(self) -> None:
-        limit = self.disk.synced if self.plan.sends_synced else len(self.disk.records)
-        for wire in self.wires:
+        limit = self.disk.synced if self.plan.sends_synced and self.group is not None else len(self.disk.records)
+        for wire in list(self.wires):
+            if 0 <= wire.sent < self.disk.start:  # what comes next was removed
+                wire.close(self)
+                self.lost(wire)
             while 0 <= wire.sent < limit:
                 stop = min(limit, wire.sent + self.plan.batch)
                 wire.send(self, Data(wire.sent, tuple(self.disk.records[wire.sent : stop])))
                 wire.sent = stop
 
     def _tell_commit(self) -> None:
-        if self.group is None:
-            return
-        commit = self.group.commit
+        """Of a replica, to its own replicas."""
+        following = self.following
+        commit = Commit(following.committed, self.disk.start_mark.position, following.unreplicated)
+        if self.group is not None:
+            commit = self.group.commit
         for wire in self.wires:
-            if wire.sent >= 0 and wire.told < commit.committed.entry:
-                wire.told = commit.committed.entry
+            if wire.sent >= 0 and wire.told != commit:
+                wire.told = commit
                 wire.send(self, commit)
 
     def _serve(self, wire: Wire, message: Any) -> None:
+        if isinstance(message, Progress):
+            wire.synced = message.synced.entry
         if self.group is None:
-            wire.send(self, Refuse(Code.NOT_MASTER, f"{self.name} is no master"))
-            wire.close(self)
+            self._serve_on(wire, message)
         elif isinstance(message, Join):
             self.wires.append(wire)
+            wire.synced = message.synced.entry
+            self.group.trimmed(self.disk.start_mark)
             self.perform(self.group.join(wire, message, self.now_us))
+            self._hold()
         elif isinstance(message, Progress):
             self.perform(self.group.progress(wire, message, mark(wire.sent).position, self.now_us))
         elif isinstance(message, Stored):
@@ -402,6 +474,33 @@ class Node:
             assert isinstance(message, Refuse)
             if message.code == Code.HIGHER_TERM:
                 self.world.note(self.name, "hears:", message.text)
+
+    def _serve_on(self, wire: Wire, message: Any) -> None:
+        """As a replica: observers may follow it."""
+        if not isinstance(message, Join):
+            return
+        accepted, terms = self.following.accepted, self.disk.terms
+        term = terms.history.last if accepted is None else accepted.term
+        answer: Accept | Refuse = Refuse(Code.NOT_MASTER, f"{self.name} is no master")
+        if self.disk.is_made and message.observer and self.election is None and not self.world.is_calm:
+            source = Source(UUID, SEGMENT_BYTES, term, terms.history, self.disk.start_mark, self.disk.end)
+            answer = judge_for_copy(message, source, self.name)
+        wire.send(self, answer)
+        if isinstance(answer, Refuse):
+            wire.close(self)
+            return
+        self.wires.append(wire)
+        wire.sent, wire.synced = answer.resume.entry, min(message.synced.entry, answer.resume.entry)
+        self._tell_commit()
+        self._pump()
+        self._hold()
+
+    def _break_chain(self) -> None:
+        """Whoever follows this replica joins again."""
+        if self.group is None:
+            for wire in list(self.wires):
+                wire.close(self)
+                self._forget(wire)
 
     def change_members(self, names: list[str], k: int) -> None:
         if self.group is None or not self.is_up:
@@ -412,6 +511,35 @@ class Node:
             self.world.note(self.name, "does not change members:", error)
             return
         self.run(self.perform, effects)
+        if self.is_up:
+            self._hold()
+
+    # ---- retention ------------------------------------------------------------------------------------------
+
+    @property
+    def is_heir(self) -> bool:
+        """A replica that may be master."""
+        return self.group is None and not self.following.observer and self.disk.is_made
+
+    def _hold(self) -> None:
+        """What others need is not removed."""
+        if self.group is not None:
+            self._floor = self.group.floor(self.now_us)
+            self.group.trimmed(self.disk.start_mark)
+            return
+        held = None if self.following.observer else self.following.log_start
+        needed = [mark(wire.synced).position for wire in self.wires]
+        self._floor = floor_of_copy(held, needed, self.disk.end.position, self.plan.hold * RECORD_BYTES)
+
+    def _trim(self, keep: int) -> None:
+        disk = self.disk
+        floor = self.visible if self._floor is None else min(self._floor // RECORD_BYTES, self.visible)
+        start = disk.trim_to(floor, keep)
+        if start > disk.start:
+            self.world.note(self.name, "removes what is before", start)
+            self.schedule.invariants.trims(self, start)
+            disk.start, disk.synced = start, max(disk.synced, start)
+        self._later(self.world.random.random() * TRIM_S, self._trim, keep)
 
     # ---- elections ------------------------------------------------------------------------------------------
 
@@ -423,7 +551,7 @@ class Node:
     def _promote(self, force: bool) -> None:
         disk = self.disk
         self.election = Election(
-            self.name, UUID if disk.records else NO_UUID, disk.terms, disk.members, ack=self.plan.ack,
+            self.name, self._uuid, disk.terms, disk.members, ack=self.plan.ack,
             above=self.above, force=force,
         )  # fmt: skip
         self.world.note(self.name, "wants to lead term", self.election.term, "by force" if force else "")
@@ -450,8 +578,7 @@ class Node:
             self.perform(self.group.declined(decline, self.now_us))
 
     def _asked(self, sender: Node, prepare: Prepare) -> None:
-        uuid = UUID if self.disk.records else NO_UUID
-        decline = refuse_candidate(prepare, uuid, self.disk.terms, self.disk.members)
+        decline = refuse_candidate(prepare, self._uuid, self.disk.terms, self.disk.members)
         if decline is not None:
             self.schedule.network.post(self, sender, decline)
             return
@@ -480,6 +607,7 @@ class Node:
         if disk.terms.promised != won.term:
             self._redial()
             return
+        self._break_chain()
         self.schedule.invariants.elected(self, won)
         self._step()
         self._do_StoreMembers(StoreMembers(won.members))
@@ -501,4 +629,8 @@ class Node:
     def visible(self) -> int:
         """Records that its readers may read."""
         committed = self.following.committed if self.group is None else self.group.committed
-        return min(committed.entry, len(self.disk.records))
+        return max(self.disk.shown, min(committed.entry, len(self.disk.records)))
+
+    def _show(self) -> None:
+        self.disk.shown = self.visible
+        self.schedule.invariants.seen(self)

@@ -11,6 +11,7 @@ from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.terms import Term, Terms
 
 from ..world import World
+from .disk import RECORD_BYTES
 from .faults import Faults
 from .invariants import Invariants, demand
 from .network import Network
@@ -42,6 +43,9 @@ class Plan:
     power_cuts: bool
     forces: bool
     encoded: bool  # messages go through their bytes
+    retain: int | None  # records; retention removes what is older
+    hold: int  # records that are kept for who is behind
+    remember_ms: int  # so long for those that are away
 
     @classmethod
     def draw(cls, random: Random) -> Plan:
@@ -68,11 +72,19 @@ class Plan:
             power_cuts=ack == "synced" and random.random() < 0.8,
             forces=random.random() < 0.1,
             encoded=random.random() < 0.1,
+            retain=random.choice((None, 0, 4, 12)),
+            hold=10 if random.random() < 0.15 else 1 << 40,
+            remember_ms=30 if random.random() < 0.15 else 600_000,
         )
 
     def group_config(self) -> GroupConfig:
         return GroupConfig(
-            ack=self.ack, min_in_sync=self.min_in_sync, fallback_after_ms=self.fallback_after_ms, in_sync_ms=100
+            ack=self.ack,
+            min_in_sync=self.min_in_sync,
+            fallback_after_ms=self.fallback_after_ms,
+            in_sync_ms=100,
+            retention_hold_bytes=self.hold * RECORD_BYTES,
+            remember_ms=self.remember_ms,
         )
 
 
@@ -94,18 +106,22 @@ class Schedule:
         """The first of them leads term 1 from the beginning of its log on; the others are empty."""
         first = Term(1, self.nodes[0].name)
         self.nodes[0].disk.terms = Terms().begun(first, ORIGIN)
+        self.nodes[0].disk.make([])
         self.nodes[0].disk.records.append(self.next_record(first))
         self.nodes[0].disk.sync()
         members = Members.first([node.name for node in self.nodes[: self.plan.members]], self.plan.k)
         for node in self.nodes[: self.plan.members]:
-            node.disk.members = members
+            node.disk.members, node.was_member = members, True
 
     def next_record(self, term: Term) -> str:
         self._records += 1
         return f"{term.number}{term.master}{self._records}"
 
     def master_for(self, node: Node) -> Node | None:
-        """Whom a replica takes for its master; it may be wrong."""
+        """Whom a replica takes for its master; it may be wrong. Observers follow replicas, too."""
+        if node.following.observer and not self.world.is_calm and self.world.chance(0.3):
+            replicas = [other for other in self.nodes if other is not node and other.is_up and other.is_heir]
+            return self.world.random.choice(replicas) if replicas else None
         masters = [other for other in self.nodes if other is not node and other.is_up and other.group is not None]
         if not masters:
             return None
@@ -139,20 +155,23 @@ class Schedule:
         for node in self.nodes:
             node.stopped_until = 0.0
             node.start()
+            node.leave_replica()
         world.run(until=world.now + 0.6)  # what is still on its way arrives
         for _ in range(60):
             self._demote()
-            if self._is_led():
+            if self._is_led() or any(node.is_out for node in self.nodes):
                 break
             self._elect()
             world.run(until=world.now + 0.1)
         masters = [node for node in self.nodes if node.group is not None]
+        if len(masters) == 1:
+            for _ in range(3):
+                masters[0].append(3)
+                world.run(until=world.now + 0.3)
+        if any(node.is_out for node in self.nodes):
+            return  # somebody has to replace it: what is to be safe was, and the group may lack replicas
         demand(len(masters) == 1, "Liveness", f"masters are {masters}")
-        master = masters[0]
-        for _ in range(3):
-            master.append(3)
-            world.run(until=world.now + 0.3)
-        self._check(master)
+        self._check(masters[0])
 
     def _is_led(self) -> bool:
         masters = [node for node in self.nodes if node.group is not None]
@@ -185,3 +204,4 @@ class Schedule:
         self.invariants.converged(self.nodes, master)
         for node in self.nodes:
             demand(node.visible == len(master.disk.records), "Liveness", f"{node.name} shows {node.visible}")
+            demand(not node.disk.unreplicated, "FallbackIsLeft", f"{node.name} does not know that it is over")

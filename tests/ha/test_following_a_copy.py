@@ -1,0 +1,96 @@
+"""Observers of a replica, which lags and may lose what it had not synced; and copies that hold nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pyreplog.ha.protocol.effects import Make, StoreTerms
+from pyreplog.ha.protocol.following import Following
+from pyreplog.ha.protocol.joining import Source, judge_for_copy
+from pyreplog.ha.protocol.mark import ORIGIN, Mark
+from pyreplog.ha.protocol.messages import NO_UUID, PERMANENT, Accept, Code, Join, Refuse
+from pyreplog.ha.protocol.terms import History, Term, Terms
+from tests.ha.groups import HISTORY, SEGMENT_BYTES, T1, T2, UUID, mark, only
+from tests.ha.test_following import MASTERS, T3, check_left, connected, replica
+
+
+def join(received: int, history: History = HISTORY, **fields: Any) -> Join:
+    """Of an observer."""
+    end = mark(received)
+    known = {"uuid": UUID, "segment_bytes": SEGMENT_BYTES, "history": history.up_to(end), **fields}
+    return Join(member="x", observer=True, received=end, synced=end, promised=known["history"].last, **known)
+
+
+def copy(end: int, start: int = 0, history: History = HISTORY, term: Term = T2) -> Source:
+    return Source(UUID, SEGMENT_BYTES, term, history, mark(start), mark(end))
+
+
+@pytest.mark.parametrize(
+    ("asks", "copied"),
+    [
+        pytest.param(join(15), copy(12), id="it has more of the same term"),
+        pytest.param(join(15), copy(8), id="what it has is of a term that the copy knows, and holds nothing of"),
+        pytest.param(join(5), copy(0), id="the copy holds nothing"),
+        pytest.param(join(0, uuid=NO_UUID, segment_bytes=0), copy(7, start=7), id="nor has it anything to give"),
+    ],
+)
+def test_a_replica_that_lags_is_asked_again(asks: Join, copied: Source) -> None:
+    """It said that its master had lost records, or that the two logs had nothing in common; both were for good."""
+    answer = judge_for_copy(asks, copied, "m")
+    assert isinstance(answer, Refuse) and answer.code == Code.NOT_MASTER and answer.code not in PERMANENT
+    assert "m, a replica" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("asks", "copied", "resume"),
+    [
+        (join(12), copy(12), 12),
+        (join(5), copy(12), 5),
+        (join(0, uuid=NO_UUID, segment_bytes=0), copy(12, start=3), 3),
+        (join(15, history=HISTORY.up_to(mark(10))), copy(12), 10),
+    ],
+    ids=["level", "behind", "new", "parted"],
+)
+def test_who_fits_a_copy_follows_it(asks: Join, copied: Source, resume: int) -> None:
+    answer = judge_for_copy(asks, copied, "m")
+    assert isinstance(answer, Accept) and answer.resume == mark(resume)
+
+
+def test_who_has_another_log_is_told_so() -> None:
+    answer = judge_for_copy(join(15, uuid=b"x" * 16), copy(8), "m")
+    assert isinstance(answer, Refuse) and answer.code == Code.FOREIGN
+
+
+# ---- a copy that holds nothing ----------------------------------------------------------------------------------
+
+
+def emptied(at: int = 8) -> Following:
+    """Retention has removed all that it had; it has reported that."""
+    following = replica(promised=T3, history=MASTERS)
+    said = connected(following, start=at, received=at, synced=at)
+    assert (said.uuid, said.received, said.synced) == (UUID, mark(at), mark(at)), "it says how far it was"
+    return following
+
+
+def test_who_holds_nothing_goes_on_where_it_was() -> None:
+    following = emptied()
+    effects = following.heard(Accept(UUID, SEGMENT_BYTES, T3, MASTERS, ORIGIN, mark(8)))
+    assert not only(Make, effects) and only(StoreTerms, effects)
+
+
+@pytest.mark.parametrize("code", [Code.BEHIND, Code.DIVERGED, Code.FOREIGN])
+def test_who_holds_nothing_and_does_not_fit_asks_for_a_new_copy(code: Code) -> None:
+    following = emptied()
+    check_left(following, following.heard(Refuse(code, "no")), None, permanent=False)
+    said = connected(following, start=8, received=8, synced=8)
+    assert (said.uuid, said.received, said.synced, said.history) == (NO_UUID, Mark(0, 0), Mark(0, 0), History())
+    check_left(following, following.heard(Refuse(code, "no")), None, permanent=True)
+
+
+def test_a_new_copy_does_not_know_how_what_is_removed_was_committed() -> None:
+    following = Following("x", NO_UUID, 0, Terms(), committed=ORIGIN)
+    connected(following, start=0, received=0, synced=0)
+    following.heard(Accept(UUID, SEGMENT_BYTES, T1, HISTORY.up_to(mark(1)), mark(3), mark(3)))
+    assert following.unreplicated

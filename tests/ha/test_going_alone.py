@@ -1,0 +1,174 @@
+"""A master that goes on alone says so: to its readers, to those of its replicas and of theirs, in other processes too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+from pyreplog.ha.metrics import node_metrics
+from pyreplog.ha.node import Node
+from pyreplog.ha.protocol.effects import Effect, ModeChanged, Replicated, Show
+from pyreplog.ha.protocol.following import Following
+from pyreplog.ha.protocol.messages import Commit
+from pyreplog.log import names
+from tests.ha import groups
+from tests.ha.groups import commits, mark, only
+from tests.ha.nodes import Lab, level, until, values
+from tests.ha.test_following import streaming
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with ExitStack() as stack:
+        yield Lab(tmp_path, stack)
+
+
+# ---- the machines -----------------------------------------------------------------------------------------------
+
+
+def alone(end: int = 40) -> groups.Lab:
+    """It has committed up to there without its replica a, which has 20."""
+    lab = groups.Lab(fallback_after_ms=100)
+    lab.follow("a", 20)
+    lab.append(30)
+    lab.wait(101)
+    assert lab.group.tick(lab.now_us)[0] == ModeChanged(True), "before anybody sees more"
+    lab.append(end)
+    assert lab.committed == end and lab.group.commit == Commit(mark(end), 0, True)
+    return lab
+
+
+def is_told(lab: groups.Lab, effects: list[Effect]) -> bool:
+    """Whether readers hear that enough replicas have all; else they are told that these do not."""
+    said = bool(only(Replicated, effects))
+    assert lab.group.commit.unreplicated != said == (not lab.group.stats(lab.now_us).unreplicated)
+    return said
+
+
+def test_what_was_committed_alone_is_owed_to_replicas_that_are_level_again() -> None:
+    """To be waited for they need not have all of it; readers are told when they do."""
+    lab = alone()
+    lab.wait(10)
+    assert only(ModeChanged, lab.report("a", 30)) == [] == only(ModeChanged, lab.append(50))
+    effects = lab.report("a", 45)  # as much as there was when it reported last
+    assert only(ModeChanged, effects) == [ModeChanged(False)] and not is_told(lab, effects)
+    assert not is_told(lab, lab.append(60))
+    assert not is_told(lab, lab.report("a", 49))
+    effects = lab.report("a", 55)
+    assert commits(effects) == [55] and is_told(lab, effects)
+
+
+def test_going_alone_again_is_told_again() -> None:
+    lab = alone()
+    assert is_told(lab, lab.report("a", 40))
+    lab.append(50)
+    lab.wait(101)
+    effects = lab.group.tick(lab.now_us)
+    assert commits(effects) == [50] and not is_told(lab, effects)
+
+
+def follower(committed: int = 18) -> Following:
+    following = streaming(committed=committed)
+    assert not following.unreplicated
+    return following
+
+
+def test_a_replica_tells_its_readers() -> None:
+    following = follower()
+    assert following.heard(Commit(mark(19), 0, True)) == [Show(mark(19), True)]
+    assert following.heard(Commit(mark(19), 0, True)) == []
+    assert following.heard(Commit(mark(19), 0, False)) == [Show(mark(19), False)]
+    assert following.heard(Commit(mark(19), 0, True)) == [Show(mark(19), True)]
+
+
+def test_another_master_that_has_committed_less_says_nothing_of_the_rest() -> None:
+    following = follower()
+    following.heard(Commit(mark(20), 0, True))
+    assert following.heard(Commit(mark(19), 0, False)) == [] and following.unreplicated
+    assert following.heard(Commit(mark(21), 0, False)) == [Show(mark(21), False)]
+
+
+# ---- nodes ------------------------------------------------------------------------------------------------------
+
+
+def master_alone(lab: Lab) -> tuple[Node, Node, Node]:
+    """Master a, its replica b, and b's own replica x; member c is away, and not waited for."""
+    a = lab.master(sync_replicas=2, group={"fallback_after_ms": 50})
+    b = lab.replica("b", a)
+    x = lab.replica("x", b, observer=True)
+    a.append(b"alone")
+    level(a, b, x)
+    return a, b, x
+
+
+def says(node: Node) -> set[bool]:
+    """What a node says: to who reads its log here, or in another process; to people; to Prometheus."""
+    (gauge,) = (metric for metric in node_metrics(node) if metric.name == "pyreplog_ha_unreplicated")
+    with pyreplog.open(node.log.path, "r") as reader:
+        return {node.log.unreplicated, reader.unreplicated, node.stats()["unreplicated"], gauge.samples[0][1] == 1}
+
+
+def test_readers_of_all_nodes_are_told_and_told_when_it_is_over(lab: Lab) -> None:
+    nodes = a, b, x = master_alone(lab)
+    assert [says(node) for node in nodes] == [{True}] * 3
+    assert [values(node) for node in nodes] == [[b"alone"]] * 3
+    c = lab.replica("c", a)
+    for node in (*nodes, c):
+        until(lambda node=node: node._log is not None and says(node) == {False})  # type: ignore[misc]
+    assert a._master is not None
+    a._master.group.fallback.limit_us = None
+    a.append(b"together")
+    level(a, b, c, x)
+    assert [says(node) for node in (*nodes, c)] == [{False}] * 4
+
+
+def test_a_master_that_starts_again_owes_it_still(lab: Lab) -> None:
+    a, _, _ = master_alone(lab)
+    lab.close(a)
+    a = lab.master(sync_replicas=2)
+    assert values(a) == [b"alone"] and says(a) == {True}
+    lab.nodes["b"].follow(a.address)
+    c = lab.replica("c", a)
+    until(lambda: says(a) == {False})
+    level(a, c)
+
+
+def test_an_heir_owes_it_still(lab: Lab) -> None:
+    """It has what its master showed on its own, and nobody else has it."""
+    a, b, _ = master_alone(lab)
+    lab.close(a)
+    b.promote()
+    assert values(b) == [b"alone"] and says(b) == {True}
+    for name in "ac":
+        lab.replica(name, b)
+    until(lambda: says(b) == {False})
+    level(b, lab.nodes["a"], lab.nodes["c"])
+    until(lambda: says(lab.nodes["a"]) == {False})
+
+
+def test_where_no_node_has_been_open_since_the_boot_nobody_knows(lab: Lab) -> None:
+    """All that is there is shown, committed or not: so readers are told that it may be taken back."""
+    a = lab.master(members="ab", sync_replicas=0)
+    b = lab.replica("b", a)
+    a.append(b"one")
+    level(a, b)
+    for node in (b, a):
+        path = node.log.path
+        lab.close(node)
+        (path / names.TAIL).unlink()
+        with pyreplog.open(path, "r") as reader:
+            assert reader.unreplicated and not reader.live
+            assert [record.value for batch in reader.scan() for record in batch] == [b"one"]
+
+
+def test_a_log_without_replicas_owes_nobody(tmp_path: Path) -> None:
+    with pyreplog.open(tmp_path / "log") as log:
+        log.append(b"one")
+        assert not log.unreplicated
+    (tmp_path / "log" / names.TAIL).unlink()
+    with pyreplog.open(tmp_path / "log", "r") as reader:
+        assert not reader.unreplicated
