@@ -92,7 +92,8 @@ class Failover(Handle):
         elif not self._is_promoted():
             self._give_up_lease()
             if self._shown != holder or self._node.role != "replica":
-                self._node.follow(holder[1])
+                # It may be about to be master, by command: whether it is shows when its role does not change any more.
+                self._node.follow(holder[1], unless=self._is_promoted)
                 self._shown = holder
         if self._node.role != "candidate":
             self._was_replica = self._node.role == "replica"
@@ -158,6 +159,9 @@ class Failover(Handle):
         if not self._node.is_eligible or self._has_promised_another():
             return
         if self._node.role != "master" and self._stopped.wait(self._random() * self._lease_s / 4):
+            return
+        if self._node.term != self._term:  # it has promised another meanwhile, or follows one
+            self._wake.set()
             return
         lease = self._store.lease(self._lease_s, self._lost)
         try:

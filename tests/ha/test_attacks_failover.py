@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,7 @@ from pyreplog.ha.failover import Failover
 from pyreplog.ha.protocol.election import Effect, Election
 from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.protocol.terms import NO_TERM, Term
+from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.metadata import MetadataStore, open_store
 from tests.ha.nodes import Lab, level, until
 
@@ -35,7 +37,9 @@ class Stub:
     def learn_peers(self, addresses: dict[str, str]) -> None:
         """Nobody is asked."""
 
-    def follow(self, master: str | None) -> None:
+    def follow(self, master: str | None, *, unless: Callable[[], bool]) -> None:
+        if unless():
+            return
         if self.failures:
             self.role = "candidate"
             raise self.failures.pop(0)
@@ -137,6 +141,54 @@ def test_who_has_just_promised_another_waits_for_that_one(stack: ExitStack, stor
     assert store.get(MASTER) is None and node.role == "replica"
     failover._promised_s -= 60.0
     looks(failover, lambda: node.role == "master")
+
+
+def test_who_promises_another_while_it_waits_does_not_stand(stack: ExitStack, store: MetadataStore) -> None:
+    """The lease came free because of that one."""
+    node, waits = Stub(), []
+    node.is_eligible = True
+
+    def promises_another() -> float:
+        waits.append(node.term)
+        node.term = Term(2, "c")
+        return 0.0
+
+    failover = stack.enter_context(Failover(node, store, "orders", lease_s=60.0, random=promises_another))  # type: ignore[arg-type]
+    looks(failover, lambda: failover._term == Term(2, "c"))
+    assert waits == [NO_TERM] and store.get(MASTER) is None and node.role == "replica"
+
+
+def test_a_look_while_it_is_being_promoted_by_command(
+    tmp_path: Path, stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was neither replica nor master at that moment, had the lease's holder followed, and resigned for that at once."""
+    lab = Lab(tmp_path, stack)
+    a, b = lab.master(members="ab"), lab.replica("b")
+    keep(stack, a, store)
+    until(lambda: store.get(MASTER) is not None)
+    failover = keep(stack, b, store)
+    a.append(b"one")
+    level(a, b)
+    until(lambda: failover._was_replica)
+    promote, follow, has_looked = MirrorLog.promote, b.follow, threading.Event()
+
+    def changes_over(log: MirrorLog) -> None:
+        looks(failover, has_looked.is_set)
+        promote(log)
+
+    def looked(master: str | None, **how: Any) -> None:
+        has_looked.set()
+        follow(master, **how)
+
+    a_holds = ("a", a.address)
+    monkeypatch.setattr(MirrorLog, "promote", changes_over)
+    monkeypatch.setattr(b, "follow", looked)
+    monkeypatch.setattr(failover, "_holder", lambda: a_holds)
+    b.promote()
+    has_looked.clear()
+    monkeypatch.undo()
+    looks(failover, lambda: failover._lease is not None)
+    assert (b.role, b.term) == ("master", Term(2, "b"))
 
 
 @pytest.mark.parametrize("value", [b"7", b"[]", b"not JSON", b'["b"]', b"[[], []]"])
