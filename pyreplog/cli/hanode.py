@@ -17,6 +17,7 @@ from pyreplog.cli import serving, settings, tls
 from pyreplog.cli.output import print_json
 from pyreplog.config import DURABILITIES, LogConfig
 from pyreplog.errors import InvalidArgumentError, PromotionRefusedError
+from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.failover import LEASE_S, Failover
 from pyreplog.ha.metrics import node_metrics
 from pyreplog.ha.node import Node
@@ -77,6 +78,10 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--busy-poll-us", metavar="N", type=int, default=0, help="look so long before going to sleep")
 
 
+_OPTIONS = {"log", "group", "name", "host", "port", "advertise", "observer"}
+"""What of NodeConfig is made of the others, or has an option that always says it."""
+
+
 def _config(arguments: argparse.Namespace) -> dict[str, Any]:
     """Settings of NodeConfig, from all that sets one."""
     named = ("ack", "durability", "segment_bytes", "min_in_sync", "fallback_after_ms", "throttle_bytes_per_s")
@@ -84,7 +89,10 @@ def _config(arguments: argparse.Namespace) -> dict[str, Any]:
     found = {"ack": "received", **settings.settings(arguments), **given}
     if found["ack"] == "synced":
         found.setdefault("durability", "synced")
-    of_log, of_group = ({field.name for field in dataclasses.fields(kind)} for kind in (LogConfig, GroupConfig))
+    of_log, of_group, of_node = (
+        {field.name for field in dataclasses.fields(kind)} for kind in (LogConfig, GroupConfig, NodeConfig)
+    )
+    settings.check_known(found, of_log | of_group | (of_node - _OPTIONS))
     host, port, advertise = serving.listening(arguments)
     return {
         **{name: value for name, value in found.items() if name not in of_log | of_group},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tomllib
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,13 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
             raise ConfigError(f"--set: expected NAME=VALUE, found {item!r}")
         found[name.strip().replace("-", "_")] = _value(text.strip())
     return found
+
+
+def check_known(found: dict[str, Any], known: Set[str]) -> None:
+    """ConfigError: a name that is none of these."""
+    unknown = sorted(found.keys() - known)
+    if unknown:
+        raise ConfigError(f"unknown setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
 
 
 def _file(path: Path) -> dict[str, Any]:

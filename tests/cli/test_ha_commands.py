@@ -136,6 +136,21 @@ def test_a_group_that_fails_over_by_itself(processes: Processes, filled: Path) -
     assert values(a.path) == values(b.path) == values(c.path) == LINES
 
 
+def test_readers_of_a_replica_see_that_its_master_goes_on_alone(processes: Processes, filled: Path, run: Run) -> None:
+    alone = ("--members", "a,b,c", "--sync-replicas", 2, "--fallback-after-ms", 50)
+    a = processes.start("master", "a", *alone)
+    b = processes.start("replica", "b", "--master", a.address)
+    for node in (a, b):
+        processes.until(node, lambda found: found["unreplicated"] and found["committed"]["entry"] == len(LINES))
+        assert "on its own: a promotion may take it back" in run("ha", "status", node.address).out
+        with pyreplog.open(node.path, "r") as reader:
+            assert reader.unreplicated and len(reader) == len(LINES)
+    c = processes.start("replica", "c", "--master", a.address)
+    for node in (a, b, c):
+        processes.until(node, lambda found: has_all(found) and not found["unreplicated"])
+        assert "on its own" not in run("ha", "status", node.address).out
+
+
 def test_members_are_changed_by_command(processes: Processes, filled: Path, run: Run) -> None:
     a = processes.start("master", "a")
     assert run("ha", "members", a.address).out == "members  a; an append waits for 0 replicas\n"
@@ -226,6 +241,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path
         (["master", "{a}", "--group", "g"], 2, "--metadata"),
         (["master", "{a}", "--peer", "b"], 2, "NAME=HOST:PORT"),
         (["master", "{a}", "--set", "unheard-of=1"], 2, "unheard_of"),
+        (["master", "{a}", "--set", "nonsense=1"], 2, "there are ack, ack_timeout_ms, durability, election_timeout_ms"),
+        (["replica", "{b}", "--master", "127.0.0.1:1", "--set", "port=1"], 2, "unknown setting 'port'"),
         (["master", "{a}", "--set", "in_sync_ms=-1"], 2, "in_sync_ms"),
         (["master", "{a}", "--ack", "synced", "--durability", "appended"], 2, "durability"),
         (["master", "{a}", "--members", "a,b", "--sync-replicas", "2"], 2, "sync"),
