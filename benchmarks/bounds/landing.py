@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.plan import Plan
 from benchmarks.proc import job
 from benchmarks.result import Comparison, Figure, Section
-from benchmarks.rows.ha.stream import FRAME_BYTES, bare_stream, stream_entries
+from benchmarks.rows.ha.stream import FRAME_BYTES, FULL_BYTES, bare_stream, stream_entries
 from benchmarks.sampling import interleave
 from pyreplog._native.checksum import crc32c
 
@@ -22,6 +22,17 @@ def landing(plan: Plan) -> Section:
     """Bytes per second, with files and without, beside the C limit of ha-stream."""
     section = Section("bound-landing", "What bounds the stream to a cold replica: the pages of new files")
     size = _BYTES if plan.full or plan.budget >= 5 else 4 * plan.segment_bytes
+    section.comparisons += _beside_the_limit(plan, size)
+    if plan.full:
+        section.comparisons += _beside_the_limit(plan, FULL_BYTES)
+    section.notes.append(
+        "No log and no replica take part: one loop of recv, CRC and, in the second line, pwrite, in calls that each "
+        "move 256 KiB. A replica that keeps what it receives cannot be quicker; the C limit of ha-stream keeps nothing."
+    )
+    return section
+
+
+def _beside_the_limit(plan: Plan, size: int) -> list[Comparison]:
     entries = stream_entries(plan, _BYTES)
     with plan.folder() as folder, bare_stream(plan) as bare, job("pour", size) as source:
         ours = Landing(source.answer(), size, folder, plan.segment_bytes)
@@ -34,7 +45,7 @@ def landing(plan: Plan) -> Section:
             },
         )
         verified = f"{ours.verified >> 20:,} MiB; {bare.verified()}"
-    section.comparisons += [
+    return [
         Comparison(
             f"{size >> 20:,} MiB, {what}",
             Figure("recv and CRC of 256 KiB", found[name], "B/s", "appended"),
@@ -44,11 +55,6 @@ def landing(plan: Plan) -> Section:
         )
         for name, what in (("checked", "into the same memory again"), ("kept", "written to new files"))
     ]
-    section.notes.append(
-        "No log and no replica take part: one loop of recv, CRC and, in the second line, pwrite, in calls that each "
-        "move 256 KiB. A replica that keeps what it receives cannot be quicker; the C limit of ha-stream keeps nothing."
-    )
-    return section
 
 
 class Landing:

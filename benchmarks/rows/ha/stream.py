@@ -16,7 +16,7 @@ from benchmarks.rows.ha.rocketmq import rocketmq_rate
 from benchmarks.sampling import interleave
 
 _SIZE = 1024
-_FULL_BYTES = 4 << 30
+FULL_BYTES = 4 << 30
 _BYTES = 1 << 30
 _BARE_BATCH, _BARE_SEGMENTS = 64, 4
 _ROCKETMQ_BYTES = 512 << 20
@@ -26,7 +26,7 @@ FRAME_BYTES = 256 << 10
 def stream(plan: Plan) -> Section:
     """Bytes per second from opening the replica until it has received all."""
     section = Section("ha-stream", f"A cold-started replica, records of {SIZES[_SIZE]}, frames of 256 KiB, TCP")
-    entries = stream_entries(plan, _FULL_BYTES if plan.full else _BYTES)
+    entries = stream_entries(plan, FULL_BYTES if plan.full else _BYTES)
     settings: dict[str, Any] = {"log": {"segment_bytes": plan.segment_bytes}, "transfer_bytes": FRAME_BYTES}
     with (
         plan.folder() as folder,
