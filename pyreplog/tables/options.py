@@ -50,8 +50,9 @@ class ReadOptions:
     bookie. topics: names; topics_pattern: of names; None: ledgers are read. subscription: whose backlog is read.
     starting_offsets, ending_offsets: half open. starting_time, ending_time: append times, microseconds since the epoch,
     half open. ledgers: ranges of ledger ids, both ends included, ascending; None: all. columns: None: the usual ones.
-    max_partition_bytes: of log, at most in one task. min_partitions: at least so many tasks. batch_rows, batch_bytes:
-    what one Arrow batch holds at most (one record more, where that is larger); 0: as many as suit it, see `limited`.
+    max_partition_bytes: of log, in a task, or a 16th more. min_partitions: at least so many tasks. batch_rows,
+    batch_bytes: what one Arrow batch holds at most (one record more, where that is larger); 0: as many as suit it, see
+    `limited`.
     verify_checksum: None: when a value is read. view: name of a report, whose partials are read in place of rows;
     view_options: its parameters, as JSON.
     """

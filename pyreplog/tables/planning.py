@@ -87,11 +87,17 @@ def _check_faults(log: LogSnapshot, options: ReadOptions) -> None:
             raise segment.fault
 
 
+def task_count(total: int, most: int, least: int) -> int:
+    """How many tasks so many bytes are: at least `least`, each of `most` bytes, or a sixteenth more. A few bytes beyond
+    what fits into tasks for all cores are not worth another one, for which all but one core would wait."""
+    return max(-(-total // (most + most // _SMALL)), least, 1)
+
+
 def pack(found: Sequence[tuple[Part, int]], most: int, least: int) -> list[tuple[Part, ...]]:
-    """Tasks of equal weight, in order: at least `least`, as far as there are places to cut at, and none much heavier
-    than `most`. found: slices and their weights in bytes. ConfigError: these are more than TASKS_MAX."""
+    """Tasks of equal weight, in order: as many as `task_count` says, as far as there are places to cut at. found:
+    slices and their weights in bytes. ConfigError: these are more than TASKS_MAX."""
     total = sum(weight for _, weight in found)
-    count = max(-(-total // most), least, 1)
+    count = task_count(total, most, least)
     if count > TASKS_MAX:
         raise ConfigError(
             f"maxPartitionBytes: expected at most {TASKS_MAX:,} tasks, found {count:,} of {most:,} bytes each"

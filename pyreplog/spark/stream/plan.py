@@ -17,7 +17,7 @@ from pyreplog.spark.stream.options import StreamOptions
 from pyreplog.spark.stream.tracks import Feed, Track, Tracks
 from pyreplog.tables.offsets import Partition
 from pyreplog.tables.paths import cluster_of
-from pyreplog.tables.planning import Part
+from pyreplog.tables.planning import Part, task_count
 from pyreplog.tables.slices import Range
 
 logger = logging.getLogger(__name__)
@@ -68,9 +68,8 @@ class StreamPlanner:
         if found == start.positions:
             return start
         size = sum(tracks[key].bytes_before(end) - tracks[key].bytes_before(ahead[key][0]) for key, end in ends.items())
-        return self._offset(
-            found, max(-(-size // self._options.read.max_partition_bytes), self._options.read.min_partitions)
-        )
+        read = self._options.read
+        return self._offset(found, task_count(size, read.max_partition_bytes, read.min_partitions))
 
     def _end(self, key: Partition, tracks: Tracks) -> int:
         """Up to where a track may be read; 0: not at all."""
