@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from benchmarks.bounds.batches import batches as batches_bound
 from benchmarks.bounds.call import call
 from benchmarks.bounds.copies import copies
 from benchmarks.bounds.interruptions import interruptions
@@ -108,6 +109,7 @@ BOUNDS: dict[str, Row] = {
     "bound-pipeline": pipeline,
     "bound-published": published,
     "bound-landing": landing,
+    "bound-batches": batches_bound,
 }
 
 
