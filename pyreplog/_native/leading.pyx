@@ -42,8 +42,8 @@ cdef class Leading:
                 if gate.lead():
                     self.lead()
                 else:
-                    gate.park(position)
                     PyErr_CheckSignals()
+                    gate.park(position)
         except ClosedError:
             if gate.synced < position:
                 raise

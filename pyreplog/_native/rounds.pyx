@@ -214,8 +214,10 @@ cdef class Rounds:
                     bell.hush()
         self.round += 1
         if not only_one or self.round % LOOK_EVERY == 0:
-            for timer in self._timers.due():
-                self._soon.append(timer.call)
+            next_us = self._timers.next_us
+            if next_us is not None and <int64_t>next_us <= <int64_t>self.clock.monotonic_us():
+                for timer in self._timers.due():
+                    self._soon.append(timer.call)
         return 0
 
     cdef int call_handed_over(self) except -1:
