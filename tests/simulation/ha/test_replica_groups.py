@@ -27,8 +27,9 @@ def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
 
 
 def test_runs_are_worth_their_while() -> None:
-    """Among a few hundred there are elections, cuts, changes of members, masters that go on alone, losses by force."""
-    elected = cut = changed = alone = acknowledged = forced = 0
+    """Among a few hundred there are elections, cuts, changes of members, masters that go on alone, losses by force; what
+    they committed alone is owed for a while; retention removes segments, and leaves some behind that nobody kept them for."""
+    elected = cut = changed = alone = acknowledged = forced = owed = trimmed = behind = 0
     for seed in range(200):
         schedule = Schedule(seed)
         schedule.run()
@@ -39,4 +40,8 @@ def test_runs_are_worth_their_while() -> None:
         changed += found.changes
         alone += found.went_alone
         forced += found.lost_by_force
+        owed += found.owed
+        trimmed += found.trimmed
+        behind += found.left_behind
     assert acknowledged > 1000 and elected > 100 and cut > 30 and changed > 30 and alone > 20 and forced > 0
+    assert owed > 20 and trimmed > 200 and behind > 3
