@@ -89,6 +89,21 @@ def test_who_holds_nothing_and_does_not_fit_asks_for_a_new_copy(code: Code) -> N
     check_left(following, following.heard(Refuse(code, "no")), None, permanent=True)
 
 
+def test_a_new_copy_takes_back_nothing_that_was_shown() -> None:
+    """Its master is far ahead, and a replica that lags has all from the beginning: readers would go back to that."""
+    following = emptied()
+    following.committed = mark(8)
+    check_left(following, following.heard(Refuse(Code.BEHIND, "what follows is gone")), None, permanent=False)
+    connected(following, start=8, received=8, synced=8)
+    lagging = Accept(UUID, SEGMENT_BYTES, T3, MASTERS, ORIGIN, ORIGIN)
+    check_left(following, following.heard(lagging), Code.NOT_MASTER, permanent=False)
+    said = connected(following, start=8, received=8, synced=8)
+    assert (said.uuid, said.received) == (UUID, mark(8)), "it says again how far it was"
+    following.heard(Refuse(Code.BEHIND, "what follows is gone"))
+    connected(following, start=8, received=8, synced=8)
+    assert only(Make, following.heard(Accept(UUID, SEGMENT_BYTES, T3, MASTERS, mark(10), mark(10))))
+
+
 def test_a_new_copy_does_not_know_how_what_is_removed_was_committed() -> None:
     following = Following("x", NO_UUID, 0, Terms(), committed=ORIGIN)
     connected(following, start=0, received=0, synced=0)

@@ -45,6 +45,7 @@ class Following:
         self.name, self.observer, self.terms, self.committed = name, observer, terms, committed
         self.unreplicated = unreplicated
         self.uuid, self.segment_bytes = uuid, segment_bytes
+        self.emptied = NO_UUID  # of the log that it has, while it asks for a copy of what follows that
         self.accepted: Accept | None = None
         """The master's last word on how to go on; None: there is none."""
         self.log_start = 0
@@ -99,6 +100,8 @@ class Following:
         effects: list[Effect] = []
         term = max(accept.term, self.terms.promised)
         if self.uuid == NO_UUID:
+            if self.emptied != NO_UUID and accept.resume < self.committed and not self.unreplicated:
+                return self._keep_what_is_seen(accept)
             effects.append(Make(accept.uuid, accept.segment_bytes, accept.resume))
             self.unreplicated = accept.resume > ORIGIN  # of what retention has removed nothing is known so far
         elif wrong := self._wrong(accept):
@@ -176,17 +179,24 @@ class Following:
 
     def _refused(self, refusal: Refuse) -> list[Effect]:
         self.disconnected()
-        is_final = refusal.code in PERMANENT and not self._asks_anew()
+        is_final = refusal.code in PERMANENT and not self._asks_anew(refusal.code)
         return [Leave(JoinRefusedError(refusal.code, refusal.text), permanent=is_final)]
 
     def _leave(self, code: Code, text: str) -> list[Effect]:
         self.disconnected()
-        return [Say(Refuse(code, text)), Leave(JoinRefusedError(code, text), permanent=not self._asks_anew())]
+        return [Say(Refuse(code, text)), Leave(JoinRefusedError(code, text), permanent=not self._asks_anew(code))]
 
-    def _asks_anew(self) -> bool:
+    def _asks_anew(self, code: int) -> bool:
         """Who holds nothing and does not fit asks for a new copy next time. Not at once: it may have held, and reported
         what retention has removed since, and must not go back behind that."""
         if self.uuid == NO_UUID or self._start != self._end:
             return False
-        self.uuid = NO_UUID
+        self.emptied, self.uuid = (self.uuid if code == Code.BEHIND else NO_UUID), NO_UUID
         return True
+
+    def _keep_what_is_seen(self, accept: Accept) -> list[Effect]:
+        """A copy of one that lags would begin before what readers were shown here: it asks as before again."""
+        self.emptied, self.uuid = NO_UUID, self.emptied
+        self.disconnected()
+        text = f"a new copy from {accept.resume.position} on, {self.committed.position} are committed here"
+        return [Say(Refuse(Code.NOT_MASTER, text)), Leave(JoinRefusedError(Code.NOT_MASTER, text), permanent=False)]

@@ -218,6 +218,9 @@ class Node:
         assert self.election is not None
         self._hang_up()
         self.following.disconnected()
+        if effect.term < (promised := self.disk.terms.promised):  # the file refuses: it followed another meanwhile
+            self.perform(self.election.outdone(promised))
+            return
         self._store_terms(Terms(effect.term, self.disk.terms.history))
         self.disk.sync()
         self.perform(self.election.stored(self.disk.end, self.disk.terms.history, self.disk.members))
@@ -317,7 +320,7 @@ class Node:
         before, self.following = self.following, self._follower(self.following.committed)
         self.following.log_start = before.log_start
         if before.uuid == NO_UUID:
-            self.following.uuid = NO_UUID
+            self.following.uuid, self.following.emptied = NO_UUID, before.emptied
         self._hold()
         self.wire = self.schedule.network.connect(self, target)
         self.perform(self.following.connected(self.disk.start_mark, self.disk.end, self.disk.synced_end))
