@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.limits import bare
 from benchmarks.plan import Plan
-from pyreplog._native.segment import HEADER_BYTES
+from pyreplog._native.log.segment import HEADER_BYTES
 from pyreplog.log import names
 
 _AREA_SEGMENTS = 8

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyreplog
 from benchmarks.limits.build import FLAGS, ROOT, compiler_version
-from pyreplog._native import checksum
+from pyreplog._native.system import checksum
 
 
 def describe(directory: Path) -> dict[str, str]:

@@ -83,8 +83,8 @@ from pyreplog.errors import (
 )
 
 if TYPE_CHECKING:
-    from pyreplog._native.batch import RecordBatch
-    from pyreplog._native.record import Record
+    from pyreplog._native.log.batch import RecordBatch
+    from pyreplog._native.log.record import Record
     from pyreplog.ack import Ack
     from pyreplog.clock import Clock, ManualClock, SystemClock
     from pyreplog.config import LogConfig
@@ -124,8 +124,8 @@ _LATER = {
     "PartitionedProducer": "topic.partitions.partitionedproducer",
     "PartitionedTopic": "topic.partitions.partitioned",
     "Producer": "topic.publishing.producer",
-    "Record": "_native.record",
-    "RecordBatch": "_native.batch",
+    "Record": "_native.log.record",
+    "RecordBatch": "_native.log.batch",
     "RemotePartitionedTopic": "topic.remote.remotepartitioned",
     "RemoteTopic": "topic.remote.remotetopic",
     "SystemClock": "clock",

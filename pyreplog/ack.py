@@ -4,7 +4,7 @@ One object serves threads and asyncio. Most acks live for a fraction of a millis
 never, so an Ack holds no lock, condition or event; a thread that really blocks brings its own lock, an
 awaiting task a `Wait`, and both are entries of the ack's list of waiters.
 
-Why that is correct without a lock, under the GIL (`_native/ack.pyx`, which is left only where it calls Python code):
+Why that is correct without a lock, under the GIL (`_native/log/ack.pyx`, left only where it calls Python code):
 
 - *One winner.* Looking whether the ack is settled and publishing the outcome is one step: among any number of
   completers exactly one gets past it, and neither a signal handler nor another thread runs in between.
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from pyreplog._native.ack import Ack, as_timeout, settle_all
+from pyreplog._native.log.ack import Ack, as_timeout, settle_all
 
 __all__ = ["Ack", "Outcome", "as_timeout", "settle_all"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pyreplog._native.polling import monotonic_us, wall_us
+from pyreplog._native.system.polling import monotonic_us, wall_us
 from pyreplog.errors import InvalidArgumentError
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from pyreplog._native.segment import SIZE_MAX, SIZE_MIN
+from pyreplog._native.log.segment import SIZE_MAX, SIZE_MIN
 from pyreplog.errors import ConfigError
 
 Durability = Literal["appended", "interval", "synced"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pyreplog._native.histogram import Histogram
+from pyreplog._native.system.histogram import Histogram
 from pyreplog.errors import MissingExtraError, ReplogError
 from pyreplog.handles import Handle
 

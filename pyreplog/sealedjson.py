@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pyreplog._native.checksum import crc32c
+from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import FormatVersionError
 
 

@@ -6,6 +6,6 @@ append, carries out what a state machine has decided for all of them.
 
 from __future__ import annotations
 
-from pyreplog._native.interrupts import uninterrupted
+from pyreplog._native.system.interrupts import uninterrupted
 
 __all__ = ["uninterrupted"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyreplog._native.entries import CONTROL, encode_control, encode_entries, parse_entries
-from pyreplog._native.record import Record
+from pyreplog._native.ledgerlog.entries import CONTROL, encode_control, encode_entries, parse_entries
+from pyreplog._native.log.record import Record
 from pyreplog.config import LogConfig
 from pyreplog.log.files import Files
 from pyreplog.log.ledgerlog import LedgerLog

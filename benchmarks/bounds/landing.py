@@ -12,7 +12,7 @@ from benchmarks.proc import job
 from benchmarks.result import Comparison, Figure, Section
 from benchmarks.rows.ha.stream import FRAME_BYTES, FULL_BYTES, bare_stream, stream_entries
 from benchmarks.sampling import interleave
-from pyreplog._native.checksum import crc32c
+from pyreplog._native.system.checksum import crc32c
 
 _SIZE = 1024
 _BYTES = 512 << 20

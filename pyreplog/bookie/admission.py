@@ -1,4 +1,4 @@
-"""Who may do what to a ledger. Of ADDs that nothing speaks against, `_native.plainadd` knows it, too."""
+"""Who may do what to a ledger. Of ADDs that nothing speaks against, `_native.bookie.plainadd` knows it, too."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
-from pyreplog._native.peek import peek_entries
-from pyreplog._native.plainadd import PlainAdd, PlainAdds
+from pyreplog._native.bookie.peek import peek_entries
+from pyreplog._native.bookie.plainadd import PlainAdd, PlainAdds
 from pyreplog.bookie.admission import check_key, check_writer
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.controls import Controls

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple, Protocol, TypeVar
 
-from pyreplog._native.entries import CONTROL, parse_entries
+from pyreplog._native.ledgerlog.entries import CONTROL, parse_entries
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.entrylog import DiskLog

@@ -8,8 +8,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from pyreplog._native.entries import CONTROL, encode_control
-from pyreplog._native.peek import peek_controls
+from pyreplog._native.bookie.peek import peek_controls
+from pyreplog._native.ledgerlog.entries import CONTROL, encode_control
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.bookie.protocol import KEY_BYTES
 from pyreplog.errors import CorruptionError, InvalidRecordsError

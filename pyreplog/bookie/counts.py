@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pyreplog._native.histogram import Histogram
-from pyreplog._native.plainadd import AddCounts
+from pyreplog._native.bookie.plainadd import AddCounts
+from pyreplog._native.system.histogram import Histogram
 from pyreplog.bookie.protocol import Kind, Status
 
 

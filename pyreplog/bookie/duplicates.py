@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pyreplog._native.entries import parse_entries
-from pyreplog._native.record import Record
+from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog._native.log.record import Record
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.bookie.protocol import Request
 from pyreplog.errors import CorruptionError, OtherRecordError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pyreplog._native.ledgerstate import Uncommitted
-from pyreplog._native.plainadd import PlainAdd
+from pyreplog._native.bookie.ledgerstate import Uncommitted
+from pyreplog._native.bookie.plainadd import PlainAdd
 from pyreplog.bookie.polls import Respond
 from pyreplog.bookie.protocol import Reply, Request
 

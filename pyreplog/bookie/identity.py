@@ -22,7 +22,7 @@ import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pyreplog._native.checksum import crc32c
+from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import (
     CorruptionError,
     EmptyDirectoryError,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pyreplog._native.ledgerstate import NOTHING, State
-from pyreplog._native.peek import peek_entries
+from pyreplog._native.bookie.ledgerstate import NOTHING, State
+from pyreplog._native.bookie.peek import peek_entries
 from pyreplog.bookie.controls import Controls, load_controls
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.errors import CorruptionError

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from pyreplog._native.plainadd import PlainAdd
+from pyreplog._native.bookie.plainadd import PlainAdd
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.counts import BookieCounts, Gauges

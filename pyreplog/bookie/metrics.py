@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyreplog._native.entries import CONTROL
-from pyreplog._native.histogram import Histogram
+from pyreplog._native.ledgerlog.entries import CONTROL
+from pyreplog._native.system.histogram import Histogram
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import Kind, Status

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pyreplog._native.entries import CONTROL
+from pyreplog._native.ledgerlog.entries import CONTROL
 from pyreplog.errors import InvalidMessageError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pyreplog._native.entries import parse_entries
+from pyreplog._native.ledgerlog.entries import parse_entries
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.bookie.ledgerstate import LedgerState
 from pyreplog.bookie.protocol import READ_BYTES_MAX, Reply, Request, Status

@@ -7,9 +7,9 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyreplog._native.answering import Answering
-from pyreplog._native.frame import CONTROL_OFFSET, FrameBatch, encode_header
-from pyreplog._native.plainadd import LATER, plain_add
+from pyreplog._native.bookie.answering import Answering
+from pyreplog._native.bookie.plainadd import LATER, plain_add
+from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch, encode_header
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from pyreplog._native.plainadd import Room
+from pyreplog._native.bookie.plainadd import Room
 from pyreplog.bookie.config import BookieConfig
 
 logger = logging.getLogger(__name__)

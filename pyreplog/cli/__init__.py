@@ -1,19 +1,15 @@
-"""The command line. Nothing imports it but `__main__` and the `pyreplog` script.
+"""The command line: a file for each command. Nothing imports it but `__main__` and the `pyreplog` script.
 
 | modules | what they are |
 |---|---|
 | `app` | the parser; commands are modules, imported when they are used |
-| `cat`, `tail`, `stat`, `fsck`, `dump`, `bench`, `backup`, `restore`, `offload` | commands on a log |
-| `explain`, `layout`, `rawsegment` | of `dump`: bytes, field by field |
-| `ingest`, `bookmark`, `eventtime`, `formats`, `rowreader`, `rows`, `source` | rows of files into a log, once each |
-| `bookie`, `ledger`, `cluster`, `clusteroptions` | commands on ledgers; which cluster they mean |
-| `ha`, `hanode`, `harocketmq` | commands on replica groups |
-| `serve`, `topic`, `subscription`, `targets`, `starts` | commands on topics; where these are; places in them |
-| `topicpublish`, `topicconsume`, `messages`, `topicstats` | of `topic`: what publishes, prints and tells |
-| `top`, `topview`, `topscreen`, `topwatch` | `top`: rows, screen, and what looks |
-| `report`, `export`, `sourceoptions`, `reportprogress` | reports and Parquet files |
-| `output`, `tables`, `progress` | what commands print |
-| `settings`, `tls`, `serving`, `intermixed` | what commands are told, until they are told to stop |
+| `cat`, `tail`, `stat`, `fsck`, `dump`, `bench`, `backup`, `restore`, `offload`, `ingest` | commands on a log |
+| `bookie`, `ledger`, `cluster` | commands on ledgers |
+| `ha`, `hanode`, `harocketmq` | commands on replica groups: what they share, nodes, RocketMQ's wire |
+| `serve`, `topic`, `subscription`, `top` | commands on topics |
+| `report`, `export` | reports and Parquet files |
+| `shared` | what several of them need |
+| `input`, `explaining`, `topics`, `live` | of `ingest`, `dump`, `topic`, `top` |
 """
 
 EXIT_INTERRUPTED = 130

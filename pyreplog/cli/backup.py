@@ -6,8 +6,8 @@ import argparse
 from dataclasses import asdict
 
 import pyreplog
-from pyreplog.cli.output import amount, counted, print_json
-from pyreplog.cli.progress import progress
+from pyreplog.cli.shared.output import amount, counted, print_json
+from pyreplog.cli.shared.progress import progress
 from pyreplog.log.backup.copying import backup
 from pyreplog.log.opening import as_directory
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyreplog
-from pyreplog.cli.output import print_json
+from pyreplog.cli.shared.output import print_json
 from pyreplog.errors import NotALogError
 
 NAME = "bench"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pyreplog.bookie.config import BOOKIE_DURABILITIES, BookieConfig
 from pyreplog.bookie.node import BookieNode
-from pyreplog.cli import serving, settings, tls
-from pyreplog.cli.clusteroptions import VARIABLE
-from pyreplog.cli.output import print_json
+from pyreplog.cli.shared import serving, settings, tls
+from pyreplog.cli.shared.clusteroptions import VARIABLE
+from pyreplog.cli.shared.output import print_json
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ledger.stored import StoredLedgers
 from pyreplog.metadata.store import MetadataStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import pyreplog
-from pyreplog.cli.output import RecordPrinter
+from pyreplog.cli.shared.output import RecordPrinter
 
 NAME = "cat"
 HELP = "print the entries of a log"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from pyreplog.cli import clusteroptions
-from pyreplog.cli.output import amount, counted, print_json
+from pyreplog.cli.shared import clusteroptions
+from pyreplog.cli.shared.output import amount, counted, print_json
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
 
 NAME = "cluster"

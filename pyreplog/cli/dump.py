@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pyreplog.cli import layout, rawsegment
-from pyreplog.cli.explain import Explained, explain_header, explain_record
-from pyreplog.cli.output import print_json
-from pyreplog.cli.rawsegment import RawSegment
+from pyreplog.cli.explaining import layout, rawsegment
+from pyreplog.cli.explaining.explain import Explained, explain_header, explain_record
+from pyreplog.cli.explaining.rawsegment import RawSegment
+from pyreplog.cli.shared.output import print_json
 from pyreplog.errors import CorruptionError, OutOfRangeError
 from pyreplog.log import recovery
 from pyreplog.log.opening import as_directory

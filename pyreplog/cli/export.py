@@ -6,9 +6,9 @@ import argparse
 import time
 from pathlib import Path
 
-from pyreplog.cli import sourceoptions
-from pyreplog.cli.output import amount, counted, duration, print_json
-from pyreplog.cli.reportprogress import steps
+from pyreplog.cli.shared import sourceoptions
+from pyreplog.cli.shared.output import amount, counted, duration, print_json
+from pyreplog.cli.shared.reportprogress import steps
 from pyreplog.reports.catalogue import require_pyarrow
 
 NAME = "export"

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from pyreplog.cli.output import amount, counted, print_fields, print_json
-from pyreplog.cli.progress import progress
+from pyreplog.cli.shared.output import amount, counted, print_fields, print_json
+from pyreplog.cli.shared.progress import progress
 from pyreplog.errors import CorruptionError, InvalidArgumentError
 from pyreplog.log import names
 from pyreplog.log.fsck import check as fsck

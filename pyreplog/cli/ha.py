@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pyreplog.cli import hanode, harocketmq, serving, tls
-from pyreplog.cli.output import amount, counted, print_fields, print_json
+from pyreplog.cli import hanode, harocketmq
+from pyreplog.cli.shared import serving, tls
+from pyreplog.cli.shared.output import amount, counted, print_fields, print_json
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ha.remote import RemoteNode
 

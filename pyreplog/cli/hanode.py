@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pyreplog import ha
-from pyreplog.cli import serving, settings, tls
-from pyreplog.cli.output import print_json
+from pyreplog.cli.shared import serving, settings, tls
+from pyreplog.cli.shared.output import print_json
 from pyreplog.config import DURABILITIES, LogConfig
 from pyreplog.errors import InvalidArgumentError, PromotionRefusedError
 from pyreplog.ha.config import NodeConfig

@@ -7,8 +7,8 @@ import logging
 import sys
 from contextlib import ExitStack
 
-from pyreplog.cli import serving
-from pyreplog.cli.output import print_json
+from pyreplog.cli.shared import serving
+from pyreplog.cli.shared.output import print_json
 from pyreplog.ha.rocketmq import Master, RawLog, Slave, State
 from pyreplog.net.reactor import Reactor
 

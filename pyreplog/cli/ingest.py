@@ -12,13 +12,13 @@ from pathlib import Path
 from types import FrameType
 
 import pyreplog
-from pyreplog.cli import bookmark, formats
-from pyreplog.cli.bookmark import Bookmark, Settings
-from pyreplog.cli.output import amount, counted, duration, print_json
-from pyreplog.cli.progress import Progress, progress
-from pyreplog.cli.rowreader import RowReader, place_of
-from pyreplog.cli.rows import Fault, Rows
-from pyreplog.cli.source import MalformedRowError, Place, Source, SourceChangedError
+from pyreplog.cli.input import bookmark, formats
+from pyreplog.cli.input.bookmark import Bookmark, Settings
+from pyreplog.cli.input.rowreader import RowReader, place_of
+from pyreplog.cli.input.rows import Fault, Rows
+from pyreplog.cli.input.source import MalformedRowError, Place, Source, SourceChangedError
+from pyreplog.cli.shared.output import amount, counted, duration, print_json
+from pyreplog.cli.shared.progress import Progress, progress
 from pyreplog.config import DURABILITIES
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.log import CommitLog

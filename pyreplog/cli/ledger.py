@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from pyreplog.cli import cat, clusteroptions
-from pyreplog.cli.output import counted, moment, print_fields, print_json
+from pyreplog.cli import cat
+from pyreplog.cli.shared import clusteroptions
+from pyreplog.cli.shared.output import counted, moment, print_fields, print_json
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.handle import Ledger

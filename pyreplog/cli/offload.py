@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 import pyreplog
-from pyreplog.cli.output import amount, counted, print_json
-from pyreplog.cli.progress import progress
+from pyreplog.cli.shared.output import amount, counted, print_json
+from pyreplog.cli.shared.progress import progress
 
 NAME = "offload"
 HELP = "copy what is sealed of a log, live or not, to object storage, from where Spark and reports read it"

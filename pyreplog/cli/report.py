@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyreplog import __version__
-from pyreplog.cli import sourceoptions
-from pyreplog.cli.output import counted, duration, moment, print_json
-from pyreplog.cli.reportprogress import Steps, steps
+from pyreplog.cli.shared import sourceoptions
+from pyreplog.cli.shared.output import counted, duration, moment, print_json
+from pyreplog.cli.shared.reportprogress import Steps, steps
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.reports.catalogue import REPORTS, require_pyarrow
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from pyreplog.cli.output import counted, print_json
-from pyreplog.cli.progress import progress
+from pyreplog.cli.shared.output import counted, print_json
+from pyreplog.cli.shared.progress import progress
 from pyreplog.log.backup import manifest
 from pyreplog.log.backup.restoring import restore
 

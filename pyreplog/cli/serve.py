@@ -7,8 +7,8 @@ import ssl
 import sys
 from pathlib import Path
 
-from pyreplog.cli import serving, targets, tls
-from pyreplog.cli.output import print_json
+from pyreplog.cli.shared import serving, targets, tls
+from pyreplog.cli.shared.output import print_json
 from pyreplog.metrics import MetricsServer
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.remote.serving import TopicServer

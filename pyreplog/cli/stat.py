@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyreplog
-from pyreplog.cli.output import amount, moment, print_fields, print_json
+from pyreplog.cli.shared.output import amount, moment, print_fields, print_json
 from pyreplog.errors import CorruptionError
 from pyreplog.log import LogReader, names
 from pyreplog.log import checkpoint as checkpoints

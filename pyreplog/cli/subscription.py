@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pyreplog.cli import starts, targets, topicpublish, topicstats
-from pyreplog.cli.output import print_json
+from pyreplog.cli.shared import starts, targets
+from pyreplog.cli.shared.output import print_json
+from pyreplog.cli.topics import topicpublish, topicstats
 from pyreplog.topic.config import SUBSCRIPTION_TYPES
 
 NAME = "subscription"

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from pyreplog.cli import targets, topwatch
-from pyreplog.cli.output import print_json
-from pyreplog.cli.tables import has_rich, print_tables
-from pyreplog.cli.topscreen import heading, tables
-from pyreplog.cli.topview import Frame
+from pyreplog.cli.live import topwatch
+from pyreplog.cli.live.topscreen import heading, tables
+from pyreplog.cli.live.topview import Frame
+from pyreplog.cli.shared import targets
+from pyreplog.cli.shared.output import print_json
+from pyreplog.cli.shared.tables import has_rich, print_tables
 from pyreplog.errors import InvalidArgumentError, ReplogError
 
 NAME = "top"

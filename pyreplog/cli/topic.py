@@ -6,9 +6,10 @@ import argparse
 import dataclasses
 from typing import Any
 
-from pyreplog.cli import settings, starts, targets, topicconsume, topicpublish, topicstats
-from pyreplog.cli.intermixed import IntermixedParser
-from pyreplog.cli.output import counted, print_fields, print_json
+from pyreplog.cli.shared import settings, starts, targets
+from pyreplog.cli.shared.intermixed import IntermixedParser
+from pyreplog.cli.shared.output import counted, print_fields, print_json
+from pyreplog.cli.topics import topicconsume, topicpublish, topicstats
 from pyreplog.errors import TopicExistsError
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.partitions.partitioned import PartitionedTopic

@@ -9,8 +9,8 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from pyreplog._native.looprounds import Rounds
-from pyreplog._native.parking import ParkingLot
+from pyreplog._native.ha.looprounds import Rounds
+from pyreplog._native.ha.parking import ParkingLot
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError, ReplicationTimeoutError

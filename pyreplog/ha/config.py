@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pyreplog._native.frame import DEFAULT_MAX_BODY
+from pyreplog._native.net.frame import DEFAULT_MAX_BODY
 from pyreplog.config import LogConfig, Settings
 from pyreplog.errors import ConfigError
 from pyreplog.ha.protocol.fields import NAME_BYTES_MAX

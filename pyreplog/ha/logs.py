@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyreplog._native.tail import PAGE, Tail
+from pyreplog._native.log.tail import PAGE, Tail
 from pyreplog.ha.context import Context
 from pyreplog.ha.protocol.fields import FieldWriter
 from pyreplog.ha.protocol.terms import Term, write_term

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pyreplog._native.frame import CONTROL_OFFSET, encode
-from pyreplog._native.landing import marks_of, show_up_to
+from pyreplog._native.log.landing import marks_of, show_up_to
+from pyreplog._native.net.frame import CONTROL_OFFSET, encode
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, DeposedError, DisconnectedError, InvalidArgumentError, ReplogError
 from pyreplog.ha.awaited import Awaited, check_may_wait

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from pyreplog._native.frame import CONTROL_OFFSET
-from pyreplog._native.reports import report_alone
+from pyreplog._native.ha.reports import report_alone
+from pyreplog._native.net.frame import CONTROL_OFFSET
 from pyreplog.errors import InvalidMessageError, JoinRefusedError, ReplogError
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import (
@@ -21,7 +21,7 @@ from pyreplog.ha.protocol.messages import (
 from pyreplog.net.inflight import ServerConnection
 
 if TYPE_CHECKING:
-    from pyreplog._native.frame import FrameBatch
+    from pyreplog._native.net.frame import FrameBatch
     from pyreplog.net.connection import Connection
 
 

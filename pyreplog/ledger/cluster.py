@@ -14,8 +14,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from pyreplog._native.quorum import check_quorums
-from pyreplog._native.turns import check_may_wait
+from pyreplog._native.machines.turns import check_may_wait
+from pyreplog._native.quorum.quorum import check_quorums
 from pyreplog.ack import Ack
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.identity import cluster_id
@@ -35,11 +35,9 @@ from pyreplog.errors import (
 )
 from pyreplog.handles import Handle
 from pyreplog.ledger.closing import close_all
-from pyreplog.ledger.copies import CopyCount
 from pyreplog.ledger.driver import Driver, StartingMachine
 from pyreplog.ledger.embedded import open_embedded
 from pyreplog.ledger.handle import WINDOW_BYTES, Ledger
-from pyreplog.ledger.lac import LedgerEnds
 from pyreplog.ledger.ledgermetadata import (
     Fragment,
     LedgerMetadata,
@@ -52,14 +50,16 @@ from pyreplog.ledger.mending import LimboQuery, Mending
 from pyreplog.ledger.metrics import client_metrics
 from pyreplog.ledger.openledgers import OpenLedgers
 from pyreplog.ledger.placement import choose
+from pyreplog.ledger.protocol.copies import CopyCount
+from pyreplog.ledger.protocol.lac import LedgerEnds
+from pyreplog.ledger.protocol.recovery import LedgerRecovery
+from pyreplog.ledger.protocol.writer import LedgerWriter
 from pyreplog.ledger.reader import LedgerReader
-from pyreplog.ledger.recovery import LedgerRecovery
 from pyreplog.ledger.remote import RemoteSurroundings
 from pyreplog.ledger.repairs import Repair, repairs
 from pyreplog.ledger.status import ClusterStatus, ledger_status
 from pyreplog.ledger.stored import delete_garbled, find_ledger, list_ledgers, load_ledger, next_id, survey
 from pyreplog.ledger.surroundings import Shared
-from pyreplog.ledger.writer import LedgerWriter
 from pyreplog.log.files import opening_told
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store

@@ -12,9 +12,9 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
-from pyreplog._native.answers import Answer
-from pyreplog._native.driving import Driving
-from pyreplog._native.effects import Send
+from pyreplog._native.ledger.driving import Driving
+from pyreplog._native.machines.effects import Send
+from pyreplog._native.net.answers import Answer
 from pyreplog.ack import Ack
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import (
@@ -23,8 +23,8 @@ from pyreplog.errors import (
     ReplogError,
     VersionConflictError,
 )
-from pyreplog.ledger.effects import BadCopy, Effect, Finished, Store, Wake
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, metadata_key
+from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished, Store, Wake
 from pyreplog.ledger.stored import find_ledger
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.uninterrupted import uninterrupted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from pyreplog._native.segment import HEADER_BYTES
+from pyreplog._native.log.segment import HEADER_BYTES
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.ledgerlist import LedgerList
@@ -13,7 +13,7 @@ from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError
-from pyreplog.ledger.push import ENTRY_BYTES_MAX
+from pyreplog.ledger.protocol.push import ENTRY_BYTES_MAX
 from pyreplog.ledger.stored import StoredLedgers
 from pyreplog.ledger.surroundings import EmbeddedSurroundings
 from pyreplog.log.files import opening_told

@@ -8,23 +8,23 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from pyreplog._native.appending import Appending
-from pyreplog._native.batch import RecordBatch
-from pyreplog._native.effects import Settle
-from pyreplog._native.staging import Staging
-from pyreplog._native.turns import check_may_wait, in_callback
+from pyreplog._native.ledger.appending import Appending
+from pyreplog._native.ledger.staging import Staging
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.machines.effects import Settle
+from pyreplog._native.machines.turns import check_may_wait, in_callback
 from pyreplog.ack import Ack, as_timeout, settle_all
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, OutcomeUnknownError, ReplogError, WindowFullError
 from pyreplog.handles import Handle, warn_of_leak
 from pyreplog.ledger.driver import Driver, Surroundings
-from pyreplog.ledger.effects import Effect
 from pyreplog.ledger.justwritten import JustWritten
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.protocol.effects import Effect
+from pyreplog.ledger.protocol.staging import Entry, columns, outcomes
+from pyreplog.ledger.protocol.writer import LedgerWriter
 from pyreplog.ledger.readahead import STRETCH_BYTES_MAX
 from pyreplog.ledger.someread import SomeRead, check_range
-from pyreplog.ledger.staging import Entry, columns, outcomes
-from pyreplog.ledger.writer import LedgerWriter
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -6,10 +6,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import cast
 
-from pyreplog._native.batch import RecordBatch
-from pyreplog._native.entries import parse_entries
-from pyreplog._native.pushing import Batch
-from pyreplog._native.turns import Turns
+from pyreplog._native.ledger.pushing import Batch
+from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.machines.turns import Turns
 
 KEPT_BYTES = 64 << 10
 """More is not kept: reading that much from a bookie costs little of what it takes anyway."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
-from pyreplog._native.quorum import check_quorums
+from pyreplog._native.quorum.quorum import check_quorums
 from pyreplog.bookie.protocol import ID_MAX
 from pyreplog.errors import InvalidArgumentError, InvalidMetadataError
 from pyreplog.metadata.values import decode_object

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from pyreplog._native.effects import Send
+from pyreplog._native.machines.effects import Send
 from pyreplog.bookie.protocol import Kind, Reply, Request, Status
 from pyreplog.errors import InvalidArgumentError, ReplogError, UnauthorizedError
-from pyreplog.ledger.copies import CopyCheck
-from pyreplog.ledger.effects import Effect, Finished
-from pyreplog.ledger.entrymend import EntryMend
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
+from pyreplog.ledger.protocol.copies import CopyCheck
+from pyreplog.ledger.protocol.effects import Effect, Finished
+from pyreplog.ledger.protocol.entrymend import EntryMend
 from pyreplog.ledger.repairs import Repair, forget_repair, repairs
 from pyreplog.ledger.stored import find_ledger, load_ledger
 from pyreplog.metadata.store import MetadataStore

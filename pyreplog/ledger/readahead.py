@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from pyreplog._native.batch import RecordBatch
+from pyreplog._native.log.batch import RecordBatch
 from pyreplog.ack import Ack
 
 AHEAD_BYTES = 8 << 20

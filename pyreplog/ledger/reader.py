@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from pyreplog._native.batch import RecordBatch
+from pyreplog._native.log.batch import RecordBatch
 from pyreplog.ack import Ack, as_timeout
 from pyreplog.errors import (
     ClosedError,
@@ -19,10 +19,10 @@ from pyreplog.errors import (
 )
 from pyreplog.handles import Handle
 from pyreplog.ledger.driver import Driver, Surroundings
-from pyreplog.ledger.lac import LacQuery
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, metadata_key
+from pyreplog.ledger.protocol.lac import LacQuery
+from pyreplog.ledger.protocol.reading import LedgerReading
 from pyreplog.ledger.readahead import STRETCH_BYTES_MAX, read_ahead
-from pyreplog.ledger.reading import LedgerReading
 from pyreplog.ledger.someread import SomeRead, check_range
 from pyreplog.ledger.stored import load_ledger
 from pyreplog.metadata.watching import Watch

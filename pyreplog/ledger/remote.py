@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from pyreplog._native.answers import Group
-from pyreplog._native.remotes import Remotes
+from pyreplog._native.ledger.remotes import Remotes
+from pyreplog._native.net.answers import Group
 from pyreplog.bookie.protocol import ADD, Kind, Reply, Request, decode_reply, encode_request
 from pyreplog.bookie.registration import AVAILABLE, Availability
 from pyreplog.bookie.service import SERVICE
@@ -21,8 +21,8 @@ from pyreplog.errors import (
     NotConnectedError,
     ReplogError,
 )
-from pyreplog.ledger.merging import UNANSWERED_MAX, Adds
-from pyreplog.ledger.push import ENTRY_BYTES_MAX
+from pyreplog.ledger.protocol.merging import UNANSWERED_MAX, Adds
+from pyreplog.ledger.protocol.push import ENTRY_BYTES_MAX
 from pyreplog.ledger.status import BookieStatus
 from pyreplog.ledger.surroundings import Shared
 from pyreplog.metadata.store import MetadataStore

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyreplog._native.batch import RecordBatch
+from pyreplog._native.log.batch import RecordBatch
 from pyreplog.ack import Ack
 from pyreplog.errors import NoSuchEntryError, NoSuchLedgerError, OutOfRangeError, ReplogError, UnreadableError
 from pyreplog.ledger.driver import Driver, Surroundings
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
-from pyreplog.ledger.reading import LedgerReading
+from pyreplog.ledger.protocol.reading import LedgerReading
 from pyreplog.ledger.stored import load_ledger
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pyreplog._native.stripe import member_count
+from pyreplog._native.quorum.stripe import member_count
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 from pyreplog.ledger.repairs import Garbled, Repair
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
-from pyreplog._native.answers import Answer
-from pyreplog._native.plainadd import PlainAdd, plain_request
-from pyreplog._native.turns import check_may_wait
+from pyreplog._native.bookie.plainadd import PlainAdd, plain_request
+from pyreplog._native.machines.turns import check_may_wait
+from pyreplog._native.net.answers import Answer
 from pyreplog.ack import Ack
 from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.local import LocalBookie
@@ -18,9 +18,9 @@ from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import ClosedError, NotConnectedError, ReplogError
 from pyreplog.handles import Handle
 from pyreplog.ledger.driver import Add, Timer
-from pyreplog.ledger.effects import BadCopy
 from pyreplog.ledger.metrics import ClientCounts
 from pyreplog.ledger.placement import Candidate
+from pyreplog.ledger.protocol.effects import BadCopy
 from pyreplog.ledger.repairs import note_repair
 from pyreplog.ledger.status import BookieStatus
 from pyreplog.ledger.workers import Workers

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, SupportsIndex
 
-from pyreplog._native.batch import RecordBatch
-from pyreplog._native.place import SLICE_US
-from pyreplog._native.reader import Reader
-from pyreplog._native.record import Record
-from pyreplog._native.segment import HEADER_BYTES, SIZE_MAX
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.log.place import SLICE_US
+from pyreplog._native.log.reader import Reader
+from pyreplog._native.log.record import Record
+from pyreplog._native.log.segment import HEADER_BYTES, SIZE_MAX
 from pyreplog.ack import as_timeout
 from pyreplog.errors import CorruptionError, InvalidArgumentError, OutOfRangeError, TruncatedError, WrongTypeError
 from pyreplog.log import eventtimes
@@ -20,7 +20,7 @@ from pyreplog.log.follow import Follower
 from pyreplog.log.hollow import is_hollow
 
 if TYPE_CHECKING:
-    from pyreplog._native.segment import Segment
+    from pyreplog._native.log.segment import Segment
 
 SCAN_BYTES = 1 << 22
 _NUMBER_MAX = (1 << 63) - 1

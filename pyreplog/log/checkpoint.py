@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pyreplog._native.checksum import crc32c
+from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import FormatVersionError
 from pyreplog.log import names
 from pyreplog.log.files import Files

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
-from pyreplog._native.leading import Leading
+from pyreplog._native.log.leading import Leading
 from pyreplog.ack import Ack
 from pyreplog.errors import ReplogError
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pyreplog import handles
-from pyreplog._native.appender import Appender
-from pyreplog._native.landing import show_up_to
-from pyreplog._native.segment import HEADER_BYTES, Segment
-from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.log.appender import Appender
+from pyreplog._native.log.landing import show_up_to
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.config import LogConfig

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyreplog._native.batch import RecordBatch
-from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
 
 if TYPE_CHECKING:
     from pyreplog.log.access import Access

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from pyreplog._native.disk import Steps, lock_file, unlock_file
-from pyreplog._native.pump import write, write_sync
+from pyreplog._native.log.disk import Steps, lock_file, unlock_file
+from pyreplog._native.log.pwrite import write, write_sync
 from pyreplog.errors import DiskError, DiskFullError, InvalidArgumentError, ReplogError, UnsupportedFilesystemError
 
 if TYPE_CHECKING:
-    from pyreplog._native.segment import Segment
+    from pyreplog._native.log.segment import Segment
 
 _ZEROS = bytes(1 << 20)
 _FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from pyreplog._native.batch import RecordBatch
-from pyreplog._native.place import Place
-from pyreplog._native.record import Record
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.log.place import Place
+from pyreplog._native.log.record import Record
 from pyreplog.errors import TruncatedError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog.errors import DiskError
 from pyreplog.log import names
 from pyreplog.log.files import Files

@@ -14,8 +14,8 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
-from pyreplog._native.segment import HEADER_BYTES, Segment
-from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import DiskError, ReplogError
 from pyreplog.log import indexes, retention
 from pyreplog.log.duty import Duty

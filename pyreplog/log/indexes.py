@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from pyreplog._native.disk import Steps
-from pyreplog._native.index import LedgerIndex
-from pyreplog._native.intake import index_entries
-from pyreplog._native.sealed import SealedIndex
-from pyreplog._native.segment import HEADER_BYTES, Segment
-from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.ledgerlog.index import LedgerIndex
+from pyreplog._native.ledgerlog.intake import index_entries
+from pyreplog._native.ledgerlog.sealed import SealedIndex
+from pyreplog._native.log.disk import Steps
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import ReplogError
 from pyreplog.log import names
 from pyreplog.log.files import Files

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from pyreplog._native.intake import append_entries, copy_entries
+from pyreplog._native.ledgerlog.intake import append_entries, copy_entries
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.config import LogConfig
@@ -30,7 +30,7 @@ _ENTRY_MAX = (1 << 63) - 2
 
 
 class LedgerLog:
-    """A log of encoded entries (`_native.entries`), addressed by (ledger, entry) or by position, never by a number.
+    """A log of encoded entries (`_native.ledgerlog`), addressed by (ledger, entry) or by position, never by a number.
 
     path, config, create, clock, files: as of `pyreplog.open`; retention is not for such a log (ConfigError): `trim` and
     `hollow` are. Any thread may call anything. Close it, or use `with`. Errors of every call: ClosedError, ForkedError.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pyreplog._native.index import LedgerIndex
-from pyreplog._native.intake import index_entries
-from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog._native.ledgerlog.index import LedgerIndex
+from pyreplog._native.ledgerlog.intake import index_entries
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog.errors import (
     CorruptionError,
     DiskError,
@@ -27,8 +27,8 @@ from pyreplog.log.ledgermap import LedgerMap, Share
 from pyreplog.log.segments import UNNUMBERED
 
 if TYPE_CHECKING:
-    from pyreplog._native.sealed import SealedIndex
-    from pyreplog._native.segment import Pin
+    from pyreplog._native.ledgerlog.sealed import SealedIndex
+    from pyreplog._native.log.segment import Pin
 
 T = TypeVar("T")
 

@@ -9,11 +9,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pyreplog._native.landing import land, marks_of, progress_of, show_up_to, stand_at
-from pyreplog._native.mark import Mark
-from pyreplog._native.segment import HEADER_BYTES, Segment
-from pyreplog._native.segmentheader import decode_header, encode_header
-from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.log.landing import land, marks_of, progress_of, show_up_to, stand_at
+from pyreplog._native.log.mark import Mark
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.segmentheader import decode_header, encode_header
+from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.clock import Clock
 from pyreplog.config import LogConfig
 from pyreplog.errors import CorruptionError, FormatVersionError, OutOfRangeError, ReplicaError, StreamError

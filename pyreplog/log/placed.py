@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from pyreplog._native.intake import copy_entries
-from pyreplog._native.lending import lend_entries
-from pyreplog._native.segment import Segment
+from pyreplog._native.ledgerlog.intake import copy_entries
+from pyreplog._native.ledgerlog.lending import lend_entries
+from pyreplog._native.log.segment import Segment
 from pyreplog.errors import CorruptionError
 from pyreplog.log.manyledgers import Place
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from pyreplog import handles
-from pyreplog._native.segment import Segment
-from pyreplog._native.sparse import SparseIndex
-from pyreplog._native.tail import Tail
+from pyreplog._native.log.segment import Segment
+from pyreplog._native.log.sparse import SparseIndex
+from pyreplog._native.log.tail import Tail
 from pyreplog.errors import (
     ClosedError,
     CorruptionError,

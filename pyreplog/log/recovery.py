@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyreplog._native.segment import HEADER_BYTES, Segment
-from pyreplog._native.segmentheader import decode_header
-from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.segmentheader import decode_header
+from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import CorruptionError, NotALogError
 from pyreplog.log import names
 from pyreplog.log.checkpoint import Checkpoint
@@ -28,7 +28,7 @@ from pyreplog.log.truncation import Truncation
 
 logger = logging.getLogger(__name__)
 
-ENTRY, BLANK = -8, -9  # statuses of a record with a wrong number and of the end of a segment, see _native/record.pxd
+ENTRY, BLANK = -8, -9  # statuses of a record with a wrong number, of the end of a segment: _native/log/record.pxd
 _COPY_BYTES = 1 << 20
 _BLANK_BYTES = 32  # what is written of a blank; behind it there are zeros
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyreplog._native.checksum import crc32c
+from pyreplog._native.system.checksum import crc32c
 from pyreplog.config import LogConfig
 from pyreplog.errors import InvalidArgumentError, NotALogError
 from pyreplog.log import checkpoint as checkpoints

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyreplog._native.disk import Steps
-from pyreplog._native.segment import Segment
-from pyreplog._native.segmentheader import encode_header
+from pyreplog._native.log.disk import Steps
+from pyreplog._native.log.segment import Segment
+from pyreplog._native.log.segmentheader import encode_header
 from pyreplog.errors import DiskError, ReplogError
 from pyreplog.log import names
 from pyreplog.log.files import Files, disk_error, lock_range

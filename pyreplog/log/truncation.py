@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyreplog._native.checksum import crc32c
-from pyreplog._native.segment import HEADER_BYTES, Segment
-from pyreplog._native.sparse import SparseIndex
-from pyreplog._native.tail import PAGE, Tail
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.sparse import SparseIndex
+from pyreplog._native.log.tail import PAGE, Tail
+from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import CorruptionError
 from pyreplog.log import names
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pyreplog._native.tail import Tail
+from pyreplog._native.log.tail import Tail
 from pyreplog.ack import Ack
 from pyreplog.purgatory import Purgatory, Watch
 

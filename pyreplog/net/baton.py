@@ -14,7 +14,7 @@ from __future__ import annotations
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable
 
-from pyreplog._native.rounds import DRIVER, Held
+from pyreplog._native.net.rounds import DRIVER, Held
 
 __all__ = ["DRIVER", "Baton", "Waiter"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 
-from pyreplog._native.pump import ring
+from pyreplog._native.net.pump import ring
 
 
 class Bell:

@@ -9,9 +9,9 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyreplog._native.answers import settle
-from pyreplog._native.frame import FrameBatch
-from pyreplog._native.mutex import Mutex
+from pyreplog._native.net.answers import settle
+from pyreplog._native.net.frame import FrameBatch
+from pyreplog._native.system.mutex import Mutex
 from pyreplog.errors import (
     ClosedError,
     DisconnectedError,

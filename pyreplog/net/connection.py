@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyreplog import handles
-from pyreplog._native.answers import Replies
-from pyreplog._native.asking import Asking
-from pyreplog._native.frame import HEADER_SIZE, FrameBatch, FrameParser, encode_header, heartbeat
-from pyreplog._native.nextframe import NextFrame
-from pyreplog._native.outbox import FrameOutbox
+from pyreplog._native.net.answers import Replies
+from pyreplog._native.net.asking import Asking
+from pyreplog._native.net.frame import HEADER_SIZE, FrameBatch, FrameParser, encode_header, heartbeat
+from pyreplog._native.net.nextframe import NextFrame
+from pyreplog._native.net.outbox import FrameOutbox
 from pyreplog.errors import ClosedError, DisconnectedError, PeerError, PeerTimeoutError, ReplogError, SlowPeerError
 from pyreplog.net.handshake import Peer
 from pyreplog.net.limits import Limits

@@ -27,7 +27,7 @@ from pyreplog.net.sockets import Address, Stream, family_of, look_up, prepare, w
 from pyreplog.net.tls import TlsStream
 
 if TYPE_CHECKING:
-    from pyreplog._native.frame import FrameBatch
+    from pyreplog._native.net.frame import FrameBatch
 
 
 Over = Callable[[Stream | None, Peer | None, ReplogError | None], object]

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable
 from typing import Protocol
 
-from pyreplog._native.frame import CONTROL_OFFSET, HEADER_SIZE, FrameParser, encode, heartbeat
+from pyreplog._native.net.frame import CONTROL_OFFSET, HEADER_SIZE, FrameParser, encode, heartbeat
 from pyreplog.errors import (
     DisconnectedError,
     FrameError,

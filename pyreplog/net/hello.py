@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
-from pyreplog._native.frame import MAX_BODY
+from pyreplog._native.net.frame import MAX_BODY
 from pyreplog.errors import (
     AuthenticationError,
     HandshakeError,

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from pyreplog._native.frame import FrameBatch
+from pyreplog._native.net.frame import FrameBatch
 from pyreplog.errors import FrameError
 from pyreplog.net.connection import INFLIGHT_FULL, Handler
 from pyreplog.net.handshake import Peer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyreplog._native.frame import DEFAULT_MAX_BODY, MAX_BODY
+from pyreplog._native.net.frame import DEFAULT_MAX_BODY, MAX_BODY
 from pyreplog.config import Settings
 from pyreplog.errors import ConfigError
 

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pyreplog._native.arrivals import Arrivals
+from pyreplog._native.net.arrivals import Arrivals
 from pyreplog.net.connection import Connection, Handler
 from pyreplog.net.handshake import Peer
 from pyreplog.net.limits import Limits
@@ -16,7 +16,7 @@ from pyreplog.net.sockets import Stream
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    from pyreplog._native.frame import FrameBatch
+    from pyreplog._native.net.frame import FrameBatch
 
 
 class Quick(Protocol):

@@ -12,8 +12,8 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 
-from pyreplog._native.polling import Epoll
-from pyreplog._native.rounds import Rounds
+from pyreplog._native.net.rounds import Rounds
+from pyreplog._native.system.polling import Epoll
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import ForkedError, InvalidArgumentError
 from pyreplog.handles import Handle

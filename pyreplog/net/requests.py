@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from pyreplog._native.asking import Asking
+from pyreplog._native.net.asking import Asking
 from pyreplog.errors import ReplogError
 
 OnReply: TypeAlias = Callable[[memoryview | ReplogError], object]

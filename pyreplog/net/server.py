@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from pyreplog._native.frame import CONTROL_OFFSET, encode
+from pyreplog._native.net.frame import CONTROL_OFFSET, encode
 from pyreplog.errors import ClosedError, ReplogError, TooManyConnectionsError
 from pyreplog.net.connection import ASKED, SERVER_FULL, Handler
 from pyreplog.net.endpoint import Endpoint

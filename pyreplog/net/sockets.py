@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pyreplog._native import pump
-from pyreplog._native.frame import FrameBatch, FrameParser
+from pyreplog._native.net import pump
+from pyreplog._native.net.frame import FrameBatch, FrameParser
 from pyreplog.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

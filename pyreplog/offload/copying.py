@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyreplog._native.checksum import crc32c
-from pyreplog._native.segment import HEADER_BYTES, Segment
-from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.sparse import SparseIndex
+from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import (
     InvalidArgumentError,
     NotALogError,

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.checksum import crc32c
-from pyreplog._native.segment import HEADER_BYTES, Segment
-from pyreplog._native.segmentheader import encode_header
-from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.segmentheader import encode_header
+from pyreplog._native.log.sparse import SparseIndex
+from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import ObjectCorruptionError, ReplogError
 from pyreplog.offload.manifest import LogIdentity, SealedObject
 from pyreplog.offload.storage import Storage

@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, dataclass, fields
 from typing import NamedTuple
 
-from pyreplog._native.segment import HEADER_BYTES, SIZE_MAX, SIZE_MIN
+from pyreplog._native.log.segment import HEADER_BYTES, SIZE_MAX, SIZE_MIN
 from pyreplog.errors import NotALogError, ObjectCorruptionError
 from pyreplog.log.backup.copying import BLANK_BYTES
 from pyreplog.offload.storage import Storage

@@ -7,12 +7,12 @@ from functools import partial
 
 import numpy as np
 
-from pyreplog._native.ackset import AckSet
+from pyreplog._native.topic.ackset import AckSet
 from pyreplog.errors import InvalidRecordsError, NoSuchSubscriptionError, UnreadableError
 from pyreplog.reports.facts import Ranges, SubscriptionFact, TopicFact, UnknownFact
-from pyreplog.tables.backlogs import Seen, cursor_of, stored_records
-from pyreplog.tables.ledgers import each
-from pyreplog.tables.origins import Survey
+from pyreplog.tables.cluster.backlogs import Seen, cursor_of, stored_records
+from pyreplog.tables.cluster.ledgers import each
+from pyreplog.tables.cluster.origins import Survey
 from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.cursors.pages import Key, parse_page
 from pyreplog.topic.cursors.record import CursorRecord

@@ -18,7 +18,7 @@ from pyreplog.reports.files import sync
 from pyreplog.reports.suite import EVERY_TOPIC
 from pyreplog.tables import schema
 from pyreplog.tables.arrays import schema_of
-from pyreplog.tables.clusterplan import survey_of
+from pyreplog.tables.cluster.clusterplan import survey_of
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import cluster_of
 from pyreplog.tables.planning import Part, plan

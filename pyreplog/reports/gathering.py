@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import InvalidMetadataError, ReplogError
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, ledger_key
 from pyreplog.ledger.stored import find_ledger, list_ledgers
@@ -16,18 +16,18 @@ from pyreplog.log import names as log_names
 from pyreplog.reports.cursors import subscription_facts
 from pyreplog.reports.facts import Facts, LedgerFact, SegmentFact, SubscriptionFact, TopicFact, UnknownFact
 from pyreplog.reports.moments import appended
-from pyreplog.tables.clusterplan import survey_of
-from pyreplog.tables.entryslices import slim
+from pyreplog.tables.cluster.clusterplan import survey_of
+from pyreplog.tables.cluster.entryslices import slim
+from pyreplog.tables.cluster.ledgerends import Unasked, amounts_known
+from pyreplog.tables.cluster.ledgers import each
+from pyreplog.tables.cluster.origins import Survey
+from pyreplog.tables.cluster.topics import PlannedTopic, find_known_topics
 from pyreplog.tables.held import hold
-from pyreplog.tables.ledgerends import Unasked, amounts_known
-from pyreplog.tables.ledgers import each
 from pyreplog.tables.logs import LogSnapshot, SegmentFile
 from pyreplog.tables.options import ReadOptions
-from pyreplog.tables.origins import Survey
 from pyreplog.tables.paths import cluster_of
 from pyreplog.tables.planning import look_at_all
 from pyreplog.tables.ranges import is_among, partition_of
-from pyreplog.tables.topics import PlannedTopic, find_known_topics
 from pyreplog.topic.cursors.subscriptionmetadata import list_subscriptions
 from pyreplog.topic.managed.chainstore import find_chain
 from pyreplog.topic.names import TOPICS

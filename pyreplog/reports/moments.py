@@ -14,8 +14,8 @@ from pyreplog.errors import (
 )
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.ledger.stored import load_ledger
-from pyreplog.tables.origins import Survey
-from pyreplog.tables.topics import KEY, PlannedTopic, search_in
+from pyreplog.tables.cluster.origins import Survey
+from pyreplog.tables.cluster.topics import KEY, PlannedTopic, search_in
 from pyreplog.topic.managed.chain import ChainLedger
 from pyreplog.topic.managed.locating import OffsetSearch
 from pyreplog.topic.place import EntryPlace

@@ -8,7 +8,5 @@
 | `reading` | what a task does |
 | `objects`, `objectscan` | the same of logs that were offloaded |
 | `held`, `scan`, `arrays`, `buffers`, `damage` | stretches, verified, as Arrow columns; what is no record |
-| `clusterplan`, `ledgers`, `ledgerends`, `topics`, `backlogs`, `entryslices` | which entries of a cluster are read |
-| `origins`, `storedmetadata`, `storedlog`, `storedbookies` | a cluster in a directory, or over TCP |
-| `entryscan`, `copyreading`, `messagearrays` | entries, from whichever copies there are; messages in them |
+| `cluster` | the same of ledgers and topics, whose entries lie in copies |
 """

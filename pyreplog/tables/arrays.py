@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from pyreplog._native import arrowcolumns
-from pyreplog._native.batch import RecordBatch
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.tables import arrowcolumns
 from pyreplog.tables.buffers import HEADER, as_bytes, as_headers, as_numbers, as_some_numbers, as_text, constant
 from pyreplog.tables.slices import Whence
 

@@ -6,7 +6,7 @@ import bisect
 from pathlib import Path
 from typing import NamedTuple
 
-from pyreplog._native.segment import Segment
+from pyreplog._native.log.segment import Segment
 from pyreplog.errors import CorruptionError
 from pyreplog.log import indexes
 from pyreplog.log.recovery import BLANK

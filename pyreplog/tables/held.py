@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from pyreplog._native.segment import Segment
+from pyreplog._native.log.segment import Segment
 from pyreplog.errors import NotALogError, TrimmedError
 from pyreplog.log.files import share
 

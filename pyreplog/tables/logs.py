@@ -7,9 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pyreplog._native.segment import HEADER_BYTES
-from pyreplog._native.segmentheader import decode_header
-from pyreplog._native.tail import Tail
+from pyreplog._native.log.segment import HEADER_BYTES
+from pyreplog._native.log.segmentheader import decode_header
+from pyreplog._native.log.tail import Tail
 from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError, ReplogError
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import names, truncation

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.segment import HEADER_BYTES
-from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.log.segment import HEADER_BYTES
+from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import ConfigError, CorruptionError, FormatVersionError
 from pyreplog.log import names
 from pyreplog.offload import index as indexes

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from pyreplog._native.batch import RecordBatch
-from pyreplog._native.segment import Segment
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.log.segment import Segment
 from pyreplog.errors import CorruptionError, ObjectCorruptionError
 from pyreplog.offload.windows import Windows
 from pyreplog.tables.damage import Damage, damage_at

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import ConfigError, ReplogError
 from pyreplog.log import indexes
 from pyreplog.tables import objects, ranges
@@ -20,7 +20,7 @@ from pyreplog.tables.paths import bookie_of, cluster_of, log_directories, names_
 from pyreplog.tables.slices import Range, Slice
 
 if TYPE_CHECKING:
-    from pyreplog.tables.entryslices import EntrySlice
+    from pyreplog.tables.cluster.entryslices import EntrySlice
 
 Part: TypeAlias = "Slice | EntrySlice"
 
@@ -41,7 +41,7 @@ def plan(options: ReadOptions) -> list[tuple[Part, ...]]:
     folder = cluster_of(options.paths)
     if folder is None and options.cluster is None:
         return pack(_log_slices(options), options.max_partition_bytes, options.min_partitions)
-    from pyreplog.tables.clusterplan import cluster_slices
+    from pyreplog.tables.cluster.clusterplan import cluster_slices
 
     return pack(cluster_slices(folder, options), options.max_partition_bytes, options.min_partitions)
 

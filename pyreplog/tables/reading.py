@@ -13,7 +13,7 @@ from pyreplog.tables.schema import Column, is_verified
 from pyreplog.tables.slices import Slice
 
 if TYPE_CHECKING:
-    from pyreplog.tables.entryslices import EntrySlice
+    from pyreplog.tables.cluster.entryslices import EntrySlice
     from pyreplog.tables.planning import Part
 
 
@@ -24,7 +24,7 @@ def read(parts: tuple[Part, ...], columns: tuple[Column, ...], options: ReadOpti
     if not parts or isinstance(parts[0], Slice):
         scan = ObjectScan(names, options, verified=verified)
         return scan.read(cast("tuple[Slice, ...]", parts))
-    from pyreplog.tables.entryscan import EntryScan
+    from pyreplog.tables.cluster.entryscan import EntryScan
 
     return gathered(EntryScan(names, options).read(cast("tuple[EntrySlice, ...]", parts)), options)
 

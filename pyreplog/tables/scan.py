@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pyreplog._native.arrowcolumns import walk
-from pyreplog._native.batch import RecordBatch
-from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.tables.arrowcolumns import walk
 from pyreplog.errors import CorruptionError, ReplogError, TrimmedError, TruncatedError
 from pyreplog.log.hollow import is_hollow
 from pyreplog.log.recovery import BLANK

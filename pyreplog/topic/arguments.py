@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.messages import Message
+from pyreplog._native.topic.messages import Message
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError, WrongTypeError
 
 QUEUE_MAX = 1 << 20

@@ -6,7 +6,7 @@ import threading
 from contextlib import ExitStack
 from typing import Any, overload
 
-from pyreplog._native.turns import check_may_wait
+from pyreplog._native.machines.turns import check_may_wait
 from pyreplog.ledger import cluster as ledgers
 from pyreplog.metrics import Metric
 from pyreplog.topic.partitions.partitioned import PartitionedTopic

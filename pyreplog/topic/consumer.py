@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.handout import Handout
-from pyreplog._native.messages import Message, MessageBatch
+from pyreplog._native.topic.handout import Handout
+from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.ack import Ack, as_timeout
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError
 from pyreplog.handles import Handle, warn_of_leak

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pyreplog._native.messages import Message
+from pyreplog._native.topic.messages import Message
 from pyreplog.ack import Ack
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, RecordTooLargeError
 from pyreplog.topic.config import SubscriptionConfig

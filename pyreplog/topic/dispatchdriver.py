@@ -9,7 +9,7 @@ from functools import partial
 from threading import Lock
 from typing import NamedTuple, Protocol
 
-from pyreplog._native.messages import MessageBatch
+from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, ReplogError, TopicFencedError, TrimmedError

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from pyreplog._native.turns import Turns
+from pyreplog._native.machines.turns import Turns
 from pyreplog.uninterrupted import uninterrupted
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pyreplog._native.messages import MessageBatch
+from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.ack import Ack, settle_all
 from pyreplog.errors import ClosedError, ReplogError, TopicFencedError
 from pyreplog.topic.dispatch.effects import Locate

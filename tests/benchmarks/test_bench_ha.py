@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.entries import BATCH, VALUES, stride
 from benchmarks.rows.ha.node import RemoteNode, remote
-from pyreplog._native.segment import HEADER_BYTES
+from pyreplog._native.log.segment import HEADER_BYTES
 
 SIZE = 100
 LOG = {"segment_bytes": 1 << 20}

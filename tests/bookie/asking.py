@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyreplog._native.entries import encode_entries, parse_entries
-from pyreplog._native.frame import FrameParser
-from pyreplog._native.plainadd import PlainAdd
+from pyreplog._native.bookie.plainadd import PlainAdd
+from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
+from pyreplog._native.net.frame import FrameParser
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status, decode_reply

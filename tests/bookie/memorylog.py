@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyreplog._native.entries import CONTROL, parse_entries
-from pyreplog._native.peek import peek_controls
+from pyreplog._native.bookie.peek import peek_controls
+from pyreplog._native.ledgerlog.entries import CONTROL, parse_entries
 from pyreplog.errors import CorruptionError, DiskFullError, PoisonedError
 
 KIND_CONTROL = 3

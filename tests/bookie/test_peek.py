@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.entries import encode_control
-from pyreplog._native.peek import peek_controls, peek_entries
+from pyreplog._native.bookie.peek import peek_controls, peek_entries
+from pyreplog._native.ledgerlog.entries import encode_control
 from pyreplog.errors import InvalidRecordsError
 from tests.bookie.asking import LEDGER, records_of
 

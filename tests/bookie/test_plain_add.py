@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.frame import FrameParser, encode
-from pyreplog._native.plainadd import LATER, PlainAdd, plain_add, plain_request
+from pyreplog._native.bookie.plainadd import LATER, PlainAdd, plain_add, plain_request
+from pyreplog._native.net.frame import FrameParser, encode
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import Flag, Reply, Request, Status, decode_reply, encode_request

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog._native.histogram import Histogram
+from pyreplog._native.system.histogram import Histogram
 from pyreplog.bookie.protocol import Kind, Reply, Request, Status
 from pyreplog.cli.app import main
 from pyreplog.errors import AuthenticationError, MissingExtraError, NotConnectedError, ReplogError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.plainadd import LATER, PlainAdd
+from pyreplog._native.bookie.plainadd import LATER, PlainAdd
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.node import BookieNode

@@ -14,7 +14,7 @@ from tests.cli.support import SEGMENT_BYTES, Done, Run
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a command in this process; however long it takes, it tells no progress on standard error."""
-    monkeypatch.setattr("pyreplog.cli.progress._FILE_S", 86_400.0)
+    monkeypatch.setattr("pyreplog.cli.shared.progress._FILE_S", 86_400.0)
 
     def run(*arguments: object) -> Done:
         capfd.readouterr()

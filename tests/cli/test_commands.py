@@ -290,7 +290,7 @@ sys.exit(getattr(__import__(module, fromlist=[function]), function)())
 """
 
 
-@pytest.mark.parametrize("module", ["pyreplog.cli.app", "argparse", "pyreplog.cli.stat", "pyreplog._native.batch"])
+@pytest.mark.parametrize("module", ["pyreplog.cli.app", "argparse", "pyreplog.cli.stat", "pyreplog._native.log.batch"])
 @pytest.mark.parametrize("way", [AS_MODULE, AS_SCRIPT], ids=["module", "script"])
 def test_an_interrupt_while_the_command_line_is_loaded(filled: Path, module: str, way: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED + way, module, "stat", str(filled)]

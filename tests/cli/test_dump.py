@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import pyreplog
-from pyreplog._native.segment import Segment
-from pyreplog.cli import layout
-from pyreplog.cli.rawsegment import RawSegment
+from pyreplog._native.log.segment import Segment
+from pyreplog.cli.explaining import layout
+from pyreplog.cli.explaining.rawsegment import RawSegment
 from pyreplog.log import names
 from tests.cli.support import SEGMENT_BYTES, Run
 from tests.unit.test_format import documented

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog.cli import formats, source
-from pyreplog.cli.formats import Columns
-from pyreplog.cli.rowreader import RowReader, place_of
-from pyreplog.cli.rows import Rows
-from pyreplog.cli.source import MalformedRowError, Place, Source
+from pyreplog.cli.input import formats, source
+from pyreplog.cli.input.formats import Columns
+from pyreplog.cli.input.rowreader import RowReader, place_of
+from pyreplog.cli.input.rows import Rows
+from pyreplog.cli.input.source import MalformedRowError, Place, Source
 from pyreplog.errors import InvalidArgumentError
 
 KEY = Columns(key="id")
@@ -289,7 +289,7 @@ def test_blocks_make_no_difference(pieces: list[bytes], end: bool, block: int, l
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyreplog.cli.rowreader.LINE_MAX", 1000)
+    monkeypatch.setattr("pyreplog.cli.input.rowreader.LINE_MAX", 1000)
     monkeypatch.setattr(source, "_BLOCK_BYTES", 100)
     for tail in (b"", b"\nmore\n"):
         path = tmp_path / "file"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog.cli import bookmark
-from pyreplog.cli.bookmark import Bookmark
+from pyreplog.cli.input import bookmark
+from pyreplog.cli.input.bookmark import Bookmark
 from tests.cli.support import COMMAND, SEGMENT_BYTES, Run, process, rows, values
 
 LINES = [b"line %d" % i for i in range(100)]

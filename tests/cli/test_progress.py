@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyreplog.cli import progress as progress_module
-from pyreplog.cli.progress import progress
+from pyreplog.cli.shared import progress as progress_module
+from pyreplog.cli.shared.progress import progress
 from tests.cli.support import COMMAND
 
 

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import signal, sys
-from pyreplog.cli import serving
+from pyreplog.cli.shared import serving
 
 def traced(frame, event, _):
     global events

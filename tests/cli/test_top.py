@@ -17,9 +17,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyreplog.cli import tables, top, topscreen, topview
-from pyreplog.cli.tables import Table
-from pyreplog.cli.topview import Frame, TopicRow
+from pyreplog.cli import top
+from pyreplog.cli.live import topscreen, topview
+from pyreplog.cli.live.topview import Frame, TopicRow
+from pyreplog.cli.shared import tables
+from pyreplog.cli.shared.tables import Table
 from pyreplog.errors import MetadataUnavailableError
 from pyreplog.ledger.ledgermetadata import State
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.messages import Message
-from pyreplog.cli import topicconsume
+from pyreplog._native.topic.messages import Message
 from pyreplog.cli.app import main
+from pyreplog.cli.topics import topicconsume
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.consumer import Consumer
 from pyreplog.topic.remote.serving import TopicServer

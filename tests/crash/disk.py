@@ -25,7 +25,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NoReturn
 
-from pyreplog._native.disk import Steps
+from pyreplog._native.log.disk import Steps
 from pyreplog.log import files as files_module
 from pyreplog.log import names
 from pyreplog.log.files import Files, RealFiles

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from pyreplog._native.disk import Steps
+from pyreplog._native.log.disk import Steps
 from pyreplog.errors import DiskFullError
 from pyreplog.log.files import RealFiles
 

@@ -10,7 +10,7 @@ import struct
 import sys
 from typing import Literal
 
-from pyreplog._native.frame import FrameBatch, FrameParser
+from pyreplog._native.net.frame import FrameBatch, FrameParser
 from pyreplog.errors import FrameError
 
 Order = Literal["any", "contiguous", "non-decreasing"]

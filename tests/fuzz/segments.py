@@ -10,11 +10,11 @@ import tempfile
 from crc32c import crc32c
 
 import pyreplog
-from pyreplog._native.entries import encode_entries
-from pyreplog._native.record import Record
-from pyreplog._native.segment import HEADER_BYTES, SIZE_MIN, Segment
-from pyreplog._native.segmentheader import encode_header
-from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog._native.log.record import Record
+from pyreplog._native.log.segment import HEADER_BYTES, SIZE_MIN, Segment
+from pyreplog._native.log.segmentheader import encode_header
+from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import CorruptionError
 from tests import twin
 

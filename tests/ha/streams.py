@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pyreplog
-from pyreplog._native.frame import FrameParser
+from pyreplog._native.net.frame import FrameParser
 from pyreplog.config import LogConfig
 from pyreplog.errors import ClosedError
 from pyreplog.ha.stream.feed import Feed

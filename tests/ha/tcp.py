@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyreplog._native.frame import CONTROL_OFFSET, FrameBatch
+from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch
 from pyreplog.errors import ReplogError
 from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.stream.receiver import Receiver

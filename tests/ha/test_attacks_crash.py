@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pyreplog import ha
-from pyreplog._native.disk import Steps
+from pyreplog._native.log.disk import Steps
 from pyreplog.errors import PromotionRefusedError, ReplicationTimeoutError
 from pyreplog.ha.node import Node
 from pyreplog.log import names

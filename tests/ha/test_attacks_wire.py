@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.frame import CONTROL_OFFSET, FrameBatch, encode
+from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch, encode
 from pyreplog.errors import ReplogError
 from pyreplog.ha.context import SERVICE, parse_address
 from pyreplog.ha.node import Node

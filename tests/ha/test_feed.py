@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from pyreplog._native.frame import FrameBatch, FrameParser
+from pyreplog._native.net.frame import FrameBatch, FrameParser
 from pyreplog.errors import StreamError, TrimmedError, TruncatedError
 from pyreplog.ha.stream.feed import Feed
 from pyreplog.log.mirrorlog import MirrorLog

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog._native.frame import FrameBatch, FrameParser, encode
-from pyreplog._native.outbox import FrameOutbox
-from pyreplog._native.reports import encode_report, report_alone
+from pyreplog._native.ha.reports import encode_report, report_alone
+from pyreplog._native.net.frame import FrameBatch, FrameParser, encode
+from pyreplog._native.net.outbox import FrameOutbox
 from pyreplog.errors import InvalidMessageError
 from pyreplog.ha.stream.feed import Feed
 from pyreplog.log.commitlog import CommitLog

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from pyreplog._native.frame import FrameBatch, FrameParser, encode
+from pyreplog._native.net.frame import FrameBatch, FrameParser, encode
 from pyreplog.errors import StreamError
 from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.stream.feed import Feed

@@ -7,17 +7,17 @@ from typing import Any
 
 from simulation.disk import MemoryLog
 
-from pyreplog._native.effects import Send, Settle
+from pyreplog._native.machines.effects import Send, Settle
 from pyreplog.ack import Ack, settle_all
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.protocol import Kind, Reply, Request, Status
 from pyreplog.errors import DisconnectedError, NotConnectedError
-from pyreplog.ledger.effects import BadCopy, Effect, Finished, Load, Store, Wake
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key
-from pyreplog.ledger.reading import LedgerReading
-from pyreplog.ledger.recovery import LedgerRecovery
-from pyreplog.ledger.writer import LedgerWriter
+from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished, Load, Store, Wake
+from pyreplog.ledger.protocol.reading import LedgerReading
+from pyreplog.ledger.protocol.recovery import LedgerRecovery
+from pyreplog.ledger.protocol.writer import LedgerWriter
 
 LEDGER = 7
 KEY = ledger_key(b"secret")

@@ -6,7 +6,7 @@ import pytest
 
 from pyreplog.bookie.protocol import Reply, Status
 from pyreplog.errors import InvalidArgumentError, UnauthorizedError, UnreadableError
-from pyreplog.ledger.copies import COUNTED_MAX, CopyCheck, CopyCount
+from pyreplog.ledger.protocol.copies import COUNTED_MAX, CopyCheck, CopyCount
 
 from .lab import KEY, LEDGER, Bench, Lab, written
 
@@ -20,7 +20,7 @@ def check(lab: Lab, bookie: str, stripe: range) -> Bench:
 @pytest.mark.parametrize("stripe", [range(10), range(1, 10, 3), range(9, 10), range(0)])
 @pytest.mark.parametrize("limit", [1, 200, 1 << 20])
 def test_what_is_missing(stripe: range, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyreplog.ledger.copies.READ_BYTES_MAX", limit)
+    monkeypatch.setattr("pyreplog.ledger.protocol.copies.READ_BYTES_MAX", limit)
     lab = Lab()
     written(lab, 10)
     assert check(lab, "a", stripe).run().result == []

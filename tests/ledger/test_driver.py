@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.effects import Send, Settle
-from pyreplog._native.turns import check_may_wait, in_callback
+from pyreplog._native.machines.effects import Send, Settle
+from pyreplog._native.machines.turns import check_may_wait, in_callback
 from pyreplog.ack import Ack
 from pyreplog.bookie.protocol import Kind, Reply, Request, Status
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ledger.driver import Driver
-from pyreplog.ledger.effects import Effect, Finished, Wake
+from pyreplog.ledger.protocol.effects import Effect, Finished, Wake
 from pyreplog.uninterrupted import uninterrupted
 from tests.ledger.conftest import Apart
 

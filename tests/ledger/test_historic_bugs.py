@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import pytest
 
-from pyreplog._native.plainadd import plain_request
+from pyreplog._native.bookie.plainadd import plain_request
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.node import BookieNode

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyreplog._native.batch import RecordBatch
-from pyreplog._native.entries import encode_entries
-from pyreplog._native.pushing import Batch
-from pyreplog._native.turns import Turns
+from pyreplog._native.ledger.pushing import Batch
+from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.machines.turns import Turns
 from pyreplog.bookie.protocol import Kind
 from pyreplog.errors import ClosedError, OutOfRangeError
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.handle import Ledger
 from pyreplog.ledger.justwritten import KEPT_BYTES, JustWritten
-from pyreplog.ledger.push import batches_of
+from pyreplog.ledger.protocol.push import batches_of
 from tests.ledger.standins import Meddler
 from tests.waiting import PATIENCE_S, until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyreplog.bookie.protocol import Kind, Reply, Status
 from pyreplog.errors import UnauthorizedError, UnreadableError
-from pyreplog.ledger.lac import LacQuery
+from pyreplog.ledger.protocol.lac import LacQuery
 
 from .lab import KEY, LEDGER, OK, Bench, Lab, acked, written
 

@@ -31,11 +31,12 @@ from pyreplog.errors import (
     WindowFullError,
     WrongTypeError,
 )
-from pyreplog.ledger import handle, recovery, writer
+from pyreplog.ledger import handle
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.handle import Ledger
 from pyreplog.ledger.ledgermetadata import State
-from pyreplog.ledger.staging import Entry
+from pyreplog.ledger.protocol import recovery, writer
+from pyreplog.ledger.protocol.staging import Entry
 from tests.ledger.conftest import SEGMENT_BYTES, Apart
 from tests.ledger.standins import FailingStore, Meddler
 from tests.waiting import until
@@ -140,7 +141,7 @@ def test_threads_keep_their_order(ledger: Ledger, cluster: Cluster) -> None:
 
 def test_large_batches_are_sent_in_parts(cluster: Cluster, meddler: Meddler, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their ids are consecutive all the same; no request is larger than a frame."""
-    monkeypatch.setattr("pyreplog.ledger.push.BATCH_BYTES", 4096)
+    monkeypatch.setattr("pyreplog.ledger.protocol.push.BATCH_BYTES", 4096)
     with cluster.create_ledger(4, 2, 2) as ledger:
         assert ledger.append_batch([b"%03d" % n * 300 for n in range(100)]) == range(100)
     adds = [request for _, request in meddler.seen if request.kind == Kind.ADD]

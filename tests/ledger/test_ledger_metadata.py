@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.quorum import write_set
+from pyreplog._native.quorum.quorum import write_set
 from pyreplog.errors import InvalidMetadataError
 from pyreplog.ledger.ledgermetadata import (
     Fragment,

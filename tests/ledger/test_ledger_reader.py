@@ -11,7 +11,7 @@ from itertools import count
 
 import pytest
 
-from pyreplog._native.batch import RecordBatch
+from pyreplog._native.log.batch import RecordBatch
 from pyreplog.bookie.protocol import Kind, Reply, Status
 from pyreplog.errors import (
     ClosedError,
@@ -450,7 +450,7 @@ def test_all_who_recover_agree(cluster: Cluster) -> None:
 
 def test_recovery_of_entries_that_are_large_together(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are written back in requests that fit into frames."""
-    monkeypatch.setattr("pyreplog.ledger.push.BATCH_BYTES", 8192)
+    monkeypatch.setattr("pyreplog.ledger.protocol.push.BATCH_BYTES", 8192)
     ledger = cluster.create_ledger()
     meddler = Meddler(cluster)
     meddler.rule(meddler.answering(lambda reply: reply._replace(lac=-1)))
@@ -478,7 +478,7 @@ def test_too_few_bookies_for_a_recovery(cluster: Cluster, meddler: Meddler) -> N
 
 
 def test_the_store_fails_in_a_recovery(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyreplog.ledger.recovery.RETRY_METADATA_S", 0.01)
+    monkeypatch.setattr("pyreplog.ledger.protocol.recovery.RETRY_METADATA_S", 0.01)
     for failing in count():
         ledger = cluster.create_ledger()
         ledger.append(b"value")

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from pyreplog._native.acktracker import AckTracker, Part
-from pyreplog._native.answers import Answer, settle
-from pyreplog._native.frame import FrameParser, encode
+from pyreplog._native.net.answers import Answer, settle
+from pyreplog._native.net.frame import FrameParser, encode
+from pyreplog._native.quorum.acktracker import AckTracker, Part
 from pyreplog.bookie.protocol import Kind, Reply, Request, Status, encode_reply
 from pyreplog.errors import DisconnectedError
-from pyreplog.ledger.merging import MERGED_BYTES_MAX, Adds
+from pyreplog.ledger.protocol.merging import MERGED_BYTES_MAX, Adds
 
 Outcome = Reply | Exception
 
@@ -49,7 +49,7 @@ class Bookie:
 @pytest.fixture(autouse=True)
 def two_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many requests may be, in these tests."""
-    monkeypatch.setattr("pyreplog.ledger.merging.UNANSWERED_MAX", 2)
+    monkeypatch.setattr("pyreplog.ledger.protocol.merging.UNANSWERED_MAX", 2)
 
 
 def add(entry: int, size: int = 10, *, key: bytes = b"k" * 16, flags: int = 0) -> Request:

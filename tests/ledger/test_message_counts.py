@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyreplog._native.entries import encode_entries, merge_entries, parse_entries
-from pyreplog._native.messageencoder import encode_messages, encode_slices
-from pyreplog._native.messages import decode_messages
+from pyreplog._native.ledgerlog.entries import encode_entries, merge_entries, parse_entries
+from pyreplog._native.topic.messageencoder import encode_messages, encode_slices
+from pyreplog._native.topic.messages import decode_messages
 from pyreplog.bookie.protocol import Kind, Request
 from pyreplog.errors import InvalidArgumentError, NotEnoughBookiesError, WrongTypeError
 from pyreplog.ledger.cluster import Cluster

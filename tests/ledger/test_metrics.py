@@ -12,8 +12,8 @@ from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import ClosedError
 from pyreplog.ledger.cluster import Cluster
-from pyreplog.ledger.effects import BadCopy
 from pyreplog.ledger.metrics import client_metrics
+from pyreplog.ledger.protocol.effects import BadCopy
 from pyreplog.metrics import Metric, MetricsServer
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.effects import Send
-from pyreplog._native.entries import encode_entries
-from pyreplog._native.pushing import Batch
-from pyreplog._native.quorum import write_set
-from pyreplog._native.stripe import members
+from pyreplog._native.ledger.pushing import Batch
+from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog._native.machines.effects import Send
+from pyreplog._native.quorum.quorum import write_set
+from pyreplog._native.quorum.stripe import members
 from pyreplog.bookie.protocol import Reply
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
-from pyreplog.ledger.push import Push
+from pyreplog.ledger.protocol.push import Push
 
 from .lab import KEY, LEDGER, OK, value_of
 

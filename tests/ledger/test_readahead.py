@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyreplog._native.batch import RecordBatch
-from pyreplog._native.entries import encode_entries, parse_entries
+from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
+from pyreplog._native.log.batch import RecordBatch
 from pyreplog.ack import Ack
 from pyreplog.ledger.readahead import AHEAD_BYTES, REPLY_BYTES, STRETCH_BYTES_MAX, read_ahead
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyreplog._native.quorum import write_set
+from pyreplog._native.quorum.quorum import write_set
 from pyreplog.bookie.protocol import Reply, Status
 from pyreplog.errors import NoSuchEntryError, UnauthorizedError, UnreadableError
 

@@ -17,9 +17,9 @@ from pyreplog.errors import (
     UnauthorizedError,
     UnreadableError,
 )
-from pyreplog.ledger import recovery as recovery_module
-from pyreplog.ledger.effects import BadCopy
 from pyreplog.ledger.ledgermetadata import State, ledger_key
+from pyreplog.ledger.protocol import recovery as recovery_module
+from pyreplog.ledger.protocol.effects import BadCopy
 
 from .lab import KEY, LEDGER, OK, Bench, Lab, acked, value_of, written
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy
 import pytest
 
-from pyreplog._native.staging import STAGE_BYTES, Staging
+from pyreplog._native.ledger.staging import STAGE_BYTES, Staging
 from pyreplog.ack import Ack
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
-from pyreplog.ledger.staging import Entry, columns, outcomes
+from pyreplog.ledger.protocol.staging import Entry, columns, outcomes
 
 SIZE_MAX = 1 << 16
 

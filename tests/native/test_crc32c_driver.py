@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog._native import checksum
+from pyreplog._native.system import checksum
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[1] / "pyreplog" / "_native"

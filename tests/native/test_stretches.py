@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pyreplog._native.stretches import are_numbers_alike, are_strings_alike, sums_by_unit
+from pyreplog._native.tables.stretches import are_numbers_alike, are_strings_alike, sums_by_unit
 from pyreplog.errors import InvalidArgumentError
 
 LOW, HIGH = -(1 << 63), (1 << 63) - 1

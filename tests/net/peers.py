@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pyreplog._native.frame import HEADER_SIZE, FrameBatch, FrameParser, encode
+from pyreplog._native.net.frame import HEADER_SIZE, FrameBatch, FrameParser, encode
 from pyreplog.errors import ReplogError
 from pyreplog.net.client import Channel
 from pyreplog.net.connection import Connection

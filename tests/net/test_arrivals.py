@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.frame import FrameBatch, encode
+from pyreplog._native.net.frame import FrameBatch, encode
 from pyreplog.errors import DisconnectedError, ForkedError, PeerError, ReplogError
 from pyreplog.net.reactor import Reactor
 from tests.net.peers import Recorder, ask, call, wait

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from pyreplog._native.frame import encode
+from pyreplog._native.net.frame import encode
 from pyreplog.errors import (
     ClosedError,
     DisconnectedError,

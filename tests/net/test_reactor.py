@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.polling import Epoll
+from pyreplog._native.system.polling import Epoll
 from pyreplog.clock import ManualClock
 from pyreplog.errors import ClosedError, ForkedError, InvalidArgumentError, ReplogError
 from pyreplog.net import baton

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyreplog._native.frame import encode, encode_header
+from pyreplog._native.net.frame import encode, encode_header
 from pyreplog.clock import ManualClock
 from pyreplog.errors import (
     ClosedError,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog._native.checksum import crc32c
+from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError, ObjectCorruptionError
 from pyreplog.offload import manifest, windows
 from pyreplog.offload.manifest import Offloaded

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyreplog._native import frame
-from pyreplog._native.frame import FrameBatch, FrameParser
-from pyreplog._native.progress import ProgressParser
+from pyreplog._native.ha.progress import ProgressParser
+from pyreplog._native.net import frame
+from pyreplog._native.net.frame import FrameBatch, FrameParser
 from tests.crash.process import in_process
 
 

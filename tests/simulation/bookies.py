@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from pyreplog._native.frame import FrameParser, encode
-from pyreplog._native.plainadd import LATER, PlainAdd, plain_add
+from pyreplog._native.bookie.plainadd import LATER, PlainAdd, plain_add
+from pyreplog._native.net.frame import FrameParser, encode
 from pyreplog.bookie.bookie import Bookie
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.polls import Respond

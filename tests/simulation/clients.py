@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from pyreplog._native.effects import Send, Settle
+from pyreplog._native.machines.effects import Send, Settle
 from pyreplog.ack import Ack, settle_all
 from pyreplog.bookie.protocol import Reply
 from pyreplog.errors import NoSuchEntryError, NotEnoughBookiesError, UnreadableError
-from pyreplog.ledger.effects import Effect, Finished, Load, Store, Wake
-from pyreplog.ledger.lac import LacQuery
-from pyreplog.ledger.reading import LedgerReading
-from pyreplog.ledger.recovery import LedgerRecovery
-from pyreplog.ledger.writer import LedgerWriter
+from pyreplog.ledger.protocol.effects import Effect, Finished, Load, Store, Wake
+from pyreplog.ledger.protocol.lac import LacQuery
+from pyreplog.ledger.protocol.reading import LedgerReading
+from pyreplog.ledger.protocol.recovery import LedgerRecovery
+from pyreplog.ledger.protocol.writer import LedgerWriter
 
 from .network import Link
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from random import Random
 from typing import TYPE_CHECKING
 
-from pyreplog._native.entries import CONTROL
+from pyreplog._native.ledgerlog.entries import CONTROL
 from pyreplog.errors import CorruptionError, DiskFullError, PoisonedError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyreplog._native.stripe import members
+from pyreplog._native.quorum.stripe import members
 from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyreplog._native.batch import RecordBatch
-from pyreplog._native.quorum import write_set
-from pyreplog.ledger.effects import Finished
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.quorum.quorum import write_set
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
-from pyreplog.ledger.reading import LedgerReading
-from pyreplog.ledger.writer import LedgerWriter
+from pyreplog.ledger.protocol.effects import Finished
+from pyreplog.ledger.protocol.reading import LedgerReading
+from pyreplog.ledger.protocol.writer import LedgerWriter
 
 from .clients import value_of
 

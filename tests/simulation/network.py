@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from pyreplog._native.acktracker import Part
-from pyreplog._native.answers import Answer
-from pyreplog._native.effects import Send
+from pyreplog._native.machines.effects import Send
+from pyreplog._native.net.answers import Answer
+from pyreplog._native.quorum.acktracker import Part
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import DisconnectedError, NotConnectedError, PeerTimeoutError
 

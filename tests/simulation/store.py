@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyreplog.ledger.effects import Store
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.protocol.effects import Store
 
 from .world import World
 

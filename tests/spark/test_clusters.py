@@ -13,7 +13,7 @@ import pyreplog
 from pyreplog.config import LogConfig
 from pyreplog.errors import ConfigError, NoSuchLedgerError, NotALogError, UnauthorizedError, UnreadableError
 from pyreplog.log.ledgerlog import LedgerLog
-from pyreplog.tables import storedlog
+from pyreplog.tables.cluster import storedlog
 from pyreplog.tables.planning import plan
 from tests.spark.clusters import Place, copies, corrupt, embedded, fill, value_of, values
 from tests.spark.reading import batches_of, bytes_planned, column, options_of, read_slices, read_table

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import pyreplog
-from pyreplog._native.arrowcolumns import attribute_column, number_column, value_column, walk
-from pyreplog._native.attributes import encode_attributes
-from pyreplog._native.batch import RecordBatch
-from pyreplog._native.entries import encode_entries
-from pyreplog._native.record import NO_EVENT_TIME
+from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog._native.log.attributes import encode_attributes
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.log.record import NO_EVENT_TIME
+from pyreplog._native.tables.arrowcolumns import attribute_column, number_column, value_column, walk
 from pyreplog.config import LogConfig
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.log.ledgerlog import LedgerLog
@@ -127,7 +127,7 @@ def entries_log(path: Path) -> Path:
 
 def with_attributes(entry: int, attributes: bytes) -> bytes:
     """The record of ledger 3 with these attributes, made by hand: writers of topics come later."""
-    from pyreplog._native.checksum import crc32c
+    from pyreplog._native.system.checksum import crc32c
 
     plain = bytes(encode_entries([b"value %d" % entry], None, None, ledger=3, first=entry, lac=-1, time=entry).view)
     if not attributes:

@@ -22,7 +22,7 @@ from pyreplog.errors import (
     TrimmedError,
     UnreadableError,
 )
-from pyreplog.tables import topics as planning
+from pyreplog.tables.cluster import topics as planning
 from pyreplog.tables.planning import plan
 from tests.spark.clusters import KEPT, corrupt, embedded
 from tests.spark.reading import bytes_planned, column, options_of, read_slices, read_table

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from pyreplog._native.messageencoder import encode_messages
-from pyreplog._native.messages import MessageBatch, decode_messages
+from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.topic.publishing.dedup import Verdict
 from tests.topic.entries import records_of
 

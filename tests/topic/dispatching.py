@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pyreplog._native.entries import encode_entries, merge_entries
-from pyreplog._native.messageencoder import encode_messages
-from pyreplog._native.messages import MessageBatch, decode_messages
+from pyreplog._native.ledgerlog.entries import encode_entries, merge_entries
+from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.topic.config import SubscriptionConfig
 from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.dispatch.dispatcher import Dispatcher

@@ -6,10 +6,10 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from pyreplog._native.batch import RecordBatch
-from pyreplog._native.entries import encode_entries, parse_entries
-from pyreplog._native.messageencoder import encode_messages
-from pyreplog._native.messages import Message, MessageBatch, decode_messages
+from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.messages import Message, MessageBatch, decode_messages
 from tests.topic.twin import TwinMessage
 
 LEDGER = 9

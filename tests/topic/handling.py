@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.messages import Message, MessageBatch
+from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.topic.cluster import Cluster

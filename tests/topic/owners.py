@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from pyreplog._native.messageencoder import encode_messages
+from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog.ack import Ack
 from pyreplog.clock import SystemClock
 from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknownError, ReplogError

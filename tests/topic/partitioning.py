@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pyreplog._native.messages import Message
+from pyreplog._native.topic.messages import Message
 from pyreplog.clock import SystemClock
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.partitions.partitioned import PartitionedTopic

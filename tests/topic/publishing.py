@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from pyreplog._native.messages import Message, MessageBatch, decode_messages
+from pyreplog._native.topic.messages import Message, MessageBatch, decode_messages
 from pyreplog.ack import Ack
 from pyreplog.clock import ManualClock
 from pyreplog.topic.config import TopicConfig

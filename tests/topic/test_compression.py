@@ -9,7 +9,7 @@ import tracemalloc
 
 import pytest
 
-from pyreplog._native.messageencoder import compress_entry, encode_messages
+from pyreplog._native.topic.messageencoder import compress_entry, encode_messages
 from pyreplog.errors import InvalidMessagesError, MissingExtraError
 from pyreplog.topic.config import COMPRESSIONS, Compression
 from pyreplog.topic.publishing import compression

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from pyreplog.errors import MetadataUnavailableError, NoSuchSubscriptionError, OutcomeUnknownError, ReplogError
-from pyreplog.ledger import recovery, writer
+from pyreplog.ledger.protocol import recovery, writer
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.consumer import Consumer
 from pyreplog.topic.managed import burial, jobs

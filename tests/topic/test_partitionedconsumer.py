@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.messages import Message, MessageBatch
+from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.errors import ClosedError, InvalidArgumentError, ReplogError, WrongTypeError
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.partitions.partitioned import PartitionedTopic

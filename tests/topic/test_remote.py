@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import pyreplog
-from pyreplog._native.turns import in_callback
+from pyreplog._native.machines.turns import in_callback
 from pyreplog.errors import (
     AuthenticationError,
     ClosedError,

@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from pyreplog._native.messageencoder import encode_messages
-from pyreplog._native.messages import decode_messages
+from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.messages import decode_messages
 from pyreplog.topic.remote import protocol
 from pyreplog.topic.remote.attachment import FETCHES
 from pyreplog.topic.remote.batches import BATCH_BYTES

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyreplog import errors
-from pyreplog._native.messageencoder import encode_messages
-from pyreplog._native.messages import MessageBatch, decode_messages
+from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.errors import InvalidMessageError, MissingExtraError, PeerError, ReplogError
 from pyreplog.topic.place import Total
 from pyreplog.topic.remote import protocol

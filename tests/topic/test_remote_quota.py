@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyreplog._native.messageencoder import encode_messages
+from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog.ack import Ack
 from pyreplog.errors import BacklogFullError
 from pyreplog.topic.publishing.gate import Gate

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog._native.messages import Message
+from pyreplog._native.topic.messages import Message
 from pyreplog.bookie.protocol import Kind
 from pyreplog.errors import TopicFencedError
 from pyreplog.ledger.cluster import Cluster as Ledgers

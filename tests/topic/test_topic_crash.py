@@ -10,8 +10,8 @@ import pytest
 
 from pyreplog.ack import Ack
 from pyreplog.errors import MetadataUnavailableError, OutcomeUnknownError, ReplogError, TopicFencedError
-from pyreplog.ledger import recovery, writer
 from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.protocol import recovery, writer
 from pyreplog.topic.managed import burial, jobs
 from pyreplog.topic.managed.managedledger import ManagedLedger
 from pyreplog.topic.managed.strays import delete_strays, stray_ledgers

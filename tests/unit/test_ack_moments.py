@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-import pyreplog._native.ack
-from pyreplog._native.submitted import Submitted
+import pyreplog._native.log.ack
+from pyreplog._native.log.submitted import Submitted
 from pyreplog.ack import Ack, settle_all
 from pyreplog.errors import PoisonedError
 
@@ -84,8 +84,8 @@ def test_a_completion_at_any_moment_wakes_the_thread_that_is_about_to_block(monk
             assert self.held, "released twice"
             self.held = False
 
-    monkeypatch.setattr(pyreplog._native.ack, "allocate_lock", Lock)
-    monkeypatch.setattr(pyreplog._native.ack, "LockType", Lock)
+    monkeypatch.setattr(pyreplog._native.log.ack, "allocate_lock", Lock)
+    monkeypatch.setattr(pyreplog._native.log.ack, "LockType", Lock)
     results: list[int] = []
 
     def scene() -> Play:

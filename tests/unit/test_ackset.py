@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyreplog._native.ackset import AckSet
+from pyreplog._native.topic.ackset import AckSet
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, OutOfRangeError, WrongTypeError
 from pyreplog.topic.place import ORIGIN, EntryPlace, Total
 from tests.topic.acking import Topic, int64s

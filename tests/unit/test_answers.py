@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.acktracker import AckTracker, Part
-from pyreplog._native.answers import Answer, Group, Lane, settle
-from pyreplog._native.frame import FrameBatch, FrameParser, encode
+from pyreplog._native.net.answers import Answer, Group, Lane, settle
+from pyreplog._native.net.frame import FrameBatch, FrameParser, encode
+from pyreplog._native.quorum.acktracker import AckTracker, Part
 from pyreplog.bookie.protocol import Reply, Status, encode_reply
 
 LEDGER = 7

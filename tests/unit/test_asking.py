@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.acktracker import AckTracker, Part
-from pyreplog._native.answers import Answer, Group, Lane, Replies
-from pyreplog._native.asking import Asking, send_alone
-from pyreplog._native.frame import HEADER_SIZE, FrameBatch, FrameParser, encode, heartbeat
-from pyreplog._native.mutex import Mutex
-from pyreplog._native.outbox import FrameOutbox
+from pyreplog._native.net.answers import Answer, Group, Lane, Replies
+from pyreplog._native.net.asking import Asking, send_alone
+from pyreplog._native.net.frame import HEADER_SIZE, FrameBatch, FrameParser, encode, heartbeat
+from pyreplog._native.net.outbox import FrameOutbox
+from pyreplog._native.quorum.acktracker import AckTracker, Part
+from pyreplog._native.system.mutex import Mutex
 from pyreplog.bookie.protocol import Kind, Reply, Request, Status, encode_reply, encode_request
 from pyreplog.errors import ClosedError, DisconnectedError, FrameError, InvalidArgumentError
 from pyreplog.net.reactor import BROKEN, READ

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import pyreplog
-from pyreplog._native.entries import encode_entries, parse_entries
-from pyreplog._native.messageencoder import compress_entry, encode_messages
-from pyreplog._native.messages import decode_messages
+from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
+from pyreplog._native.topic.messageencoder import compress_entry, encode_messages
+from pyreplog._native.topic.messages import decode_messages
 from pyreplog.errors import InvalidMessagesError, ReplogError
 from tests.fuzz import fuzz_messages as fuzz
 from tests.topic.entries import LEDGER, decoded, encoded, records_of, some_messages

@@ -22,7 +22,7 @@ from pyreplog import (
     UnsupportedFilesystemError,
     WrongTypeError,
 )
-from pyreplog._native.checksum import crc32c
+from pyreplog._native.system.checksum import crc32c
 from pyreplog.cli.app import main
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import files as log_files

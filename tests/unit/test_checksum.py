@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native import checksum
+from pyreplog._native.system import checksum
 from pyreplog.errors import InvalidArgumentError
 
 LINE = 64
@@ -164,7 +164,7 @@ def test_threads_share_nothing() -> None:
 def kernels_with(environment: dict[str, str]) -> list[str]:
     clean = {name: value for name, value in os.environ.items() if name != "PYREPLOG_CRC32C"}
     program = (
-        "from pyreplog._native import checksum\n"
+        "from pyreplog._native.system import checksum\n"
         "assert checksum.crc32c(b'123456789') == 0xE3069283\n"
         "print(*checksum.kernels())"
     )

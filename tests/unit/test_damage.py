@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import pyreplog
 from pyreplog import CorruptionError, NotALogError, ReplogError
-from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.log import names
 from pyreplog.log.fsck.hold import hold
 from tests import samples

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pyreplog._native.messageencoder import encode_messages, encode_slices
-from pyreplog._native.parts import Batch, Columns
+from pyreplog._native.log.parts import Batch, Columns
+from pyreplog._native.topic.messageencoder import encode_messages, encode_slices
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
 from tests.topic.entries import decoded
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog._native.segment import Segment
+from pyreplog._native.log.segment import Segment
 
 
 @pytest.fixture(params=["appended", "synced"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog._native import frame
+from pyreplog._native.net import frame
 from pyreplog.log import checkpoint
 
 NATIVE = Path(pyreplog.__file__).parent / "_native"

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from pyreplog._native import frame
-from pyreplog._native.frame import FrameBatch, FrameParser
-from pyreplog._native.progress import ProgressParser
+from pyreplog._native.ha.progress import ProgressParser
+from pyreplog._native.net import frame
+from pyreplog._native.net.frame import FrameBatch, FrameParser
 from pyreplog.errors import FrameError, InvalidArgumentError, OutOfRangeError
 
 Frames = list[tuple[int, bytes]]

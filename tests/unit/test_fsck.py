@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pyreplog
-from pyreplog._native.segmentheader import encode_header
+from pyreplog._native.log.segmentheader import encode_header
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import names, recovery, truncation
 from pyreplog.log.files import RealFiles
@@ -361,7 +361,7 @@ def test_index_files(log):
 
 def test_an_intact_index_that_says_something_else(log):
     """Right CRC, right segment, and yet not what the segment holds."""
-    from pyreplog._native.sparse import SparseIndex
+    from pyreplog._native.log.sparse import SparseIndex
     from pyreplog.log.fsck.hold import hold
 
     segment, path = hold(log, 0), samples.indexes(log)[0]

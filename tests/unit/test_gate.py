@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyreplog._native.gate import CommitGate
+from pyreplog._native.log.gate import CommitGate
 from tests.waiting import PATIENCE_S, until
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.handout import Handout
-from pyreplog._native.messageencoder import encode_messages
-from pyreplog._native.messages import Message, MessageBatch
+from pyreplog._native.topic.handout import Handout
+from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.messages import Message, MessageBatch
 from tests.topic.entries import decoded
 
 GATHERED_MAX = 16384

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog._native.entries import parse_entries
+from pyreplog._native.ledgerlog.entries import parse_entries
 from pyreplog.errors import DiskError, DiskFullError, InvalidArgumentError
 from pyreplog.log import names
 from pyreplog.log.backup.copying import backup

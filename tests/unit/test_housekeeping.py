@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog._native.disk import Steps
+from pyreplog._native.log.disk import Steps
 from pyreplog.errors import CorruptionError, DiskError, DiskFullError, PoisonedError
 from pyreplog.log import duty as duties
 from pyreplog.log import housekeeper, truncation

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyreplog._native.entries import CONTROL, encode_control, encode_entries
-from pyreplog._native.index import LedgerIndex
-from pyreplog._native.sealed import SealedIndex
+from pyreplog._native.ledgerlog.entries import CONTROL, encode_control, encode_entries
+from pyreplog._native.ledgerlog.index import LedgerIndex
+from pyreplog._native.ledgerlog.sealed import SealedIndex
 from pyreplog.config import LogConfig
 from pyreplog.errors import ClosedError, CorruptionError, InvalidArgumentError
 from pyreplog.log.ledgerlog import LedgerLog

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog._native.entries import CONTROL
-from pyreplog._native.index import LedgerIndex
-from pyreplog._native.intake import append_entries, copy_entries, index_entries
+from pyreplog._native.ledgerlog.entries import CONTROL
+from pyreplog._native.ledgerlog.index import LedgerIndex
+from pyreplog._native.ledgerlog.intake import append_entries, copy_entries, index_entries
 from pyreplog.cli.app import main
 from pyreplog.config import LogConfig
 from pyreplog.errors import (

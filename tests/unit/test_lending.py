@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyreplog._native.blocks import KEPT_MAX, kept_bytes
-from pyreplog._native.lending import lend_entries
+from pyreplog._native.ledgerlog.lending import lend_entries
+from pyreplog._native.system.blocks import KEPT_MAX, kept_bytes
 from pyreplog.config import LogConfig
 from pyreplog.errors import CorruptionError, InvalidArgumentError
 from pyreplog.log import names

@@ -15,11 +15,11 @@ import mmh3
 import numpy as np
 import pytest
 
-from pyreplog._native.entries import encode_entries, parse_entries
-from pyreplog._native.messageencoder import compress_entry, encode_messages
-from pyreplog._native.messages import Message, MessageBatch, decode_messages
-from pyreplog._native.record import NO_EVENT_TIME
-from pyreplog._native.spread import key_hash
+from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
+from pyreplog._native.log.record import NO_EVENT_TIME
+from pyreplog._native.topic.messageencoder import compress_entry, encode_messages
+from pyreplog._native.topic.messages import Message, MessageBatch, decode_messages
+from pyreplog._native.topic.spread import key_hash
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 from tests.topic import twin
 from tests.topic.entries import LEDGER, TIME, as_twin, decoded, encoded, records_of, some_messages

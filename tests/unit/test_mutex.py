@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog._native.mutex import Mutex
+from pyreplog._native.system.mutex import Mutex
 from tests.waiting import PATIENCE_S
 
 

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from pyreplog._native.parking import ParkingLot
+from pyreplog._native.ha.parking import ParkingLot
 from tests.waiting import PATIENCE_S, until
 
 FOREVER_US = 3_600_000_000

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pyreplog._native.polling import Epoll
+from pyreplog._native.system.polling import Epoll
 from pyreplog.net.reactor import BROKEN, READ, WRITE
 
 Pair = tuple[socket.socket, socket.socket]

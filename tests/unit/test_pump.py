@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native import pump
-from pyreplog._native.frame import HEADER_SIZE, MAX_BODY, FrameParser, encode
-from pyreplog._native.outbox import FrameOutbox
+from pyreplog._native.net import pump
+from pyreplog._native.net.frame import HEADER_SIZE, MAX_BODY, FrameParser, encode
+from pyreplog._native.net.outbox import FrameOutbox
 from pyreplog.errors import FrameError, InvalidArgumentError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pyreplog._native.rangeset import OFFSET_END, RangeSet
+from pyreplog._native.topic.rangeset import OFFSET_END, RangeSet
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, WrongTypeError
 
 SPACE = 2000

@@ -15,8 +15,8 @@ import pytest
 
 import pyreplog
 from pyreplog import CorruptionError, TruncatedError
-from pyreplog._native.segmentheader import encode_header
-from pyreplog._native.tail import PAGE, Tail
+from pyreplog._native.log.segmentheader import encode_header
+from pyreplog._native.log.tail import PAGE, Tail
 from pyreplog.log import checkpoint as checkpoints
 from pyreplog.log import names, reader, recovery, startup, truncation
 from pyreplog.log.files import RealFiles, boot_id

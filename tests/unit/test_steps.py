@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog._native.disk import Steps
-from pyreplog._native.segment import Segment
-from pyreplog._native.segmentheader import encode_header
+from pyreplog._native.log.disk import Steps
+from pyreplog._native.log.segment import Segment
+from pyreplog._native.log.segmentheader import encode_header
 from pyreplog.log.files import RealFiles, lock_range
 
 SIZE = 1 << 20
@@ -154,6 +154,6 @@ def test_others_run_meanwhile(tmp_path: Path):
 
 def test_nothing_is_synced_through_a_mapping():
     """msync of small parts costs three times as much, and writes up to 256 times as many bytes: fdatasync does it."""
-    native = sorted(Path(pyreplog.__file__).parent.glob("_native/*.so"))
+    native = sorted(Path(pyreplog.__file__).parent.glob("_native/*/*.so"))
     assert len(native) > 40 and not [path.name for path in native if b"msync" in path.read_bytes()]
     assert any(b"fdatasync" in path.read_bytes() for path in native)

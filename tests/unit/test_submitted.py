@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import pyreplog
-from pyreplog._native.submitted import Submitted
+from pyreplog._native.log.submitted import Submitted
 from pyreplog.ack import Ack
 from pyreplog.errors import PoisonedError
 from pyreplog.log.files import RealFiles

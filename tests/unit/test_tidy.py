@@ -274,8 +274,20 @@ def test_a_package_says_where_everything_is(path: Path) -> None:
     assert not {one for one in there if not one.startswith("__")} - {"_version"} - {*told}
 
 
-def test_the_table_of_native_files_names_all() -> None:
-    native = PACKAGE / "_native"
-    rows = re.findall(r"^\| (.+?) \|", (native / "__init__.py").read_text(), re.MULTILINE)
-    told = {name for row in rows[1:] for name in row.split(", ") if "." not in name}
-    assert told == {path.stem for path in sources("*.pyx", "*.pxd", under=native)} - {"__init__", "layout"}
+NATIVE = sorted(path.parent for path in (PACKAGE / "_native").glob("*/__init__.py"))
+NATIVE_LAYERS = ["system", "machines", "log", "ledgerlog", "quorum", "net", "bookie", "ledger", "ha", "topic", "tables"]
+
+
+@pytest.mark.parametrize("folder", NATIVE, ids=lambda folder: folder.name)
+def test_the_table_of_native_files_names_all(folder: Path) -> None:
+    rows = re.findall(r"^\| (.+?) \|", (folder / "__init__.py").read_text(), re.MULTILINE)
+    told = {name for row in rows[1:] for name in row.split(", ")}
+    assert told == {path.stem for path in sources("*.pyx", "*.pxd", under=folder)} - {"__init__"}
+
+
+@pytest.mark.parametrize("folder", NATIVE, ids=lambda folder: folder.name)
+def test_native_folders_import_down_only(folder: Path) -> None:
+    above = NATIVE_LAYERS[NATIVE_LAYERS.index(folder.name) + 1 :]
+    for path in sources("*.pyx", "*.pxd", under=folder):  # a stub may name the type of what comes from above
+        seen = {module.split(".")[2] for module in imports(path) if module.startswith("pyreplog._native.")}
+        assert not seen & {*above}, name(path)

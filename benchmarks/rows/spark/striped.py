@@ -11,7 +11,7 @@ from benchmarks.plan import Plan
 from benchmarks.result import Comparison, Figure, Section
 from benchmarks.rows.spark.warm import Spark, warm_spark
 from benchmarks.sampling import interleave
-from pyreplog._native.segment import HEADER_BYTES
+from pyreplog._native.log.segment import HEADER_BYTES
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.tables import schema
 from pyreplog.tables.options import ReadOptions

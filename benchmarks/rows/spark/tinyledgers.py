@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from pyreplog._native.entries import encode_entries
+from pyreplog._native.ledgerlog.entries import encode_entries
 from pyreplog.config import LogConfig
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key

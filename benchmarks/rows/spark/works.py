@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 import pyreplog
-from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
 
 _PAIR = "key binary, value binary"
 _TASKS = 4

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pyreplog._native.effects import Committed as Committed
+from pyreplog._native.machines.effects import Committed as Committed
 from pyreplog.errors import ReplogError
 from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.protocol.members import Members

@@ -8,7 +8,7 @@ an election would believe them. Nothing is reported before all three: what is co
 
 from __future__ import annotations
 
-from pyreplog._native.reports import progress_from
+from pyreplog._native.ha.reports import progress_from
 from pyreplog.errors import HigherTermError, JoinRefusedError
 from pyreplog.ha.protocol.effects import Cut, Effect, Joined, Leave, Make, Say, Show, StoreMembers, StoreTerms
 from pyreplog.ha.protocol.joining import NEW_COPY

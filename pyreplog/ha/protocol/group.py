@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from pyreplog._native.committing import Committing
+from pyreplog._native.ha.committing import Committing
 from pyreplog.config import Settings
 from pyreplog.errors import ConfigError, HigherTermError, InvalidArgumentError, NotEnoughReplicasError
 from pyreplog.ha.protocol.effects import Effect, Fenced, HangUp, ModeChanged, Replicated, StoreMembers, Tell

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyreplog._native.mark import Mark
+from pyreplog._native.log.mark import Mark
 
 __all__ = ["ORIGIN", "Mark"]
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from pyreplog._native.quorum import MAX_ENSEMBLE
+from pyreplog._native.quorum.quorum import MAX_ENSEMBLE
 from pyreplog.errors import ChangeUnderWayError, CorruptionError, InvalidArgumentError, InvalidMessageError
 from pyreplog.ha.protocol.fields import NAME_BYTES_MAX, FieldReader, FieldWriter
 from pyreplog.ha.protocol.terms import NO_TERM, Term, read_term, seal, unseal, write_term

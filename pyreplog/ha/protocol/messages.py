@@ -10,8 +10,8 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from pyreplog._native.reports import Progress as Progress
-from pyreplog._native.reports import decode_report, encode_report
+from pyreplog._native.ha.reports import Progress as Progress
+from pyreplog._native.ha.reports import decode_report, encode_report
 from pyreplog.errors import InvalidMessageError
 from pyreplog.ha.protocol.fields import FieldReader, FieldWriter
 from pyreplog.ha.protocol.mark import Mark

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from pyreplog._native.committing import RATE_US, Reporting
+from pyreplog._native.ha.committing import RATE_US, Reporting
 from pyreplog.ha.protocol.mark import ORIGIN, Mark
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from pyreplog._native.checksum import crc32c
+from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import CorruptionError, FormatVersionError, HigherTermError, InvalidMessageError
 from pyreplog.ha.protocol.fields import FieldReader, FieldWriter
 from pyreplog.ha.protocol.mark import Mark

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from pyreplog._native.checksum import crc32c
-from pyreplog._native.record import Record
+from pyreplog._native.log.record import Record
+from pyreplog._native.system.checksum import crc32c
 
 _HEADER = 24  # length, CRC, stamp, time: what tells one record from another in its place
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from pyreplog._native.checksum import crc32c
+from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import CorruptionError, FormatVersionError, PositionError
 from pyreplog.ha.relay.position import Advance, Applied
 from pyreplog.log.files import Files, RealFiles

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pyreplog._native.batch import RecordBatch
-from pyreplog._native.record import Record
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.log.record import Record
 from pyreplog.errors import PositionError, TrimmedError, TruncatedError
 from pyreplog.ha.relay.position import Applied, check_of
 from pyreplog.log.commitlog import CommitLog

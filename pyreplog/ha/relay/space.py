@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Protocol
 
-from pyreplog._native.segment import HEADER_BYTES
+from pyreplog._native.log.segment import HEADER_BYTES
 
 FRAME_BYTES = 256 << 10
 """Of the stream that land between two looks at the limit, at most."""

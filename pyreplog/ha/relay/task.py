@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Generator
 from typing import TypeAlias
 
-from pyreplog._native.batch import RecordBatch
+from pyreplog._native.log.batch import RecordBatch
 from pyreplog.errors import ApplyError, InvalidArgumentError, PositionError, ReplogError
 from pyreplog.ha.relay.applying import Group
 from pyreplog.ha.relay.position import Advance, PositionStore

@@ -6,7 +6,7 @@ report counts only if an honest slave could have sent it on this connection.
 
 from __future__ import annotations
 
-from pyreplog._native.progress import ProgressParser
+from pyreplog._native.ha.progress import ProgressParser
 from pyreplog.errors import InvalidMessageError, PeerTimeoutError, ReplogError, TrimmedError
 from pyreplog.ha.rocketmq.effects import FRAME_BYTES, Close, Effect, Progress, Send, Times
 

@@ -6,8 +6,8 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyreplog._native.frame import HEADER_SIZE, encode_header
-from pyreplog._native.outbox import Outbox
+from pyreplog._native.net.frame import HEADER_SIZE, encode_header
+from pyreplog._native.net.outbox import Outbox
 from pyreplog.errors import DisconnectedError, ReplogError
 from pyreplog.ha.rocketmq.effects import FRAME_BYTES, Close, Effect, Progress, Send
 from pyreplog.ha.rocketmq.feeding import Feeding

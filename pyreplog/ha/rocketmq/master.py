@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 
-from pyreplog._native.quorum import kth_largest
+from pyreplog._native.quorum.quorum import kth_largest
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, DisconnectedError, InvalidArgumentError, ReplogError
 from pyreplog.ha.rocketmq.effects import Times

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from pyreplog._native.checksum import crc32c
+from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import CorruptionError, FormatVersionError
 from pyreplog.log.files import Files
 

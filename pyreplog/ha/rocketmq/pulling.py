@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from pyreplog._native.frame import DEFAULT_MAX_BODY, FrameBatch, FrameParser
+from pyreplog._native.net.frame import DEFAULT_MAX_BODY, FrameBatch, FrameParser
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, PeerTimeoutError, ReplogError
 from pyreplog.ha.rocketmq.effects import Close, Connect, Effect, Land, Report, Times
 from pyreplog.net.backoff import Backoff

@@ -11,7 +11,7 @@ import struct
 import threading
 from collections.abc import Callable
 
-from pyreplog._native.outbox import Outbox
+from pyreplog._native.net.outbox import Outbox
 from pyreplog.errors import ClosedError, DisconnectedError, NotConnectedError, ReplogError
 from pyreplog.ha.rocketmq.effects import Close, Connect, Effect, Land, Report, Times
 from pyreplog.ha.rocketmq.pulling import Pulling, State

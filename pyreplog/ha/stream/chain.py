@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyreplog._native.frame import CONTROL_OFFSET, encode
+from pyreplog._native.net.frame import CONTROL_OFFSET, encode
 from pyreplog.errors import JoinRefusedError, ReplogError
 from pyreplog.ha.context import Context
 from pyreplog.ha.protocol import messages

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyreplog._native.frame import encode_header
-from pyreplog._native.nextframe import NextFrame
-from pyreplog._native.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.net.frame import encode_header
+from pyreplog._native.net.nextframe import NextFrame
 from pyreplog.errors import TruncatedError
 from pyreplog.log import indexes
 from pyreplog.log.mirrorlog import BLANK_BYTES, STREAM_HEADER_BYTES, canonical

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyreplog._native.frame import CONTROL_OFFSET
+from pyreplog._native.net.frame import CONTROL_OFFSET
 from pyreplog.errors import ReplogError
 from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.stream.syncer import Syncer
 
 if TYPE_CHECKING:
-    from pyreplog._native.frame import FrameBatch
+    from pyreplog._native.net.frame import FrameBatch
     from pyreplog.log.mirrorlog import MirrorLog
     from pyreplog.net.connection import Connection
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from pyreplog._native.frame import CONTROL_OFFSET, encode
+from pyreplog._native.net.frame import CONTROL_OFFSET, encode
 from pyreplog.errors import DisconnectedError, ReplogError
 from pyreplog.ha.stream.feed import TRANSFER_BYTES, Feed
 from pyreplog.ha.stream.growth import Growth

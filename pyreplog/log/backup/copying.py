@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from pyreplog._native.checksum import crc32c
-from pyreplog._native.segment import HEADER_BYTES, Segment
-from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.sparse import SparseIndex
+from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import CorruptionError, InvalidArgumentError, TrimmedError, TruncatedError
 from pyreplog.log import names, recovery
 from pyreplog.log.backup.manifest import Manifest, Piece

@@ -6,7 +6,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pyreplog._native.segment import HEADER_BYTES, SIZE_MAX, SIZE_MIN
+from pyreplog._native.log.segment import HEADER_BYTES, SIZE_MAX, SIZE_MIN
 from pyreplog.errors import CorruptionError, NotALogError
 from pyreplog.log.files import Files
 from pyreplog.log.opening import as_path

@@ -12,10 +12,10 @@ import uuid as uuid_module
 from collections.abc import Callable
 from pathlib import Path
 
-from pyreplog._native.checksum import crc32c
-from pyreplog._native.segment import HEADER_BYTES, Segment
-from pyreplog._native.segmentheader import encode_header
-from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.segmentheader import encode_header
+from pyreplog._native.log.sparse import SparseIndex
+from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import CorruptionError
 from pyreplog.log import names, recovery
 from pyreplog.log.backup import manifest as manifests

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
-from pyreplog._native.segment import HEADER_BYTES, Segment
-from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import CorruptionError, TrimmedError
 from pyreplog.log import names, recovery
 from pyreplog.log.fsck import leftovers, sidefiles, survey

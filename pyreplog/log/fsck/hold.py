@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pyreplog._native.segment import Segment
+from pyreplog._native.log.segment import Segment
 from pyreplog.errors import CorruptionError, TrimmedError
 from pyreplog.log import names
 from pyreplog.log.files import RealFiles, share

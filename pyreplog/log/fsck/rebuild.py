@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pyreplog._native.segment import HEADER_BYTES, Segment
-from pyreplog._native.segmentheader import encode_header
-from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.segmentheader import encode_header
+from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.log import names, recovery
 from pyreplog.log.files import Files
 from pyreplog.log.fsck.survey import Header, Survey

@@ -19,8 +19,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyreplog._native.segment import HEADER_BYTES
-from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.log.segment import HEADER_BYTES
+from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.log import names, truncation
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
 from pyreplog.log.files import RealFiles

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyreplog._native.index import LedgerIndex
-from pyreplog._native.intake import index_entries
-from pyreplog._native.segment import HEADER_BYTES, Segment
-from pyreplog._native.sparse import SparseIndex
+from pyreplog._native.ledgerlog.index import LedgerIndex
+from pyreplog._native.ledgerlog.intake import index_entries
+from pyreplog._native.log.segment import HEADER_BYTES, Segment
+from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import CorruptionError, FormatVersionError
 from pyreplog.log import names
 from pyreplog.log.checkpoint import SLOT_BYTES, Checkpoint

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyreplog._native.checksum import crc32c
+from pyreplog._native.system.checksum import crc32c
 from pyreplog.reports.facts import Facts
 from pyreplog.reports.records.gaps import PRODUCER, RUNS, sequence_runs
 from pyreplog.reports.records.runs import FIRST, LAST, repeated

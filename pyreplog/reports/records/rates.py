@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyreplog._native.stretches import sums_by_unit
+from pyreplog._native.tables.stretches import sums_by_unit
 from pyreplog.reports.facts import Facts
 from pyreplog.reports.records.streams import PARTITION, TOPIC, Numbers, OnRecords, Stream, numbers, streams, stretches
 from pyreplog.reports.report import TIME, Figure

@@ -14,14 +14,10 @@ from pyreplog.spark.stream.offsets import Kind
 from pyreplog.spark.stream.options import StreamOptions
 from pyreplog.spark.stream.starts import search_around_damage
 from pyreplog.spark.stream.tracks import Feed, Track, Tracks
-from pyreplog.tables.backlogs import positions
-from pyreplog.tables.clusterplan import survey_of
-from pyreplog.tables.offsets import FIRST, LAST, Offsets, Partition
-from pyreplog.tables.origins import Survey
-from pyreplog.tables.planning import Part
-from pyreplog.tables.ranges import bounded
-from pyreplog.tables.slices import Range
-from pyreplog.tables.topics import (
+from pyreplog.tables.cluster.backlogs import positions
+from pyreplog.tables.cluster.clusterplan import survey_of
+from pyreplog.tables.cluster.origins import Survey
+from pyreplog.tables.cluster.topics import (
     CLOCKS_US,
     KEY,
     LOST,
@@ -32,6 +28,10 @@ from pyreplog.tables.topics import (
     since,
     slices_of_topic,
 )
+from pyreplog.tables.offsets import FIRST, LAST, Offsets, Partition
+from pyreplog.tables.planning import Part
+from pyreplog.tables.ranges import bounded
+from pyreplog.tables.slices import Range
 from pyreplog.topic.managed.chain import ChainLedger
 from pyreplog.topic.place import Total
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyreplog._native.ackset import AckSet
+from pyreplog._native.topic.ackset import AckSet
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError
 from pyreplog.topic.cursors.record import CursorRecord, check_properties, usable
 from pyreplog.topic.place import ORIGIN, EntryPlace, Total
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pyreplog._native.messages import MessageBatch
+    from pyreplog._native.topic.messages import MessageBatch
 
 ACKS_BYTES_MAX = 60 << 20
 """Acknowledgements in one record; those beyond are in the next."""

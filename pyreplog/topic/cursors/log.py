@@ -20,7 +20,7 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple
 
-from pyreplog._native.turns import check_may_wait
+from pyreplog._native.machines.turns import check_may_wait
 from pyreplog.errors import OutcomeUnknownError
 from pyreplog.handles import Handle
 from pyreplog.ledger.cluster import Cluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pyreplog._native.quorum import check_quorums
+from pyreplog._native.quorum.quorum import check_quorums
 from pyreplog.config import Settings
 from pyreplog.errors import ConfigError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.messages import MessageBatch
+from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.topic.dispatch.aside import Aside
 from pyreplog.topic.dispatch.consumers import Attached, Consumers
 from pyreplog.topic.dispatch.keyring import SLOTS, KeyRing, slots_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.messages import MessageBatch
+from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.topic.config import SubscriptionConfig
 from pyreplog.topic.dispatch.bykey import ByKey
 from pyreplog.topic.dispatch.consumers import Consumers

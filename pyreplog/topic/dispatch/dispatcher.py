@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyreplog._native.messages import MessageBatch
+from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.errors import InvalidArgumentError, SubscriptionBusyError
 from pyreplog.topic.config import SubscriptionConfig
 from pyreplog.topic.dispatch.delivery import TRACKED_MAX, Delivery

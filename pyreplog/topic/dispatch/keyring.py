@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.messages import MessageBatch
-from pyreplog._native.spread import key_hash
+from pyreplog._native.topic.messages import MessageBatch
+from pyreplog._native.topic.spread import key_hash
 from pyreplog.topic.dispatch.pending import NOBODY, Slots
 
 SLOTS = 65_535

@@ -6,7 +6,7 @@ import heapq
 
 import numpy as np
 
-from pyreplog._native.rangeset import RangeSet
+from pyreplog._native.topic.rangeset import RangeSet
 from pyreplog.topic.dispatch.offsets import Offsets
 
 _FINEST, _COARSEST = 13, 19

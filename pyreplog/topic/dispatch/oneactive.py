@@ -6,7 +6,7 @@ drawn by a hash of the topic's name.
 
 from __future__ import annotations
 
-from pyreplog._native.messages import MessageBatch
+from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.topic.dispatch.consumers import Attached, Consumers
 from pyreplog.topic.dispatch.selector import Placement, Selector, Share
 

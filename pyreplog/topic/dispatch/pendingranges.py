@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.rangeset import RangeSet
+from pyreplog._native.topic.rangeset import RangeSet
 from pyreplog.topic.dispatch.offsets import NONE, Offsets
 from pyreplog.topic.dispatch.pending import DEAD_LETTERS, NOTHING, Released, Slots
 

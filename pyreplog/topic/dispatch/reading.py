@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pyreplog._native.messages import MessageBatch
+from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.topic.dispatch.effects import Read
 from pyreplog.topic.dispatch.offsets import within
 from pyreplog.topic.dispatch.readahead import ReadAhead

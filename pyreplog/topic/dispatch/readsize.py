@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyreplog._native.messages import MessageBatch
+from pyreplog._native.topic.messages import MessageBatch
 
 BYTES_FIRST = 1 << 20
 BYTES_MAX = 8 << 20

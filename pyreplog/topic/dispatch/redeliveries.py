@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyreplog._native.rangeset import RangeSet
+from pyreplog._native.topic.rangeset import RangeSet
 from pyreplog.topic.dispatch.offsets import Offsets
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyreplog._native.rangeset import RangeSet
+from pyreplog._native.topic.rangeset import RangeSet
 from pyreplog.topic.dispatch.later import Later
 from pyreplog.topic.dispatch.offsets import Offsets
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyreplog._native.messages import MessageBatch
+from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.topic.dispatch.consumers import Attached, Consumers
 from pyreplog.topic.dispatch.selector import Placement, Selector, Share
 

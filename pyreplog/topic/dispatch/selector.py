@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pyreplog._native.messages import MessageBatch
+from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.topic.dispatch.consumers import Attached, Consumers
 from pyreplog.topic.dispatch.offsets import NONE, Offsets
 from pyreplog.topic.dispatch.pending import Released, Slots

@@ -8,9 +8,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from pyreplog._native.batch import RecordBatch
-from pyreplog._native.entries import parse_entries
-from pyreplog._native.messages import MessageBatch, decode_messages
+from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.ack import Ack
 from pyreplog.errors import OutOfRangeError, ReplogError, TrimmedError
 from pyreplog.topic.managed.chain import Chain, ChainLedger

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-from pyreplog._native.batch import RecordBatch
+from pyreplog._native.log.batch import RecordBatch
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.ledger.driver import Surroundings

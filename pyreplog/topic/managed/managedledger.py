@@ -7,8 +7,8 @@ from asyncio import _get_running_loop
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self, TypeVar
 
-from pyreplog._native.messages import MessageBatch
-from pyreplog._native.turns import check_may_wait, in_callback
+from pyreplog._native.machines.turns import check_may_wait, in_callback
+from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.ack import Ack, as_timeout
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import ClosedError, NoSuchTopicError, OutcomeUnknownError, TopicFencedError, WindowFullError

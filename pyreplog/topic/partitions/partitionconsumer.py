@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyreplog._native.messages import Message
+from pyreplog._native.topic.messages import Message
 from pyreplog.ack import Ack
 from pyreplog.errors import ReplogError
 from pyreplog.net.sockets import weakly

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from pyreplog._native.turns import check_may_wait
+from pyreplog._native.machines.turns import check_may_wait
 from pyreplog.errors import ReplogError, TopicOwnedError
 from pyreplog.topic.inlet import Inlet
 from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, Protocol, TypeVar, overload
 
-from pyreplog._native.messages import Message, MessageBatch
+from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.ack import Ack, as_timeout
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError, WrongTypeError
 from pyreplog.handles import Handle, warn_of_leak

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from pyreplog._native.messages import MessageBatch
-from pyreplog._native.turns import check_may_wait
+from pyreplog._native.machines.turns import check_may_wait
+from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.ack import Ack
 from pyreplog.errors import (
     InvalidArgumentError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
-from pyreplog._native.turns import check_may_wait
+from pyreplog._native.machines.turns import check_may_wait
 from pyreplog.ack import Ack
 from pyreplog.errors import ReplogError
 from pyreplog.topic.partitions.partitionoffset import PartitionOffset, PartitionRange

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
-from pyreplog._native.messages import Message, MessageBatch
+from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 from pyreplog.topic.positions import check_start
 

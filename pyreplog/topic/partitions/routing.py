@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import mmh3
 import numpy
 
-from pyreplog._native.spread import hash_column, hash_keys
+from pyreplog._native.topic.spread import hash_column, hash_keys
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import NDArray
 
-    from pyreplog._native.parts import _Column
+    from pyreplog._native.log.parts import _Column
 
 PARTITIONS_MAX = 1 << 16
 _POSITIVE = 0x7FFFFFFF

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.spread import gather
+from pyreplog._native.topic.spread import gather
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.topic.partitions.routing import Router
 from pyreplog.topic.publishing.outgoing import Outgoing

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from pyreplog._native.messageencoder import encode_messages
+from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog.ack import Ack
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy
 from numpy.typing import NDArray
 
-from pyreplog._native.rangeset import RangeSet
+from pyreplog._native.topic.rangeset import RangeSet
 from pyreplog.topic.publishing import producersnapshot
 from pyreplog.topic.publishing.producersnapshot import ProducerState
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy
 from numpy.typing import NDArray
 
-from pyreplog._native.messageencoder import Messages, compress_entry
+from pyreplog._native.topic.messageencoder import Messages, compress_entry
 from pyreplog.ack import Ack, Outcome
 from pyreplog.errors import RecordTooLargeError
 from pyreplog.topic.config import TopicConfig

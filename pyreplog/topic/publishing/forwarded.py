@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.entries import encode_entries, parse_entries
-from pyreplog._native.messageencoder import encode_messages
-from pyreplog._native.messages import MessageBatch, decode_messages
+from pyreplog._native.ledgerlog.entries import encode_entries, parse_entries
+from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.ack import Ack, Outcome
 from pyreplog.errors import InvalidMessagesError, SequenceError
 from pyreplog.topic.publishing.compression import decompress

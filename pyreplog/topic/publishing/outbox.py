@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from pyreplog._native.turns import in_callback
+from pyreplog._native.machines.turns import in_callback
 from pyreplog.ack import Ack
 from pyreplog.errors import EntryRefusedError, RecordTooLargeError, TopicFullError
 from pyreplog.topic.events import Events

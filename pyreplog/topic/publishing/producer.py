@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from pyreplog._native.turns import in_callback
+from pyreplog._native.machines.turns import in_callback
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.topic.names import check_name

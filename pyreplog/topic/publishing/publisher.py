@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
-from pyreplog._native.messageencoder import Messages
-from pyreplog._native.turns import check_may_wait, in_callback
+from pyreplog._native.machines.turns import check_may_wait, in_callback
+from pyreplog._native.topic.messageencoder import Messages
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.errors import WindowFullError

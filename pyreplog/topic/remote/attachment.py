@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.turns import in_callback
+from pyreplog._native.machines.turns import in_callback
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, NotConnectedError, ReplogError
 from pyreplog.net.sockets import Address

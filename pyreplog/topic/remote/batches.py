@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog._native.entries import parse_entries
-from pyreplog._native.messages import MessageBatch, decode_messages
+from pyreplog._native.ledgerlog.entries import parse_entries
+from pyreplog._native.topic.messages import MessageBatch, decode_messages
 from pyreplog.errors import InvalidMessageError, ReplogError
 from pyreplog.topic.publishing.compression import decompress
 from pyreplog.topic.remote.fields import FLAG_NUMBER, U32, Layout, Reader

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, overload
 
-from pyreplog._native.turns import check_may_wait
+from pyreplog._native.machines.turns import check_may_wait
 from pyreplog.errors import ConfigError, InvalidArgumentError, InvalidMessageError, TopicExistsError
 from pyreplog.handles import Handle
-from pyreplog.ledger.push import ENTRY_BYTES_MAX
+from pyreplog.ledger.protocol.push import ENTRY_BYTES_MAX
 from pyreplog.net.limits import Limits
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.names import check_name

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyreplog._native.messages import MessageBatch
-from pyreplog._native.turns import check_may_wait
+from pyreplog._native.machines.turns import check_may_wait
+from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.ack import Ack
 from pyreplog.clock import SystemClock
 from pyreplog.errors import ClosedError, InvalidMessageError, WrongTypeError

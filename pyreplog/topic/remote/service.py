@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pyreplog._native.frame import CONTROL_OFFSET, FrameBatch
+from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from pyreplog._native.histogram import Histogram
+from pyreplog._native.system.histogram import Histogram
 from pyreplog.metrics import Labels, Metric
 from pyreplog.topic.statistics.stats import SubscriptionStats, TopicStats
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from pyreplog._native.frame import FrameParser, encode
+from pyreplog._native.net.frame import FrameParser, encode
 from pyreplog.errors import DisconnectedError
 from pyreplog.ha.rocketmq.effects import Close, Connect, Effect, Land, Progress, Report, Send
 from pyreplog.ha.rocketmq.feeding import Feeding

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.frame import encode, heartbeat
+from pyreplog._native.net.frame import encode, heartbeat
 from pyreplog.errors import (
     DisconnectedError,
     DiskFullError,

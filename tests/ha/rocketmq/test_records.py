@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyreplog._native.frame import FrameParser
+from pyreplog._native.net.frame import FrameParser
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError
 from pyreplog.ha.rocketmq.records import Message, blank, decode, encode, walk
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog._native.frame import FrameParser, encode, heartbeat
+from pyreplog._native.net.frame import FrameParser, encode, heartbeat
 from pyreplog.errors import (
     ClosedError,
     DisconnectedError,

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pyreplog._native.turns import check_may_wait
+from pyreplog._native.machines.turns import check_may_wait
 from pyreplog.ack import Ack
 from pyreplog.bookie.protocol import Reply, Request
 from pyreplog.errors import DisconnectedError, OutcomeUnknownError, PeerTimeoutError

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyreplog
-from pyreplog._native.entries import encode_entries
+from pyreplog._native.ledgerlog.entries import encode_entries
 from pyreplog.bookie.identity import Identity
 from pyreplog.config import LogConfig
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key, metadata_key

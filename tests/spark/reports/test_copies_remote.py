@@ -19,7 +19,7 @@ from pyreplog.reports.copies.underreplicated import UnderReplicated
 from pyreplog.reports.facts import Facts
 from pyreplog.reports.gathering import gather
 from pyreplog.reports.report import Report
-from pyreplog.tables.copyreading import UntoldError, read_copies
+from pyreplog.tables.cluster.copyreading import UntoldError, read_copies
 from tests.spark.clusters import Nodes, fill
 from tests.spark.reading import options_of
 from tests.spark.reports.both import Row, assert_rows

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import pyreplog
-from pyreplog._native.entries import encode_entries
+from pyreplog._native.ledgerlog.entries import encode_entries
 from pyreplog.clock import ManualClock
 from pyreplog.config import LogConfig
 from pyreplog.log.ledgerlog import LedgerLog

@@ -1,0 +1,73 @@
+"""Reports of a replica group's replicas, the control bodies of which there is one for each append (FORMAT.md,
+"Replication": PROGRESS).
+
+Threads: any.
+"""
+
+from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t
+
+from pyreplog._native.net.frame cimport FrameBatch, load_i64, store_i64
+from pyreplog._native.log.mark cimport entry_of, mark_at, position_of
+from pyreplog._native.machines.named cimport named
+
+from typing import NamedTuple
+
+from pyreplog._native.log.mark import Mark
+from pyreplog.errors import InvalidMessageError
+
+cdef enum:
+    CONTROL_OFFSET = -1
+    KIND = 2
+    REPORT_BYTES = 33       # kind, received, synced
+
+
+
+class Progress(NamedTuple):
+    """Replica -> master: ends of what it has; after it has stored the promise and history of ACCEPT."""
+
+    received: Mark
+    synced: Mark
+
+
+def progress_from(received, synced, /):
+    """`Progress(received, synced)` without a call of Python: there is one for each append."""
+    return named(Progress, (received, synced))
+
+
+def encode_report(received, synced, /):
+    """The body that says what a replica has, and has on disk."""
+    cdef bytes body = PyBytes_FromStringAndSize(NULL, REPORT_BYTES)
+    cdef char *p = PyBytes_AS_STRING(body)
+    p[0] = KIND
+    store_i64(p + 1, position_of(received))
+    store_i64(p + 9, entry_of(received))
+    store_i64(p + 17, position_of(synced))
+    store_i64(p + 25, entry_of(synced))
+    return body
+
+
+def report_alone(FrameBatch batch not None, /):
+    """`decode_report` of the control body that comes by itself; None, too: it does not."""
+    cdef tuple frame = batch.alone()
+    return decode_report(frame[1]) if frame is not None and frame[0] == CONTROL_OFFSET else None
+
+
+def decode_report(body, /):
+    """The Progress that a body is; None: it is another message, or none. InvalidMessageError: a mark below 0."""
+    cdef Py_buffer view
+    cdef const uint8_t *p
+    cdef int64_t received, received_entry, synced, synced_entry
+    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+    try:
+        p = <const uint8_t *>view.buf
+        if view.len != REPORT_BYTES or p[0] != KIND:
+            return None
+        received, received_entry = load_i64(p + 1), load_i64(p + 9)
+        synced, synced_entry = load_i64(p + 17), load_i64(p + 25)
+    finally:
+        PyBuffer_Release(&view)
+    if received < 0 or received_entry < 0 or synced < 0 or synced_entry < 0:
+        raise InvalidMessageError(f"control body: expected marks from 0 on, found {received} and {synced}")
+    return named(Progress, (mark_at(received, received_entry), mark_at(synced, synced_entry)))

@@ -1,0 +1,12 @@
+"""Entries of many ledgers in one log, and the way from (ledger, entry) to a record.
+
+| file | holds |
+|---|---|
+| extents | entry ids of one ledger to numbers of its records |
+| ledgerrows | the records of one segment, ledger by ledger |
+| indexfile | the file of an index: header, checksums, directory |
+| index, sealed | (ledger id, entry id) to offset: in memory, and in the file of a sealed segment |
+| entries | entries of ledgers as bytes: encoded, parsed |
+| intake | encoded entries into the log, and verified copies out of it |
+| lending | entries as they lie in the log, not copied and not verified |
+"""

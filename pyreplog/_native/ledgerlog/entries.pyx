@@ -1,0 +1,392 @@
+"""Entries of ledgers as bytes: encoded by their writer, and parsed by whoever gets them.
+
+One encoding serves all: what `encode_entries` makes is what frames carry, what a bookie's log stores (with its stamp
+written in, see `intake`) and what readers verify. Threads: any; large jobs release the GIL.
+"""
+
+from cpython.buffer cimport Py_buffer, PyBuffer_Release
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from pyreplog._native.log cimport record as rec
+from pyreplog._native.log.batch cimport RecordBatch, make_batch
+from pyreplog._native.system.blocks cimport Block, give_block, make_block, take_block
+from pyreplog._native.layout cimport (
+    ATTRIBUTES_MAX, FORM_ATTRIBUTES, FORM_KEY, FORM_LONG, KEY_MAX, KIND_BATCH, KIND_CONTROL, KIND_DATA, LONG_HEADER,
+    LongHeader, RecordHead, SEGMENT_MAX,
+)
+from pyreplog._native.log.parts cimport Batch, get_buffer
+from pyreplog._native.log.record cimport Part
+from pyreplog._native.log.status cimport describe
+from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, RecordTooLargeError, WrongTypeError
+
+CONTROL = LEDGERS
+"""In an index, the control records of ledger L are entries of ledger L + CONTROL, numbered by what they are."""
+
+cdef int64_t RELEASE_GIL_FROM = 1 << 18
+
+
+# ---- encoding --------------------------------------------------------------------------------------------------
+
+cdef class Entries:
+    """Consecutive encoded entries of one ledger, in one buffer (`view`); made by `encode_entries`.
+
+    first, last: entry ids. ledger_bytes, ledger_messages: the ledger's running totals, the last entry included.
+    """
+
+    def __init__(self):
+        raise TypeError("entries are made by encode_entries")
+
+    def __dealloc__(self):
+        give_block(self.bytes, self.size)
+        free(self.starts)
+
+    def __len__(self):
+        return self.count
+
+    @property
+    def last(self):
+        return self.first + self.count - 1
+
+    @property
+    def nbytes(self):
+        """Bytes of all the records."""
+        return self.starts[self.count]
+
+    @property
+    def view(self):
+        """The encoded records, not copied."""
+        return rec.span(self, self.bytes, self.starts[self.count])
+
+    @property
+    def offsets(self):
+        """uint32 offsets of the records in `view`, and where the last one ends: a view of len + 1 items."""
+        return memoryview(rec.span(self, <const uint8_t *>self.starts, (self.count + 1) * 4)).cast("I")
+
+    def totals(self, int64_t entry):
+        """(bytes, messages) of the ledger up to and with one of these entries. InvalidArgumentError for another."""
+        cdef const LongHeader *header
+        if not self.first <= entry < self.first + self.count:
+            raise InvalidArgumentError(f"entry: expected {self.first} to {self.last}, found {entry}")
+        header = <const LongHeader *>(self.bytes + self.starts[entry - self.first])
+        return header.ledger_bytes, header.ledger_messages
+
+    def __reduce__(self):
+        raise TypeError("entries borrow native memory and cannot be pickled")
+
+
+cdef void encode_long(uint8_t *dst, uint32_t length, const Part *part, uint8_t kind, int64_t time, int64_t ledger,
+                      int64_t entry, int64_t lac, uint64_t ledger_bytes, uint64_t ledger_messages) noexcept nogil:
+    cdef LongHeader *header = <LongHeader *>dst
+    cdef uint8_t form = (FORM_LONG | (FORM_KEY if part.key_length >= 0 else 0)
+                         | (FORM_ATTRIBUTES if part.attributes_length else 0))
+    rec.write_head(dst, length, 0, kind, form, <uint16_t>(part.key_length if part.key_length > 0 else 0), time)
+    header.ledger, header.entry, header.lac = ledger, entry, lac
+    header.ledger_bytes, header.ledger_messages = ledger_bytes, ledger_messages
+    rec.write_body(dst, LONG_HEADER, length, part)
+
+
+def encode_entries(values, keys=None, event_times=None, *, int64_t ledger, int64_t first, int64_t lac, int64_t time,
+                   uint64_t ledger_bytes=0, uint64_t ledger_messages=0, int64_t size_max=SEGMENT_MAX, messages=None):
+    """Encode values as entries first, first + 1, ... of a ledger.
+
+    values, keys, event_times: as CommitLog.append_batch. lac: last add confirmed its writer knows, -1: none. time:
+    append time, microseconds since the epoch. ledger_bytes, ledger_messages: the ledger's totals before these entries.
+    size_max: bytes that one encoded record may have at most. messages: how many messages each value holds, 1 or more:
+    these are batch entries; None: data entries, of one message each.
+    Errors: WrongTypeError, InvalidArgumentError, RecordTooLargeError.
+    """
+    return encode(values, keys, event_times, ledger, first, lac, time, ledger_bytes, ledger_messages, size_max, messages)
+
+
+cdef Entries encode(values, keys, event_times, int64_t ledger, int64_t first, int64_t lac, int64_t time,
+                    uint64_t ledger_bytes, uint64_t ledger_messages, int64_t size_max, messages):
+    cdef Batch batch = Batch(values, keys, event_times, None)
+    cdef Entries made = Entries.__new__(Entries)
+    cdef _Counts counts = None if messages is None else _Counts(messages, batch.count, ledger_messages)
+    cdef Py_ssize_t i
+    cdef int64_t total = 0
+    size_max = min(size_max, SEGMENT_MAX)
+    if not (0 <= ledger < LEDGERS and 0 <= first <= INT64_MAX - batch.count and -1 <= lac):
+        raise InvalidArgumentError(f"ledger {ledger}, entry {first}, LAC {lac}: ids are 0 or more and below 2**62, "
+                                   "and -1 is no LAC")
+    made.starts = <uint32_t *>malloc((batch.count + 1) * sizeof(uint32_t))
+    if made.starts == NULL:
+        raise MemoryError
+    for i in range(batch.count):
+        made.starts[i] = <uint32_t>total
+        total += rec.stride_of(check_part(&batch.parts[i], size_max))
+        if total > <int64_t>0xffffffff:
+            raise RecordTooLargeError(f"at most {0xffffffff} bytes of records in one call")
+    made.starts[batch.count] = <uint32_t>total
+    made.bytes = take_block(max(total, 1), &made.size)
+    if made.bytes == NULL:
+        raise MemoryError
+    made.ledger, made.first, made.count = ledger, first, batch.count
+    made.ledger_bytes, made.ledger_messages = ledger_bytes, ledger_messages
+    if total >= RELEASE_GIL_FROM:
+        with nogil:
+            encode_run(made, batch.parts, counts, time, lac)
+    else:
+        encode_run(made, batch.parts, counts, time, lac)
+    return made
+
+
+cdef class _Counts:
+    """How many messages each of some entries holds."""
+
+    cdef int64_t *at
+
+    def __cinit__(self, messages, Py_ssize_t count, uint64_t ledger_messages):
+        cdef Py_ssize_t i = 0
+        cdef int64_t room = INT64_MAX - <int64_t>min(ledger_messages, <uint64_t>INT64_MAX)
+        if not hasattr(messages, "__iter__"):
+            raise WrongTypeError(f"messages: expected integers, found {type(messages).__name__}")
+        cdef tuple items = tuple(messages)
+        if len(items) != count:
+            raise InvalidArgumentError(f"messages: expected {count}, one per value, found {len(items)}")
+        self.at = <int64_t *>malloc(max(count, 1) * sizeof(int64_t))
+        if self.at == NULL:
+            raise MemoryError
+        for i in range(count):
+            if isinstance(items[i], bool) or not hasattr(items[i], "__index__"):
+                raise WrongTypeError(f"messages: expected integers, found {type(items[i]).__name__}")
+            if not 1 <= items[i] <= room:
+                raise InvalidArgumentError(f"messages: expected 1 or more, below 2**63 in all, found {items[i]}")
+            self.at[i] = items[i]
+            room -= self.at[i]
+
+    def __dealloc__(self):
+        free(self.at)
+
+
+cdef int64_t check_part(const Part *part, int64_t size_max) except -1:
+    """Length of the part's record. RecordTooLargeError."""
+    cdef int64_t length = rec.part_length(part, LONG_HEADER)
+    if part.key_length > KEY_MAX:
+        raise RecordTooLargeError(f"key: at most {KEY_MAX} bytes, found {part.key_length}")
+    if part.attributes_length > ATTRIBUTES_MAX:
+        raise RecordTooLargeError(f"attributes: at most {ATTRIBUTES_MAX} bytes, found {part.attributes_length}")
+    if rec.stride_of(length) > size_max:
+        raise RecordTooLargeError(f"entry: at most {size_max} bytes encoded, found {rec.stride_of(length)}")
+    return length
+
+
+cdef void encode_run(Entries made, const Part *parts, _Counts counts, int64_t time, int64_t lac) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef uint8_t kind = KIND_DATA if counts is None else KIND_BATCH
+    for i in range(made.count):
+        made.ledger_bytes += <uint64_t>parts[i].value_length
+        made.ledger_messages += <uint64_t>(1 if counts is None else counts.at[i])
+        encode_long(made.bytes + made.starts[i], <uint32_t>rec.part_length(&parts[i], LONG_HEADER), &parts[i],
+                    kind, time, made.ledger, made.first + i, lac, made.ledger_bytes, made.ledger_messages)
+
+
+def encode_control(int64_t ledger, int64_t code, value, *, int64_t lac, int64_t time):
+    """A control record of a ledger, as bytes: `code` says what it is, and the newest of one code counts.
+
+    Arguments and errors as encode_entries.
+    """
+    cdef Py_buffer buffer
+    cdef Part part
+    cdef int64_t length
+    cdef bytes out
+    if not (0 <= ledger < LEDGERS and 0 <= code < INT64_MAX and -1 <= lac):
+        raise InvalidArgumentError(f"ledger {ledger}, code {code}, LAC {lac}: ids are 0 or more and below 2**62, "
+                                   "and -1 is no LAC")
+    get_buffer(value, &buffer, "value")
+    try:
+        part.key, part.attributes, part.value = NULL, NULL, <const uint8_t *>buffer.buf
+        part.key_length, part.attributes_length, part.value_length = -1, 0, buffer.len
+        length = check_part(&part, SEGMENT_MAX)
+        out = PyBytes_FromStringAndSize(NULL, rec.stride_of(length))
+        encode_long(<uint8_t *>PyBytes_AS_STRING(out), length, &part, KIND_CONTROL, time, ledger, code, lac, 0, 0)
+    finally:
+        PyBuffer_Release(&buffer)
+    return out
+
+
+# ---- parsing ---------------------------------------------------------------------------------------------------
+
+cdef int64_t check_entry(const uint8_t *p, int64_t space) noexcept nogil:
+    cdef int64_t stride
+    if space < LONG_HEADER:
+        return rec.RECORD_LENGTH
+    stride = rec.check_record(p, space, (<const rec.RecordHead *>p).stamp)
+    if stride == rec.RECORD_BLANK:
+        return rec.RECORD_KIND
+    return stride if stride < 0 else check_ids(p, stride)
+
+
+cdef int refuse(const uint8_t *p, int64_t offset, int64_t length, int64_t fault) except -1:
+    """Looks at a copy: the bytes may have changed since they were found bad."""
+    cdef int64_t space = length - offset, stride
+    cdef bytes kept
+    cdef const LongHeader *header
+    if space < LONG_HEADER:
+        raise InvalidRecordsError(offset, f"a record of at least {LONG_HEADER} bytes", f"{space} bytes")
+    stride = rec.stride_of((<const LongHeader *>(p + offset)).head.length)
+    kept = PyBytes_FromStringAndSize(<const char *>p + offset, min(space, max(stride, LONG_HEADER)))
+    header = <const LongHeader *>PyBytes_AS_STRING(kept)
+    if header.head.length < LONG_HEADER:
+        raise InvalidRecordsError(offset, f"a record of at least {LONG_HEADER} bytes", f"length {header.head.length}")
+    if rec.stride_of(header.head.length) > len(kept):
+        fault = rec.RECORD_LENGTH
+    expected, found = describe(fault, <const uint8_t *>header, len(kept), 0)
+    raise InvalidRecordsError(offset, expected, found)
+
+
+def parse_entries(data, *, int64_t ledger, int64_t first, int64_t last):
+    """A RecordBatch over encoded records that a peer sent: entries of `ledger`, ascending, from `first` to `last`.
+
+    A bad record ends the batch before it (`next_position` is its offset); InvalidRecordsError when it is the first.
+    The batch holds `data`, which nobody may change. The GIL is released.
+    """
+    cdef Py_buffer buffer
+    cdef int64_t at = 0, stride = 0, count = 0, length
+    cdef uint32_t *offsets
+    cdef const uint8_t *p
+    get_buffer(data, &buffer, "records")
+    p, length = <const uint8_t *>buffer.buf, buffer.len
+    view = memoryview(data)  # keeps it exported
+    PyBuffer_Release(&buffer)
+    if length > <int64_t>0xffffffff:
+        raise InvalidArgumentError(f"records: at most {0xffffffff} bytes, found {length}")
+    offsets = <uint32_t *>malloc(2 * (length // LONG_HEADER + 1) * sizeof(uint32_t))
+    if offsets == NULL:
+        raise MemoryError
+    with nogil:
+        while at < length:
+            stride = check_entry(p + at, length - at)
+            if stride > 0 and not is_wanted(p + at, ledger, first, last):
+                stride = rec.RECORD_IDS
+            if stride < 0:
+                break
+            first = (<const LongHeader *>(p + at)).entry + 1
+            offsets[count] = <uint32_t>at
+            count += 1
+            at += stride
+        stride = 0 if stride > 0 else stride
+        offsets = fit_columns(offsets, count, p)
+    if stride < 0 and count == 0:
+        free(offsets)
+        refuse(p, at, length, stride)
+    return make_batch(view, p, 0, -1, offsets, offsets + count, count, False, at)
+
+
+cdef inline bint is_wanted(const uint8_t *p, int64_t ledger, int64_t first, int64_t last) noexcept nogil:
+    cdef const LongHeader *header = <const LongHeader *>p
+    return header.ledger == ledger and first <= header.entry <= last and header.head.kind != KIND_CONTROL
+
+
+cdef uint32_t *fit_columns(uint32_t *offsets, int64_t count, const uint8_t *p) noexcept nogil:
+    """Value sizes behind the offsets."""
+    cdef int64_t i
+    for i in range(count):
+        offsets[count + i] = <uint32_t>rec.value_length_of(p + offsets[i])
+    return offsets
+
+
+cdef class _Buffers:
+    """Buffers of encoded records that are read side by side."""
+
+    cdef Py_buffer *views
+    cdef int64_t *at              # offset of the next record of each
+    cdef Py_ssize_t count
+
+    def __cinit__(self, list parts not None):
+        cdef Py_ssize_t i, wanted = max(len(parts), 1)
+        self.views = <Py_buffer *>malloc(wanted * sizeof(Py_buffer))
+        self.at = <int64_t *>malloc(wanted * sizeof(int64_t))
+        if self.views == NULL or self.at == NULL:
+            raise MemoryError
+        for i in range(len(parts)):
+            get_buffer(parts[i], &self.views[i], "records")
+            self.at[i] = 0
+            self.count += 1
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            PyBuffer_Release(&self.views[i])
+        free(self.views)
+        free(self.at)
+
+    cdef int64_t size(self) noexcept nogil:
+        cdef Py_ssize_t i
+        cdef int64_t total = 0
+        for i in range(self.count):
+            total += self.views[i].len
+        return total
+
+    cdef const uint8_t *lowest(self) noexcept nogil:
+        """Where the first of them begins, if offsets of 32 bits from there reach all; else NULL."""
+        cdef Py_ssize_t i
+        cdef const uint8_t *low = NULL
+        cdef const uint8_t *end = NULL
+        cdef const uint8_t *p
+        for i in range(self.count):
+            if self.views[i].len == 0:
+                continue
+            p = <const uint8_t *>self.views[i].buf
+            low = p if low == NULL or p < low else low
+            end = p + self.views[i].len if p + self.views[i].len > end else end
+        return low if end - low <= <int64_t>0xffffffff else NULL
+
+    cdef const LongHeader *take(self) noexcept nogil:
+        """The record with the lowest entry of those that come next, of equal ones the first buffer's; NULL: no more."""
+        cdef Py_ssize_t i, best = -1
+        cdef const LongHeader *header
+        cdef const LongHeader *lowest = NULL
+        for i in range(self.count):
+            if self.at[i] + LONG_HEADER > self.views[i].len:
+                continue
+            header = <const LongHeader *>(<const uint8_t *>self.views[i].buf + self.at[i])
+            if rec.stride_of(header.head.length) > self.views[i].len - self.at[i]:
+                continue
+            if lowest == NULL or header.entry < lowest.entry:
+                lowest = header
+                best = i
+        if lowest != NULL:
+            self.at[best] += rec.stride_of(lowest.head.length)
+        return lowest
+
+
+def merge_entries(list parts not None, *, int64_t last):
+    """A RecordBatch of the entries up to `last` in several buffers, ascending. It holds the buffers, which nobody may
+    change, if they lie within 4 GiB of each other; else the records are copied.
+
+    parts: encoded records, each buffer ascending and found intact (`parse_entries`). Of an entry that is in several, the
+    first buffer's counts. The GIL is released.
+    """
+    cdef _Buffers buffers = _Buffers(parts)
+    cdef int64_t total = buffers.size(), at = 0, count = 0, stride, previous = -1
+    cdef uint8_t *p = <uint8_t *>buffers.lowest()
+    cdef bint copied = p == NULL
+    cdef Block copy = None
+    cdef RecordBatch made
+    cdef const LongHeader *header
+    cdef uint32_t *offsets = <uint32_t *>malloc(2 * (total // LONG_HEADER + 1) * sizeof(uint32_t))
+    if offsets == NULL:
+        raise MemoryError
+    if copied:
+        copy = make_block(total)
+        p = copy.data
+    with nogil:
+        header = buffers.take()
+        while header != NULL and header.entry <= last:
+            stride = rec.stride_of(header.head.length)
+            if header.entry != previous and at + stride <= total:
+                if copied:
+                    memcpy(p + at, header, stride)
+                offsets[count] = <uint32_t>(at if copied else <const uint8_t *>header - p)
+                count += 1
+                at += stride
+                previous = header.entry
+            header = buffers.take()
+        offsets = fit_columns(offsets, count, p)
+    made = make_batch(memoryview(copy) if copied else buffers, p, 0, -1, offsets, offsets + count, count, False, at)
+    made.scattered = not copied and len(parts) > 1
+    return made

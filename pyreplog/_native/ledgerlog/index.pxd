@@ -1,0 +1,49 @@
+# (ledger id, entry id) -> offset in one segment: the index in memory, and what it shares with `sealed`, the index in a
+# file.
+cimport cython
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from pyreplog._native.ledgerlog.indexfile cimport IndexFileHeader, LedgerRun
+from pyreplog._native.ledgerlog.ledgerrows cimport LedgerRows
+
+
+cdef enum IndexStatus:
+    INDEX_OK = 0
+    INDEX_ABSENT = -1     # definitely not in this segment
+    INDEX_DAMAGED = -2    # the file is not what was written: unknown
+    INDEX_REFUSED = -3    # a negative id, or not a place after the records added before
+    INDEX_NO_MEMORY = -4
+
+
+# A found entry; `place` is its record's offset / 8.
+ctypedef struct Pair:
+    int64_t entry
+    int64_t place
+
+
+cdef int check_ids(int64_t ledger, int64_t entry) except -1
+# (entry ids, offsets) as numpy int64 arrays.
+cdef tuple columns(const Pair *pairs, int64_t count)
+
+
+@cython.final
+cdef class LedgerIndex:
+    cdef cython.pymutex lock
+    cdef LedgerRows table         # all that had records once
+    cdef uint32_t ledgers_held    # rows with records
+    cdef int64_t end              # offset after the last record
+
+    # All of these run under `lock`.
+    # The append path's door: records of consecutive entries, end to end from `offset`. INDEX_OK, or nothing was added.
+    cdef int append(self, int64_t ledger, int64_t entry, int64_t offset, const uint32_t *strides,
+                    uint32_t count) noexcept nogil
+    # Keep the records that end at or below `offset`.
+    cdef void cut(self, int64_t offset) noexcept nogil
+    cdef int append_all(self, const int64_t **columns, int64_t count, int64_t *failed) noexcept nogil
+    cdef int append_one(self, int64_t ledger, int64_t entry, int64_t offset, int64_t stride) noexcept nogil
+    cdef int64_t collect(self, int64_t ledger, int64_t start, int64_t stop, int64_t below, Pair **pairs) noexcept nogil
+    cdef int directory(self, LedgerRun *runs, IndexFileHeader *header) noexcept nogil
+    cdef void write_runs(self, uint8_t *image) noexcept nogil
+    cdef bytes sorted_runs(self, IndexFileHeader *header)
+
+    cdef int refuse(self, int status, int64_t ledger, int64_t entry, int64_t offset, int64_t stride) except -1

@@ -1,0 +1,399 @@
+"""(ledger id, entry id) -> offset of the record, for the active segment of a log in which many ledgers interleave.
+
+`LedgerIndex` is in memory; `to_bytes` makes the file of it that `sealed` reads once the segment is. Offsets are bytes
+since the segment began, its header included.
+
+Of an entry added twice (sent again, or copied by re-replication; both copies are the same bytes) the last one wins.
+"""
+
+import os
+from pathlib import Path
+
+from cpython.buffer cimport PyBUF_FORMAT, PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport INT64_MAX, uint64_t
+from libc.stdlib cimport free, malloc, qsort
+from libc.string cimport memcpy, memset
+
+from pyreplog._native.ledgerlog.extents cimport (
+    EXTENTS_ABSENT, EXTENTS_NO_MEMORY, Extent, ExtentMap, end_of, extents_add, extents_find, extents_free,
+    extents_rewind, extents_sorted, extents_until, make_room,
+)
+from pyreplog._native.ledgerlog.indexfile cimport BLOCK, begin_header, image_size, ledger_table, seal, words_of
+from pyreplog._native.layout cimport ALIGN, LONG_HEADER, SEGMENT_HEADER, SEGMENT_MAX
+from pyreplog._native.ledgerlog.ledgerrows cimport (
+    LedgerRow, Place, cut_row, end_of_record, ledgers_bytes, ledgers_find, ledgers_free, ledgers_grow, ledgers_row,
+    records_below,
+)
+from pyreplog.errors import InvalidArgumentError
+
+
+cdef int64_t list_entries(ExtentMap *map, const Place *places, uint32_t keep, uint64_t start, uint64_t stop,
+                          Pair *pairs) noexcept nogil:
+    """Sorted entries of [start, stop) in the first `keep` records; their count, or INDEX_NO_MEMORY."""
+    cdef uint32_t extent_count = 0, i
+    cdef const Extent *extents = extents_sorted(map, &extent_count)
+    cdef const Extent *extent
+    cdef uint64_t entry, number
+    cdef int64_t count = 0
+    if extents == NULL:
+        return INDEX_NO_MEMORY if map.unordered else 0
+    i = extents_until(extents, extent_count, start)
+    for i in range(i - (i > 0), extent_count):
+        extent = &extents[i]
+        if extent.entry >= stop:
+            break
+        for entry in range(max(start, extent.entry), min(stop, end_of(extent))):
+            number = extent.number + (entry - extent.entry)
+            if number >= keep:
+                return count   # only of ids that increase with the records
+            pairs[count].entry, pairs[count].place = entry, places[number].offset
+            count += 1
+    return count
+
+
+cdef int sum_up(LedgerRow *row, LedgerRun *run) noexcept nogil:
+    """All of a ledger's run but its place in the index file."""
+    cdef uint32_t count, i
+    cdef const Extent *extents = extents_sorted(&row.entries, &count)
+    if extents == NULL:
+        return INDEX_NO_MEMORY
+    run.ledger, run.first, run.last, run.bytes = row.ledger, row.entries.first, row.entries.last, row.bytes
+    run.entries, run.words = 0, words_of(run.first, run.last)
+    for i in range(count):
+        run.entries += extents[i].count
+    return INDEX_OK
+
+
+cdef int by_ledger(const void *a, const void *b) noexcept nogil:
+    cdef int64_t x = (<const LedgerRun *>a).ledger, y = (<const LedgerRun *>b).ledger
+    return (x > y) - (x < y)
+
+
+cdef void write_items(uint32_t *item, const LedgerRun *run, const Place *places, const Extent *extents,
+                      uint32_t count) noexcept nogil:
+    cdef uint32_t i, k
+    cdef uint64_t delta
+    for i in range(count):
+        delta = extents[i].entry - run.first
+        for k in range(extents[i].count):
+            item[0] = <uint32_t>(delta + k)
+            if run.words == 3:
+                item[1] = <uint32_t>((delta + k) >> 32)
+            item[run.words - 1] = places[extents[i].number + k].offset
+            item += run.words
+
+
+cdef tuple columns(const Pair *pairs, int64_t count):
+    import numpy
+    cdef bytearray raw = bytearray(count * sizeof(Pair))
+    cdef int64_t *out = <int64_t *><char *>raw
+    cdef int64_t i
+    for i in range(count):
+        out[i], out[count + i] = pairs[i].entry, pairs[i].place * ALIGN
+    both = numpy.frombuffer(raw, numpy.int64)
+    return both[:count], both[count:]
+
+
+cdef int check_ids(int64_t ledger, int64_t entry) except -1:
+    if ledger < 0 or entry < 0:
+        raise InvalidArgumentError(f"ledger and entry ids are 0 or more, got ledger {ledger}, entry {entry}")
+    return 0
+
+
+cdef int hold_column(object column, Py_buffer *view) except -1:
+    PyObject_GetBuffer(column, view, PyBUF_STRIDES | PyBUF_FORMAT)
+    if view.ndim != 1 or view.strides[0] != sizeof(int64_t) or view.format not in (b"l", b"q"):
+        PyBuffer_Release(view)
+        raise InvalidArgumentError(f"a column is a contiguous array of int64, got {column!r:.80}")
+    return 0
+
+
+cdef class LedgerIndex:
+    """`LedgerIndex()`: the index of a segment that is being written, in memory.
+
+    Records are added in log order: `offset` (bytes, a multiple of 8) at or after the end of the record added before,
+    `stride` bytes long, padding included. Entries of a ledger may come in any order, with gaps, and more than once.
+    Takes 8 to 10 bytes per record, 16 to 20 for each that is not of the next entry of its ledger (a view for lookups
+    takes up to as much again, when entry ids do not only increase), and about 200 per ledger.
+
+    Threads: every method and C function may be called from any thread at any time. Each holds the index's own lock
+    while it works; batches let go of the GIL. Only `save` waits for a disk; `to_bytes` and `remove_from` of a million
+    records take milliseconds, and lookups wait for them. So they do for the first lookup in a ledger after many entries
+    came out of order: a tenth of a second for a million.
+    """
+
+    def __cinit__(self):
+        self.end = SEGMENT_HEADER
+        if ledgers_grow(&self.table) < 0:
+            raise MemoryError
+
+    def __dealloc__(self):
+        ledgers_free(&self.table)
+
+    @property
+    def count(self):
+        """Distinct (ledger, entry) pairs held."""
+        cdef IndexFileHeader header
+        with self.lock:
+            self.sorted_runs(&header)
+        return header.entries
+
+    @property
+    def memory_bytes(self):
+        """Bytes of memory allocated."""
+        with self.lock:
+            return ledgers_bytes(&self.table)
+
+    def add(self, int64_t ledger, int64_t entry, int64_t offset, int64_t stride):
+        """Note a record. InvalidArgumentError: a negative id, or a place not after the record added before."""
+        cdef int status
+        with self.lock:
+            status = self.append_one(ledger, entry, offset, stride)
+        if status < 0:
+            self.refuse(status, ledger, entry, offset, stride)
+
+    def add_batch(self, ledgers, entries, offsets, strides):
+        """Note many records: four int64 arrays of one length. All of them, or none when one is refused as in `add`."""
+        cdef Py_buffer views[4]
+        cdef const int64_t *column[4]
+        cdef int64_t failed = 0
+        cdef int held = 0, status
+        try:
+            for source in (ledgers, entries, offsets, strides):
+                hold_column(source, &views[held])
+                column[held] = <const int64_t *>views[held].buf
+                held += 1
+                if views[held - 1].shape[0] != views[0].shape[0]:
+                    raise InvalidArgumentError("the four columns differ in length")
+            with nogil, self.lock:
+                status = self.append_all(column, views[0].shape[0], &failed)
+            if status < 0:
+                self.refuse(status, column[0][failed], column[1][failed], column[2][failed], column[3][failed])
+        finally:
+            while held:
+                held -= 1
+                PyBuffer_Release(&views[held])
+
+    def get(self, int64_t ledger, int64_t entry):
+        """Offset of the entry's last copy; None: definitely not here. InvalidArgumentError: a negative id."""
+        check_ids(ledger, entry)
+        cdef int64_t number = EXTENTS_ABSENT, place = 0
+        cdef LedgerRow *row
+        with self.lock:
+            row = ledgers_find(&self.table, ledger)
+            if row != NULL:
+                number = extents_find(&row.entries, entry)
+            if number >= 0:
+                place = row.places[number].offset
+        if number == EXTENTS_NO_MEMORY:
+            raise MemoryError
+        return place * ALIGN if number >= 0 else None
+
+    def last_entry(self, int64_t ledger):
+        """Highest entry id of the ledger; None: it has no entry here."""
+        cdef const LedgerRow *row
+        with self.lock:
+            row = ledgers_find(&self.table, ledger)
+            return row.entries.last if row != NULL else None
+
+    def share(self, int64_t ledger):
+        """(lowest entry id, highest, bytes, entries) of a ledger, as a row of `ledgers`; None: it has none here."""
+        cdef LedgerRow *row
+        cdef LedgerRun run
+        cdef int status
+        with self.lock:
+            row = ledgers_find(&self.table, ledger)
+            if row == NULL:
+                return None
+            status = sum_up(row, &run)
+        if status < 0:
+            raise MemoryError
+        return run.first, run.last, run.bytes, run.entries
+
+    def entries(self, int64_t ledger, int64_t start, int64_t stop, int64_t below=INT64_MAX):
+        """(entry ids, offsets) of the ledger's entries start <= id < stop: int64 arrays, sorted by id, no id twice.
+
+        below: as if no record at or beyond this offset had been added yet.
+        """
+        check_ids(ledger, start)
+        cdef Pair *pairs = NULL
+        cdef int64_t count
+        with nogil, self.lock:
+            count = self.collect(ledger, start, stop, below, &pairs)
+        try:
+            if count < 0:
+                raise MemoryError
+            return columns(pairs, count)
+        finally:
+            free(pairs)
+
+    def ledgers(self):
+        """Table of the ledgers, sorted: a numpy array with fields ledger, first, last (entry ids), bytes (sum of the
+        strides of its records, every copy counted) and entries (how many distinct ids)."""
+        cdef IndexFileHeader header
+        with self.lock:
+            runs = self.sorted_runs(&header)
+        return ledger_table(runs)
+
+    def remove_from(self, int64_t offset):
+        """Forget every record that is not wholly below `offset`, as a truncation of the segment does.
+
+        An entry whose last copy is cut is found at the copy before it.
+        """
+        with nogil, self.lock:
+            self.cut(offset)
+
+    def to_bytes(self, *, bytes uuid not None, int64_t base, uint32_t stamp, int64_t end):
+        """The index file of the segment, once sealed: its log's uuid (16 bytes), base (position), stamp and `end`, the
+        offset after its last record. InvalidArgumentError: another size of uuid, or an end before the last record's."""
+        cdef IndexFileHeader header
+        cdef uint8_t *image
+        begin_header(&header, uuid, base, stamp, end)
+        with self.lock:
+            if not self.end <= end <= SEGMENT_MAX:
+                raise InvalidArgumentError(f"end is from {self.end} to {SEGMENT_MAX}, got {end}")
+            runs = self.sorted_runs(&header)
+            made = PyBytes_FromStringAndSize(NULL, image_size(header.data_end))
+            image = <uint8_t *>PyBytes_AS_STRING(made)
+            memcpy(image, &header, sizeof(IndexFileHeader))
+            memcpy(image + BLOCK, PyBytes_AS_STRING(runs), header.ledgers * sizeof(LedgerRun))
+            with nogil:
+                self.write_runs(image)
+                seal(image)
+        return made
+
+    def save(self, path, *, bytes uuid not None, int64_t base, uint32_t stamp, int64_t end):
+        """Write `to_bytes(...)` to a new file with mode 0600, in place of any file of that name.
+
+        Neither synced nor renamed: the caller does both before it relies on the file. Errors: those of `to_bytes`;
+        OSError, then part of the file may be left.
+        """
+        made = self.to_bytes(uuid=uuid, base=base, stamp=stamp, end=end)
+        Path(path).unlink(missing_ok=True)   # never written in place: whoever has the old file mapped keeps it whole
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(made)
+
+    cdef int refuse(self, int status, int64_t ledger, int64_t entry, int64_t offset, int64_t stride) except -1:
+        if status == INDEX_NO_MEMORY:
+            raise MemoryError
+        check_ids(ledger, entry)
+        raise InvalidArgumentError(
+            f"ledger {ledger}, entry {entry}: expected a record of {LONG_HEADER} bytes or more, a multiple of {ALIGN},"
+            f" between offsets {self.end} and {SEGMENT_MAX}; found {stride} bytes at {offset}")
+
+    cdef int append(self, int64_t ledger, int64_t entry, int64_t offset, const uint32_t *strides,
+                    uint32_t count) noexcept nogil:
+        cdef LedgerRow *row
+        cdef Place *place
+        cdef int64_t end = offset
+        cdef uint32_t i
+        if ledger < 0 or entry < 0 or entry - 1 > INT64_MAX - count or not self.end <= offset <= SEGMENT_MAX:
+            return INDEX_REFUSED
+        for i in range(count):
+            if strides[i] < LONG_HEADER or (offset | strides[i]) % ALIGN:
+                return INDEX_REFUSED
+            end += strides[i]
+        if end > SEGMENT_MAX:
+            return INDEX_REFUSED
+        row = ledgers_row(&self.table, ledger)
+        if (row == NULL
+                or make_room(<void **>&row.places, row.entries.numbers + <uint64_t>count, &row.room, sizeof(Place)) < 0
+                or extents_add(&row.entries, entry, count) < 0):
+            return INDEX_NO_MEMORY
+        self.ledgers_held += row.entries.numbers == count
+        place = row.places + row.entries.numbers - count
+        for i in range(count):
+            place[i].offset, place[i].stride = <uint32_t>(offset // ALIGN), strides[i] // ALIGN
+            offset += strides[i]
+        row.bytes += end - place[0].offset * <int64_t>ALIGN
+        self.end = end
+        return INDEX_OK
+
+    cdef int append_one(self, int64_t ledger, int64_t entry, int64_t offset, int64_t stride) noexcept nogil:
+        cdef uint32_t size = <uint32_t>stride
+        return self.append(ledger, entry, offset, &size, 1) if 0 < stride <= SEGMENT_MAX else INDEX_REFUSED
+
+    cdef int append_all(self, const int64_t **columns, int64_t count, int64_t *failed) noexcept nogil:
+        """The rows of add_batch: all of them, or `failed` is the number of the one refused."""
+        cdef int64_t end = self.end, i
+        cdef int status
+        for i in range(count):
+            status = self.append_one(columns[0][i], columns[1][i], columns[2][i], columns[3][i])
+            if status < 0:
+                self.cut(end)
+                failed[0] = i
+                return status
+        return INDEX_OK
+
+    cdef void cut(self, int64_t offset) noexcept nogil:
+        cdef uint32_t i
+        cdef LedgerRow *row
+        if offset >= self.end:
+            return
+        self.end, self.ledgers_held = SEGMENT_HEADER, 0
+        for i in range(self.table.count):
+            row = &self.table.rows[i]
+            cut_row(row, offset)
+            if row.entries.numbers:
+                self.ledgers_held += 1
+                self.end = max(self.end, end_of_record(row, row.entries.numbers - 1))
+
+    cdef int64_t collect(self, int64_t ledger, int64_t start, int64_t stop, int64_t below, Pair **pairs) noexcept nogil:
+        """Sorted entries of [start, stop) into new memory at `pairs`; their count, or INDEX_NO_MEMORY."""
+        cdef LedgerRow *row = ledgers_find(&self.table, ledger)
+        cdef ExtentMap past
+        cdef uint32_t keep
+        cdef int64_t count
+        if row == NULL or stop <= start or <uint64_t>start > row.entries.last:
+            return 0
+        keep = records_below(row, below)
+        pairs[0] = <Pair *>malloc(min(<uint64_t>(stop - start), <uint64_t>keep + 1) * sizeof(Pair))
+        if pairs[0] == NULL:
+            return INDEX_NO_MEMORY
+        if keep == row.entries.numbers or not row.entries.unordered:
+            return list_entries(&row.entries, row.places, keep, start, stop, pairs[0])
+        memset(&past, 0, sizeof(ExtentMap))
+        count = INDEX_NO_MEMORY
+        if extents_rewind(&row.entries, keep, &past) == 0:
+            count = list_entries(&past, row.places, keep, start, stop, pairs[0])
+        extents_free(&past)
+        return count
+
+    cdef bytes sorted_runs(self, IndexFileHeader *header):
+        """The file's directory: a LedgerRun for each ledger, sorted. The header gets their counts and `data_end`."""
+        cdef int status
+        runs = PyBytes_FromStringAndSize(NULL, self.ledgers_held * sizeof(LedgerRun))
+        cdef LedgerRun *run = <LedgerRun *>PyBytes_AS_STRING(runs)
+        with nogil:
+            status = self.directory(run, header)
+        if status < 0:
+            raise MemoryError
+        return runs
+
+    cdef int directory(self, LedgerRun *runs, IndexFileHeader *header) noexcept nogil:
+        cdef uint32_t i, count = 0
+        for i in range(self.table.count):
+            if self.table.rows[i].entries.numbers:
+                if sum_up(&self.table.rows[i], &runs[count]) < 0:
+                    return INDEX_NO_MEMORY
+                count += 1
+        qsort(runs, count, sizeof(LedgerRun), by_ledger)
+        header.ledgers, header.entries = count, 0
+        header.data_end = BLOCK + count * sizeof(LedgerRun)
+        for i in range(count):
+            runs[i].run = header.data_end
+            header.data_end += <uint64_t>runs[i].entries * runs[i].words * 4
+            header.entries += runs[i].entries
+        return INDEX_OK
+
+    cdef void write_runs(self, uint8_t *image) noexcept nogil:
+        """The items of all ledgers, behind a directory that is in place and has just sorted them all."""
+        cdef const LedgerRun *runs = <const LedgerRun *>(image + BLOCK)
+        cdef const Extent *extents
+        cdef LedgerRow *row
+        cdef uint32_t i, count = 0
+        for i in range(self.ledgers_held):
+            row = ledgers_find(&self.table, runs[i].ledger)
+            extents = extents_sorted(&row.entries, &count)
+            write_items(<uint32_t *>(image + runs[i].run), &runs[i], row.places, extents, count)

@@ -1,0 +1,54 @@
+# The append path of a log's writer.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uintptr_t
+
+from pyreplog._native.log.ack cimport Ack
+from pyreplog._native.log.groupbuffer cimport GroupBuffer
+from pyreplog._native.log.reader cimport Reader
+from pyreplog._native.log.record cimport Part
+from pyreplog._native.log.segment cimport Segment
+from pyreplog._native.log.sparse cimport SparseIndex
+from pyreplog._native.log.submitted cimport Submitted
+from cpython.object cimport PyObject
+from cpython.pythread cimport PyThread_type_lock
+
+
+cdef class Appender(Reader):
+    cdef Segment active           # None: closed
+    cdef int64_t active_base      # position of its first byte; stays when it is closed
+    cdef SparseIndex index
+    cdef uint32_t stamp           # of the active segment
+    cdef int64_t first_entry      # of the active segment
+    cdef uintptr_t dest           # address of the active segment's offset 0: its mapping, or made up for a stage
+    cdef int64_t pos              # offset where the next record goes
+    cdef int64_t limit            # no record may end beyond this offset (segment, or stage)
+    cdef int64_t next_entry
+    cdef int64_t last_time
+    cdef int64_t synced_entry     # number of the first entry not known to be synced
+    cdef object clock             # None: the kernel's coarse clock
+    cdef bint quick               # append may take the short way: open, mapped, system clock, nobody inside
+    cdef bint wants_quick
+    cdef bint open
+    cdef bint inside              # a thread is in the append path with the GIL released, or in Python code
+    cdef unsigned long inside_by  # the thread that is
+    cdef PyThread_type_lock gate  # held by the thread that is inside
+    cdef bint staged              # the log is a synced one: records wait in the stage for their group commit
+    cdef bint gated               # readers stop at a commit point, not at the end
+    cdef GroupBuffer stage
+    cdef readonly Submitted _submitted  # acks of what waits for its commit
+    cdef int enter(self) except -1
+    cdef void leave(self) noexcept
+    cdef int64_t now(self) except? -1
+    cdef uint32_t synced_lag(self) noexcept nogil
+    cdef void show(self, int64_t position, int64_t entry) noexcept nogil
+    cdef void publish(self) noexcept nogil
+    cdef void encode_one(self, const Part *part, int64_t length, int64_t stride, int64_t time) noexcept nogil
+    cdef Py_ssize_t encode_run(self, const Part *parts, Py_ssize_t count, int64_t time) noexcept nogil
+    cdef int put(self, const Part *parts, Py_ssize_t count, int64_t total) except -1
+    cdef object append_any(self, value, key, event_time, properties)
+    cdef int64_t put_one(self, value, key, event_time, properties, Ack ack, int64_t *entry) except -1
+    cdef int64_t put_part(self, const Part *part, Ack ack, int64_t *entry) except -1
+    cdef object put_list(self, list values)
+    cdef void encode_list(self, PyObject *values, Py_ssize_t count, int64_t time) noexcept
+    cdef int64_t put_locked(self, const Part *parts, Py_ssize_t count, int64_t *entry) except -1
+    cdef int begin_stage(self) except -1
+    cdef tuple take_stage(self)

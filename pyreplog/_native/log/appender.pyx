@@ -1,0 +1,478 @@
+"""The append path: records encoded straight into the mapped segment, or into a stage that a group commit writes.
+
+Threads: every call runs under the GIL; large batches release it while `inside` keeps others out. The Python subclass
+answers `_make_room` (roll, or flush the stage), `_reserve` (segments for a whole batch), `_refuse` (why not open),
+`_await_synced` and `_request_commit`.
+"""
+
+from cpython.buffer cimport Py_buffer, PyBuffer_Release
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from cpython.pythread cimport (
+    PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_get_thread_ident, PyThread_release_lock,
+    WAIT_LOCK,
+)
+from libc.stdint cimport INT64_MIN
+from libc.string cimport memset
+
+from pyreplog._native.log cimport record as rec
+from pyreplog._native.log.groupbuffer cimport GroupBuffer
+from pyreplog._native.layout cimport KIND_DATA, LAG_NONE, SHORT_HEADER
+from pyreplog._native.log.parts cimport Batch, Columns, check_time, fill_part, fill_plain, get_buffer, measure, rolls
+from pyreplog._native.log.attributes import encode_attributes
+from pyreplog._native.log.sparse cimport SparseIndex, is_plain
+from pyreplog._native.log.tail cimport fence, load32, order, store, wake_sleepers
+from pyreplog.errors import UnnumberedError
+
+cdef extern from "Python.h":
+    PyObject *PyList_GET_ITEM(object list, Py_ssize_t i)  # borrowed
+
+cdef int64_t RELEASE_GIL_FROM = 1 << 20   # below, waiting for the GIL again costs more than others gain meanwhile
+
+
+cdef extern from * nogil:
+    """
+    #include <stdint.h>
+    #include <time.h>
+    /* Kernel tick resolution (1 to 4 ms): reading the exact clock would cost as much as the append itself. */
+    static inline int64_t replog_now_us(void) {
+        struct timespec t;
+        clock_gettime(CLOCK_REALTIME_COARSE, &t);
+        return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+    }
+    """
+    int64_t coarse_now_us "replog_now_us"()
+
+
+cdef class Appender(Reader):
+    """Base of CommitLog: everything of an append that touches bytes. Not for use by itself."""
+
+    def __cinit__(self, *args, **kwargs):
+        self.gate = PyThread_allocate_lock()
+        if self.gate == NULL:
+            raise MemoryError
+        self._submitted = Submitted()
+        self.stage = GroupBuffer()
+
+    def __dealloc__(self):
+        if self.gate != NULL:
+            PyThread_free_lock(self.gate)
+
+    # ---- one thread at a time ----------------------------------------------------------------------------------
+
+    cdef int enter(self) except -1:
+        """Wait until nobody is inside, then be inside. The GIL may be released while waiting."""
+        while self.open and self.inside:
+            with nogil:
+                PyThread_acquire_lock(self.gate, WAIT_LOCK)
+                PyThread_release_lock(self.gate)
+        if not self.open:
+            self._refuse()
+        PyThread_acquire_lock(self.gate, WAIT_LOCK)
+        self.inside = True
+        self.inside_by = PyThread_get_thread_ident()
+        self.quick = False
+        return 0
+
+    cdef void leave(self) noexcept:
+        self.inside = False
+        self.quick = self.wants_quick
+        PyThread_release_lock(self.gate)
+
+    def _enter(self):
+        """For Python code that changes what appends depend on (roll, truncate, close): keep appends out."""
+        self.enter()
+
+    def _leave(self):
+        self.leave()
+
+    def _leave_if_inside(self):
+        """After an interruption: this thread may have entered, and not come to the block that leaves."""
+        if self.inside and self.inside_by == PyThread_get_thread_ident():
+            self.leave()
+
+    def _refuse(self):
+        raise NotImplementedError
+
+    def _make_room(self, stride):
+        raise NotImplementedError
+
+    def _reserve(self, segments):
+        raise NotImplementedError
+
+    def _await_synced(self, position):
+        raise NotImplementedError
+
+    def _request_commit(self):
+        raise NotImplementedError
+
+    # ---- state set by the subclass -----------------------------------------------------------------------------
+
+    def _configure(self, *, bint staged, clock, bint gated=False):
+        """staged: append into a stage for group commits instead of the map. clock: None for the system's. gated: the
+        end that readers see is moved by `landing.show_up_to` alone."""
+        self.staged, self.clock, self.gated = staged, clock, gated
+
+    def _set_open(self, bint is_open):
+        self.open = is_open
+        self.wants_quick = is_open and not self.staged and self.clock is None and self.first_entry >= 0
+        self.quick = self.wants_quick and not self.inside
+
+    def _activate(self, Segment segment not None, int64_t offset, int64_t next_entry, int64_t last_time):
+        """Append to `segment` from `offset` on; its index covers all before. The subclass keeps the table."""
+        self.active = segment
+        self.active_base = segment.base
+        self.index = segment.index
+        self.stamp = segment.stamp
+        self.first_entry = segment.first_entry
+        self.next_entry = next_entry
+        self.last_time = max(self.last_time, last_time)
+        self.pos = offset
+        if self.staged:
+            self.begin_stage()
+        else:
+            self.dest = <uintptr_t>segment.map
+            self.limit = segment.size - SHORT_HEADER
+        segment.advance(offset, False)
+
+    def _seal(self):
+        """Write the blank that ends the active segment, zeros behind it, and tell the segment where its records end."""
+        cdef Segment segment = self.active
+        if not self.staged:
+            memset(segment.map + self.pos + SHORT_HEADER, 0, segment.size - self.pos - SHORT_HEADER)
+        cdef int64_t delta = self.next_entry - segment.first_entry if segment.first_entry >= 0 else 0
+        rec.encode_blank(<uint8_t *>(self.dest + <uintptr_t>self.pos), <uint32_t>(segment.size - self.pos), segment.stamp,
+                         <uint32_t>delta, self.synced_lag(), self.now())
+        segment.advance(self.pos, True)
+
+    def _set_synced(self, int64_t position, int64_t entry):
+        """All before `position` is on disk; `entry` is the first number that is not."""
+        self.synced_entry = entry
+        store(&self.tail.page.synced_entry, entry)
+        store(&self.tail.page.synced_end, position)
+        if self.staged and self.active is not None:
+            store(&self.tail.page.end, position)
+            store(&self.tail.page.end_entry, entry)
+            self.active.end = max(self.active.end, position - self.active_base)
+            self.show(position, entry)
+
+    @property
+    def _state(self):
+        """(active segment, next position, next entry, time of the last record)"""
+        return self.active, self.active_base + self.pos, self.next_entry, self.last_time
+
+    def _forget_active(self):
+        """After close: let go of the active segment, unless a thread writes into it this moment (of a poisoned log)."""
+        if not self.inside:
+            self.active = self.index = None
+
+    cdef int64_t now(self) except? -1:
+        cdef int64_t time = coarse_now_us() if self.clock is None else self.clock.now_us()
+        if time < self.last_time:
+            return self.last_time
+        self.last_time = time
+        return time
+
+    cdef uint32_t synced_lag(self) noexcept nogil:
+        cdef int64_t lag = self.next_entry - self.synced_entry + 1
+        return LAG_NONE if self.synced_entry <= 0 or lag >= <int64_t>LAG_NONE else <uint32_t>lag
+
+    # ---- publication -------------------------------------------------------------------------------------------
+
+    cdef inline void show(self, int64_t position, int64_t entry) noexcept nogil:
+        """Let readers see all before `position`, unless they go by a commit point, and wake those who sleep."""
+        if not self.gated:
+            store(&self.tail.page.visible_entry, entry)
+            store(&self.tail.page.visible, position)
+        if self.tail.fenced:
+            fence()
+        order()
+        if load32(&self.tail.page.sleepers):
+            wake_sleepers(self.tail.page)
+
+    cdef inline void publish(self) noexcept nogil:
+        cdef int64_t position = self.active.base + self.pos
+        self.active.end = self.pos
+        store(&self.tail.page.end, position)
+        store(&self.tail.page.end_entry, self.next_entry)
+        self.show(position, self.next_entry)
+
+    # ---- encoding ----------------------------------------------------------------------------------------------
+
+    cdef inline void encode_one(self, const Part *part, int64_t length, int64_t stride, int64_t time) noexcept nogil:
+        cdef bint numbered = part.kind == KIND_DATA
+        cdef int64_t pos = self.pos, entry = self.next_entry
+        rec.encode_short(<uint8_t *>(self.dest + <uintptr_t>pos), <uint32_t>length, self.stamp, part.kind, time,
+                         <uint32_t>(entry - self.first_entry), self.synced_lag(), part)
+        if numbered and is_plain(self.index, pos + stride, stride, part.event_time):
+            self.index.end = pos + stride
+            self.index.entries += 1
+        else:
+            self.index.note(pos, stride, numbered, part.event_time)
+        self.pos = pos + stride
+        self.next_entry = entry + numbered
+
+    cdef Py_ssize_t encode_run(self, const Part *parts, Py_ssize_t count, int64_t time) noexcept nogil:
+        """Encode parts while they fit; how many did."""
+        cdef Py_ssize_t i
+        cdef int64_t length, stride
+        for i in range(count):
+            length = rec.part_length(&parts[i], SHORT_HEADER)
+            stride = rec.stride_of(length)
+            if self.pos + stride > self.limit:
+                return i
+            self.encode_one(&parts[i], length, stride, time)
+        return count
+
+    cdef int put(self, const Part *parts, Py_ssize_t count, int64_t total) except -1:
+        """Encode all parts, rolling or flushing where they do not fit; the caller is inside."""
+        cdef Py_ssize_t done = 0, more
+        cdef int64_t time = self.now()
+        if self.pos + total > self.active.size - SHORT_HEADER:
+            self._reserve(rolls(parts, count, self.pos, self.active.size))
+        while True:
+            if total >= RELEASE_GIL_FROM:
+                with nogil:
+                    more = self.encode_run(parts + done, count - done, time)
+            else:
+                more = self.encode_run(parts + done, count - done, time)
+            done += more
+            if done == count:
+                return 0
+            if not self.staged:
+                self.publish()
+            self._make_room(rec.stride_of(rec.part_length(&parts[done], SHORT_HEADER)))
+
+    # ---- append ------------------------------------------------------------------------------------------------
+
+    def append(self, value, key=None, *, event_time=None, properties=None):
+        """Append one entry; returns its number.
+
+        value: bytes-like, at most a segment long. key: bytes-like of at most 65,535 bytes, or None. event_time: the
+        producer's time, microseconds since the epoch (int64). properties: dict of str to str or bytes, at most
+        65,535 bytes encoded.
+        Returns when the entry has the log's durability: at once (appended, interval) or after its group commit
+        (synced). Any thread; in asyncio use `submit` on a synced log. All or nothing.
+        Errors: WrongTypeError, InvalidArgumentError, RecordTooLargeError, DiskFullError, PoisonedError, ClosedError,
+        ForkedError.
+        """
+        cdef Part part
+        cdef int64_t length, stride, time
+        if self.quick and key is None and event_time is None and properties is None and PyBytes_CheckExact(value):
+            fill_plain(&part, value)
+            length = SHORT_HEADER + part.value_length
+            stride = rec.stride_of(length)
+            if self.pos + stride <= self.limit and stride < RELEASE_GIL_FROM:
+                self.last_time = time = max(coarse_now_us(), self.last_time)
+                self.encode_one(&part, length, stride, time)
+                self.publish()
+                return self.next_entry - 1
+        return self.append_any(value, key, event_time, properties)
+
+    cdef object append_any(self, value, key, event_time, properties):
+        """Not in `append`, which would keep room for it."""
+        cdef int64_t entry, end = self.put_one(value, key, event_time, properties, None, &entry)
+        if self.staged:
+            self._await_synced(end)
+        return entry
+
+    def submit(self, value, key=None, *, event_time=None, properties=None):
+        """Append without waiting: the returned Ack gives the entry number once the entry has the log's durability.
+
+        Arguments and errors as append; a sync that fails is raised by the Ack. Any thread, any event loop. Blocks only
+        when 8 MiB wait to be synced.
+        """
+        cdef Ack ack = Ack.__new__(Ack)
+        cdef int64_t entry
+        self.put_one(value, key, event_time, properties, ack, &entry)
+        if self.staged and self._submitted.asleep:
+            self._request_commit()
+        return ack
+
+    def _append_pending(self, value, key=None, event_time=None, properties=None):
+        """As append, without waiting for the sync; (entry number, position after it)."""
+        cdef int64_t entry, end = self.put_one(value, key, event_time, properties, None, &entry)
+        return entry, end
+
+    cdef int64_t put_one(self, value, key, event_time, properties, Ack ack, int64_t *entry) except -1:
+        """Append without waiting; the position after it. ack: None, or that of this append."""
+        cdef Part part
+        cdef Py_buffer value_buffer, key_buffer
+        cdef bytes attributes = b""
+        if key is None and event_time is None and properties is None and PyBytes_CheckExact(value):
+            fill_plain(&part, value)
+            return self.put_part(&part, ack, entry)
+        if event_time is not None or properties is not None:
+            attributes = encode_attributes(check_time(event_time), properties)
+        get_buffer(value, &value_buffer, "value")
+        try:
+            if key is not None:
+                get_buffer(key, &key_buffer, "key")
+            try:
+                fill_part(&part, &value_buffer, &key_buffer if key is not None else NULL, attributes)
+                if event_time is not None:
+                    part.event_time = event_time
+                return self.put_part(&part, ack, entry)
+            finally:
+                if key is not None:
+                    PyBuffer_Release(&key_buffer)
+        finally:
+            PyBuffer_Release(&value_buffer)
+
+    cdef int64_t put_part(self, const Part *part, Ack ack, int64_t *entry) except -1:
+        """No Python code runs between the append and its place in line: the log could be cut below it meanwhile."""
+        cdef int64_t end = self.put_locked(part, 1, entry)
+        if ack is not None:
+            ack.value = entry[0]
+            if self.staged:
+                self._submitted.add(end, ack)
+            else:
+                ack.publish(ack.value, None)
+        return end
+
+    cdef int64_t put_locked(self, const Part *parts, Py_ssize_t count, int64_t *entry) except -1:
+        """Enter, put, publish, leave; the position after the last, and the number of the first entry."""
+        cdef int64_t end
+        self.enter()
+        try:
+            entry[0] = self.next_entry
+            if self.first_entry < 0:
+                raise UnnumberedError(self.path)
+            self.put(parts, count, measure(parts, count, self.active.size))
+            end = self.active.base + self.pos
+            if not self.staged:
+                self.publish()
+        finally:
+            self.leave()
+        return end
+
+    def append_batch(self, values, keys=None, event_times=None, *, control=None):
+        """Append several entries in one call; returns their numbers as a range.
+
+        values: sequence of bytes-like. keys: sequence of the same length, of bytes-like or None. event_times: sequence
+        of int64 microseconds. control: bytes put down as a control record in front of them (it has no number; see
+        `control_records`); values may then be empty.
+        All values are checked before the first is written. Returns with the log's durability; after a crash in the
+        middle of the call a prefix of the batch may remain. Errors as append.
+        """
+        if self.quick and type(values) is list and keys is None and event_times is None and control is None:
+            made = self.put_list(values)
+            if made is not None:
+                return made
+        made, end = self._batch(values, keys, event_times, control)
+        if self.staged and end is not None:
+            self._await_synced(end)
+        return made
+
+    cdef object put_list(self, list values):
+        """The batch of plain bytes that fits where the log stands: no copies of references. None: take the long way."""
+        cdef Py_ssize_t i, count = len(values)
+        cdef int64_t total = 0, entry = self.next_entry
+        cdef PyObject *item
+        for i in range(count):
+            item = PyList_GET_ITEM(values, i)
+            if not PyBytes_CheckExact(<object>item):
+                return None
+            total += rec.stride_of(SHORT_HEADER + PyBytes_GET_SIZE(<object>item))
+        if self.pos + total > self.limit or total >= RELEASE_GIL_FROM:
+            return None
+        self.encode_list(<PyObject *>values, count, self.now())
+        self.publish()
+        return range(entry, entry + count)
+
+    cdef void encode_list(self, PyObject *values, Py_ssize_t count, int64_t time) noexcept:
+        """Encode a list of bytes that was found to fit. Runs no Python code: the list stays as it was checked.
+
+        What every record needs is kept in locals: a store into the log might alias any field, for all the compiler knows.
+        """
+        cdef SparseIndex index = self.index
+        cdef uintptr_t dest = self.dest
+        cdef int64_t pos = self.pos, stride, length, delta = self.next_entry - self.first_entry
+        cdef int64_t boundary = index.boundary, run_stride = index.run_stride
+        cdef uint32_t stamp = self.stamp, lag = self.synced_lag()
+        cdef PyObject *item
+        cdef Part part
+        cdef Py_ssize_t i
+        part.key, part.key_length = NULL, -1
+        part.attributes, part.attributes_length = NULL, 0
+        for i in range(count):
+            item = PyList_GET_ITEM(<object>values, i)
+            part.value = <const uint8_t *>PyBytes_AS_STRING(<object>item)
+            part.value_length = PyBytes_GET_SIZE(<object>item)
+            length = SHORT_HEADER + part.value_length
+            stride = rec.stride_of(length)
+            rec.encode_short(<uint8_t *>(dest + <uintptr_t>pos), <uint32_t>length, stamp, KIND_DATA, time, <uint32_t>delta,
+                             lag, &part)
+            if pos + stride > boundary or stride != run_stride:
+                index.entries = delta
+                index.note(pos, stride, True, INT64_MIN)
+                boundary, run_stride = index.boundary, index.run_stride
+            pos += stride
+            delta += 1
+            lag += lag != LAG_NONE
+        index.entries, index.end = delta, pos
+        self.pos = pos
+        self.next_entry = self.first_entry + delta
+
+    def _batch(self, values, keys, event_times, control):
+        """As append_batch, without waiting; (range, position after the last record or None)."""
+        cdef Batch batch = Batch(values, keys, event_times, control)
+        cdef int64_t entry, end
+        if not batch.count + batch.front:
+            if not self.open:
+                self._refuse()
+            return range(self.next_entry, self.next_entry), None
+        end = self.put_locked(batch.block, batch.count + batch.front, &entry)
+        return range(entry, entry + batch.count), end
+
+    def append_columns(self, values, keys=None, event_times=None):
+        """Append the rows of columns in one call; returns their numbers as a range.
+
+        values, keys: (offsets, data) with int64 offsets of length n + 1 into a bytes-like; or a numpy array of shape
+        (n, width) and dtype uint8, of dtype S; or a pyarrow binary or string array. event_times: int64 microseconds,
+        a buffer or numpy array of length n. Durability and errors as append_batch.
+        """
+        cdef Columns columns = Columns(values, keys, event_times)
+        cdef int64_t entry, end
+        if not columns.count:
+            if not self.open:
+                self._refuse()
+            return range(self.next_entry, self.next_entry)
+        end = self.put_locked(columns.parts, columns.count, &entry)
+        if self.staged:
+            self._await_synced(end)
+        return range(entry, entry + columns.count)
+
+    # ---- stage -------------------------------------------------------------------------------------------------
+
+    cdef int begin_stage(self) except -1:
+        self.dest = <uintptr_t>self.stage.begin(self.pos) - <uintptr_t>self.pos
+        self.limit = min(self.active.size, self.pos + self.stage.room()) - SHORT_HEADER
+        return 0
+
+    def _widen_stage(self, int64_t stride):
+        """Make the (empty) stage hold a record of `stride` bytes."""
+        self.stage.widen(stride + SHORT_HEADER)
+        self.begin_stage()
+
+    cdef tuple take_stage(self):
+        """Give out what waits to be written and fill the other buffer from now on; the caller is inside.
+
+        (segment, offset, memoryview of the bytes, position after them, next entry after them), or None. The same again
+        until `stage.taken` is 0, all of it written: whoever took it may have been interrupted."""
+        cdef GroupBuffer stage = self.stage
+        if stage.taken == 0:
+            if not stage.take(self.pos, self.next_entry):
+                return None
+            self.begin_stage()
+        end = self.active_base + stage.taken_start + stage.taken
+        return self.active, stage.taken_start, stage.view(), end, stage.taken_entry
+
+    def _take_blank(self):
+        """After _seal of a staged segment: the blank's header, and zeros over what an earlier life left behind it."""
+        header = bytes((<const uint8_t *>(self.dest + <uintptr_t>self.pos))[:SHORT_HEADER])
+        return header.ljust(self.active.used_end(self.pos) - self.pos, b"\0")
+
+    @property
+    def _staged_bytes(self):
+        return self.pos - self.stage.start + self.stage.taken if self.staged else 0

@@ -1,0 +1,30 @@
+# Batches of records as columns.
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from pyreplog._native.system.blocks cimport Block
+from pyreplog._native.log.record cimport Record
+
+
+cdef class RecordBatch:
+    cdef object owner             # keeps the mapping alive
+    cdef const uint8_t *map       # address of offset 0
+    cdef int64_t base             # position of offset 0
+    cdef int64_t first_entry      # entry number of delta 0, -1: not numbered
+    cdef uint32_t *offsets
+    cdef uint32_t *sizes          # of the values; behind the offsets in one allocation
+    cdef Py_ssize_t block_bytes   # of that, where it is one of blocks.pxd; 0: of malloc
+    cdef Block times              # of appending, one for each record; None: they are looked up
+    cdef Py_ssize_t count
+    cdef readonly bint plain      # no record has a key or attributes; False: nobody knows
+    cdef bint consecutive         # entry numbers follow each other
+    cdef bint scattered           # the records do not lie in their order, or there is something else between them
+    cdef readonly int64_t next_position
+    cdef dict columns
+    cdef Record record_at(self, Py_ssize_t i)
+    cdef Record record_from(self, const uint8_t *p)
+    cdef object column(self, int which)
+
+
+cdef RecordBatch make_batch(object owner, const uint8_t *map, int64_t base, int64_t first_entry,
+                            uint32_t *offsets, uint32_t *sizes, Py_ssize_t count, bint consecutive,
+                            int64_t next_position)

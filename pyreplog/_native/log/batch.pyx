@@ -1,0 +1,339 @@
+"""Batches: the verified records of one scan, as numpy columns over the mapping.
+
+Threads: a batch is immutable; any thread may use it. It holds its segment mapped for as long as it lives.
+"""
+
+cimport cython
+from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyBUF_SIMPLE, PyBUF_WRITABLE
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.number cimport PyNumber_AsSsize_t
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from pyreplog._native.system.blocks cimport Block, give_block, make_block
+from pyreplog._native.layout cimport FORM_KEY, FORM_LONG, LongHeader, RecordHead, ShortHeader
+from pyreplog._native.log.record cimport (
+    event_time_of, key_of, make_record, span, stride_of, value_length_of, value_of,
+)
+
+from pyreplog.errors import WrongTypeError
+
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject *o)  # of an `object`, Cython would count its own reference
+
+
+cdef enum Column:
+    COLUMN_POSITION, COLUMN_ENTRY, COLUMN_TIME, COLUMN_SIZE, COLUMN_KEY_SIZE, COLUMN_EVENT_TIME, COLUMN_KIND
+    COLUMN_LEDGER, COLUMN_STRIDE
+
+
+cdef void gather(RecordBatch batch, int column, int64_t *out) noexcept nogil:
+    """Fill one int64 column; those that need no look at a record first. (A store into `out` might change the batch, for
+    all the compiler knows: what is needed of it is kept in locals.)"""
+    cdef Py_ssize_t i, count = batch.count
+    cdef int64_t base = batch.base
+    cdef const uint32_t *offsets = batch.offsets
+    cdef const uint32_t *sizes = batch.sizes
+    cdef const uint8_t *map = batch.map
+    if column == COLUMN_POSITION:
+        for i in range(count):
+            out[i] = base + offsets[i]
+    elif column == COLUMN_SIZE:
+        for i in range(count):
+            out[i] = sizes[i]
+    elif column == COLUMN_ENTRY and batch.consecutive and count:
+        base = batch.first_entry + (<const ShortHeader *>(map + offsets[0])).entry_delta
+        for i in range(count):
+            out[i] = base + i
+    elif column == COLUMN_TIME:
+        for i in range(count):
+            out[i] = (<const RecordHead *>(map + offsets[i])).time
+    else:
+        for i in range(count):
+            out[i] = field_of(batch, map + offsets[i], column)
+
+
+cdef int64_t field_of(RecordBatch batch, const uint8_t *p, int column) noexcept nogil:
+    cdef const RecordHead *head = <const RecordHead *>p
+    cdef bint is_long = head.form & FORM_LONG
+    if column == COLUMN_ENTRY:
+        if is_long:
+            return (<const LongHeader *>p).entry
+        return batch.first_entry + (<const ShortHeader *>p).entry_delta
+    if column == COLUMN_KEY_SIZE:
+        return head.key_length if head.form & FORM_KEY else -1
+    if column == COLUMN_EVENT_TIME:
+        return event_time_of(p)
+    if column == COLUMN_KIND:
+        return head.kind
+    if column == COLUMN_LEDGER:
+        return (<const LongHeader *>p).ledger if is_long else 0
+    return stride_of(head.length)
+
+
+cdef int64_t pack(const uint8_t *map, const uint32_t *offsets, Py_ssize_t count, bint keys, int64_t *starts,
+                  uint8_t *out) noexcept nogil:
+    """Lay values (or keys) end to end; with out NULL only fill `starts`. Returns the bytes in all."""
+    cdef Py_ssize_t i
+    cdef int64_t at = 0, length
+    cdef const uint8_t *p
+    for i in range(count):
+        p = map + offsets[i]
+        length = (<const RecordHead *>p).key_length if keys else value_length_of(p)
+        starts[i] = at
+        if out != NULL:
+            memcpy(out + at, key_of(p) if keys else value_of(p), length)
+        at += length
+    starts[count] = at
+    return at
+
+
+cdef RecordBatch make_batch(object owner, const uint8_t *map, int64_t base, int64_t first_entry,
+                            uint32_t *offsets, uint32_t *sizes, Py_ssize_t count, bint consecutive,
+                            int64_t next_position):
+    cdef RecordBatch made = RecordBatch.__new__(RecordBatch)
+    made.owner = owner
+    made.map = map
+    made.base = base
+    made.first_entry = first_entry
+    made.offsets, made.sizes = offsets, sizes
+    made.count = count
+    made.consecutive = consecutive
+    made.next_position = next_position
+    return made
+
+
+@cython.final
+cdef class RecordBatch:
+    """Verified records of one segment, as numpy columns over the mapping; made by `scan` and `follow_batches`.
+
+    Columns are computed when first asked for and are of dtype int64 and length len(batch). Iterating gives `Record`s,
+    `values()` and `keys()` lists of bytes, `packed()` one buffer with offsets. The batch holds its segment mapped.
+    """
+
+    def __cinit__(self):
+        self.columns = {}
+
+    def __init__(self):
+        raise TypeError("batches are made by a log's scans")
+
+    def __dealloc__(self):
+        if self.block_bytes:
+            give_block(<uint8_t *>self.offsets, self.block_bytes)
+        else:
+            free(self.offsets)
+
+    def __len__(self):
+        return self.count
+
+    cdef Record record_at(self, Py_ssize_t i):
+        return self.record_from(self.map + self.offsets[i])
+
+    cdef Record record_from(self, const uint8_t *p):
+        return make_record(self.owner, p, self.first_entry, self.base + (p - self.map))
+
+    def __getitem__(self, index):
+        cdef Py_ssize_t i = PyNumber_AsSsize_t(index, IndexError)
+        if i < 0:
+            i += self.count
+        if not 0 <= i < self.count:
+            raise IndexError(f"batch index {i} out of range({self.count})")
+        return self.record_at(i)
+
+    def __iter__(self):
+        return RecordIterator(self)
+
+    def __reduce__(self):
+        raise TypeError("a RecordBatch views a mapped segment and cannot be pickled; take its columns or values")
+
+    cdef object column(self, int which):
+        cdef Block block
+        made = self.columns.get(which)
+        if made is None:
+            import numpy
+            if which == COLUMN_TIME and self.times is not None:
+                block = self.times
+            else:
+                block = make_block(self.count * sizeof(int64_t))
+                with nogil:
+                    gather(self, which, <int64_t *>block.data)
+            made = self.columns[which] = numpy.frombuffer(block, numpy.int64, self.count)
+        return made
+
+    @property
+    def position(self):
+        """Position of each record in the log, bytes."""
+        return self.column(COLUMN_POSITION)
+
+    @property
+    def entry(self):
+        """Entry number of each record."""
+        return self.column(COLUMN_ENTRY)
+
+    @property
+    def timestamp(self):
+        """Append time, microseconds since the epoch."""
+        return self.column(COLUMN_TIME)
+
+    @property
+    def event_time(self):
+        """The producer's time, microseconds since the epoch; NO_EVENT_TIME (the smallest int64) where none was given."""
+        return self.column(COLUMN_EVENT_TIME)
+
+    @property
+    def size(self):
+        """Bytes of each value."""
+        return self.column(COLUMN_SIZE)
+
+    @property
+    def key_size(self):
+        """Bytes of each key, -1 where there is none."""
+        return self.column(COLUMN_KEY_SIZE)
+
+    @property
+    def stride(self):
+        """Bytes each record takes in the log, header and padding included."""
+        return self.column(COLUMN_STRIDE)
+
+    @property
+    def kind(self):
+        """Record kind: 1 data, 2 batch, 3 control, 4 marker."""
+        return self.column(COLUMN_KIND)
+
+    @property
+    def ledger(self):
+        """Ledger id; 0 in a bare log."""
+        return self.column(COLUMN_LEDGER)
+
+    @property
+    def buffer(self):
+        """The bytes from the first record to behind the last, not copied; nothing else lies between them in a batch
+        that was parsed from a buffer. Of one that was put together from several (`entries.merge_entries`), a copy."""
+        cdef const uint8_t *p
+        if not self.count:
+            return memoryview(b"")
+        if self.scattered:
+            return memoryview(b"".join(record.raw for record in self))
+        p = self.map + self.offsets[self.count - 1]
+        return span(self.owner, self.map + self.offsets[0],
+                    p - self.map - self.offsets[0] + stride_of((<const RecordHead *>p).length))
+
+    def select(self, indices):
+        """A batch of only some of the records. indices: int64, ascending, each from 0 to len - 1 (numpy array)."""
+        cdef Py_buffer buffer
+        cdef const int64_t *wanted
+        cdef uint32_t *offsets
+        cdef RecordBatch made
+        cdef Py_ssize_t i, count = len(indices)
+        import numpy
+        array = numpy.asarray(indices)
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise WrongTypeError(f"indices: expected integers of one dimension, found {array.dtype} of {array.shape}")
+        PyObject_GetBuffer(numpy.ascontiguousarray(array, numpy.int64), &buffer, PyBUF_SIMPLE)
+        try:
+            wanted = <const int64_t *>buffer.buf
+            for i in range(count):
+                if not 0 <= wanted[i] < self.count:
+                    raise IndexError(f"batch index {wanted[i]} out of range({self.count})")
+            offsets = <uint32_t *>malloc(2 * (count + 1) * sizeof(uint32_t))
+            if offsets == NULL:
+                raise MemoryError
+            for i in range(count):
+                offsets[i] = self.offsets[wanted[i]]
+                offsets[count + i] = self.sizes[wanted[i]]
+        finally:
+            PyBuffer_Release(&buffer)
+        made = make_batch(self.owner, self.map, self.base, self.first_entry, offsets, offsets + count, count, False,
+                          self.next_position)
+        made.scattered, made.plain = self.scattered, self.plain
+        return made
+
+    def values(self):
+        """The values as a list of bytes (copies)."""
+        cdef list out = PyList_New(self.count)
+        cdef Py_ssize_t i
+        cdef const uint8_t *p
+        for i in range(self.count):
+            p = self.map + self.offsets[i]
+            value = PyBytes_FromStringAndSize(<const char *>value_of(p), value_length_of(p))
+            Py_INCREF(value)
+            PyList_SET_ITEM(out, i, value)
+        return out
+
+    def views(self):
+        """The values as a list of read-only memoryviews of the segment; each keeps it mapped."""
+        cdef Py_ssize_t i
+        cdef const uint8_t *p
+        out = []
+        for i in range(self.count):
+            p = self.map + self.offsets[i]
+            out.append(span(self.owner, value_of(p), value_length_of(p)))
+        return out
+
+    def keys(self):
+        """The keys as a list of bytes, None where a record has none."""
+        return [self.record_at(i).key for i in range(self.count)]
+
+    def packed(self, *, bint keys=False):
+        """(offsets, data): the values (or keys) end to end in a numpy uint8 array; offsets is int64 of len + 1."""
+        cdef Py_buffer starts, data
+        cdef int64_t total
+        import numpy
+        offsets = numpy.empty(self.count + 1, numpy.int64)
+        PyObject_GetBuffer(offsets, &starts, PyBUF_WRITABLE)
+        total = pack(self.map, self.offsets, self.count, keys, <int64_t *>starts.buf, NULL)
+        out = numpy.empty(total, numpy.uint8)
+        if total:
+            PyObject_GetBuffer(out, &data, PyBUF_WRITABLE)
+            with nogil:
+                pack(self.map, self.offsets, self.count, keys, <int64_t *>starts.buf, <uint8_t *>data.buf)
+            PyBuffer_Release(&data)
+        PyBuffer_Release(&starts)
+        return offsets, out
+
+    def __repr__(self):
+        return f"RecordBatch({self.count} records up to position {self.next_position})"
+
+
+@cython.final
+cdef class RecordIterator:
+    """Gives the records of a batch in turn. A record that nobody has kept is used again for the one after the next:
+    most loops look at one record at a time."""
+
+    cdef RecordBatch batch
+    cdef const uint8_t *map
+    cdef const uint32_t *at
+    cdef const uint32_t *end
+    cdef Record even, odd         # given out last, in turns
+    cdef bint is_even
+
+    def __init__(self, RecordBatch batch not None):
+        self.batch = batch
+        self.map, self.at, self.end = batch.map, batch.offsets, batch.offsets + batch.count
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef const uint8_t *p
+        if self.at == self.end:
+            self.even = self.odd = None
+            raise StopIteration
+        p = self.map + self.at[0]
+        self.at += 1
+        self.is_even = not self.is_even
+        if self.is_even:
+            if Py_REFCNT(<PyObject *>self.even) == 1:  # of None there are more
+                self.even.p = p
+            else:
+                self.even = self.batch.record_from(p)
+            return self.even
+        if Py_REFCNT(<PyObject *>self.odd) == 1:
+            self.odd.p = p
+        else:
+            self.odd = self.batch.record_from(p)
+        return self.odd

@@ -1,0 +1,356 @@
+"""One segment file, mapped: verification, scans, reads. Files are made, named and removed by `pyreplog.log.files`.
+
+Threads: reads and scans may run in any thread at any time, also while the writer appends behind `end`. A scan, batch,
+record or view pins its segment; a pinned segment is never unmapped, recycled or cut.
+"""
+
+import os
+
+cimport cython
+from libc.stdint cimport uint64_t
+from libc.string cimport memcpy, memset
+
+from pyreplog._native.log cimport record as rec
+from pyreplog._native.log.batch cimport RecordBatch, make_batch
+from pyreplog._native.system.blocks cimport give_block, take_block
+from pyreplog._native.layout cimport (
+    KIND_BATCH, RecordHead, SEGMENT_HEADER, SEGMENT_MAX, SEGMENT_MIN, SHORT_HEADER, ShortHeader,
+)
+from pyreplog._native.log.segmentheader cimport stamp_of
+from pyreplog._native.log.status cimport corruption
+from pyreplog._native.log.segmentheader import decode_header
+from pyreplog.errors import CorruptionError, DiskFullError, InvalidArgumentError, UnsupportedFilesystemError
+
+HEADER_BYTES = SEGMENT_HEADER
+SIZE_MIN, SIZE_MAX = SEGMENT_MIN, SEGMENT_MAX
+
+
+cdef extern from "<sys/mman.h>" nogil:
+    void *c_mmap "mmap"(void *address, size_t length, int protection, int flags, int fd, int64_t offset)
+    int c_munmap "munmap"(void *address, size_t length)
+    enum:
+        PROT_READ, PROT_WRITE, MAP_SHARED
+    void *MAP_FAILED
+
+cdef extern from * nogil:
+    """
+    #include "populate.h"
+    static int replog_errno(void) { return errno; }
+    """
+    int populate_pages "replog_populate"(uint8_t *map, int64_t size, int64_t offset, int64_t length)
+    int get_errno "replog_errno"()
+
+
+@cython.final
+@cython.freelist(64)
+@cython.no_gc  # a collector that clears it first would lose the pin; a segment never leads back to it
+cdef class Pin:
+    """Keeps a segment from being unmapped, recycled or cut while it lives."""
+
+    def __dealloc__(self):
+        if self.segment is not None:
+            self.segment.pins -= 1
+
+
+cdef Pin pin(Segment segment):
+    cdef Pin made = Pin.__new__(Pin)
+    made.segment = segment
+    segment.pins += 1
+    return made
+
+
+# What a scan finds: offsets, and `room` further on the sizes of the values.
+cdef struct Rows:
+    uint32_t *offsets
+    Py_ssize_t size               # bytes of that block
+    int64_t room, count
+
+
+cdef int widen(Rows *rows, int64_t room) except -1:
+    """Make room for so many; those that are there stay."""
+    cdef Py_ssize_t size
+    cdef uint32_t *wider = <uint32_t *>take_block((2 * room + 1) * <Py_ssize_t>sizeof(uint32_t), &size)
+    if wider != NULL and rows.count:
+        memcpy(wider, rows.offsets, rows.count * sizeof(uint32_t))
+        memcpy(wider + room, rows.offsets + rows.room, rows.count * sizeof(uint32_t))
+    give_block(<uint8_t *>rows.offsets, rows.size)
+    rows.offsets, rows.room, rows.size = wider, room, size
+    if wider == NULL:
+        raise MemoryError
+    return 0
+
+
+@cython.final
+cdef class Segment:
+    """Map the segment file open as `fd` (the Segment owns the descriptor from now on).
+
+    path: for messages; writable: map for writing as well.
+    Errors: CorruptionError (no header, wrong size), FormatVersionError, UnsupportedFilesystemError (no shared map).
+    """
+
+    def __cinit__(self, int fd, path, *, bint writable):
+        self.fd = fd
+        self.path = path
+        self.writable = writable
+        self.uuid, self.base, self.size, self.first_entry, self.epoch = decode_header(path, os.pread(fd, SEGMENT_HEADER, 0))
+        found = os.fstat(fd).st_size
+        if found != self.size:
+            raise CorruptionError(path, self.base, f"a file of {self.size} bytes", f"{found} bytes")
+        self.stamp = stamp_of(<const uint8_t *><const char *>self.uuid, self.base, self.size, self.epoch)
+        self.end = SEGMENT_HEADER
+        cdef void *address = c_mmap(NULL, self.size, PROT_READ | (PROT_WRITE if writable else 0), MAP_SHARED, fd, 0)
+        if address == MAP_FAILED:
+            raise UnsupportedFilesystemError(get_errno(), f"cannot map {path}: {os.strerror(get_errno())}")
+        self.map = <uint8_t *>address
+
+    def __dealloc__(self):
+        if self.map != NULL:
+            c_munmap(self.map, self.size)
+        if self.fd >= 0:
+            os_close(self.fd)
+
+    @property
+    def pinned(self):
+        """How many batches, records, views and running scans hold the segment."""
+        return self.pins
+
+    def fileno(self):
+        return self.fd
+
+    def set_file(self, int fd):
+        """Take over a descriptor of the same file in place of the one given up."""
+        self.close_file()
+        self.fd = fd
+
+    def close_file(self):
+        """Give up the descriptor (and its lock); the mapping stays."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def populate(self, int64_t offset, int64_t length):
+        """Fault pages in for writing, the GIL released, so that no append pays for it. DiskFullError if it can't.
+
+        Harmless on pages that are there, and while records are appended.
+        """
+        cdef int failed
+        cdef Pin held = pin(self)
+        if offset < 0 or length < 0 or offset + length > self.size or offset % 4096:
+            raise InvalidArgumentError(f"{length} bytes at {offset}: outside of the segment's {self.size} bytes")
+        with nogil:
+            failed = populate_pages(self.map, self.size, offset, length)
+        if failed:
+            raise DiskFullError(failed, f"cannot populate {self.path}: {os.strerror(failed)}")
+
+    def reassign(self, path, bytes uuid not None, int64_t base, int64_t first_entry, uint32_t epoch):
+        """Begin a new life under another name: the caller has written the new header into the file."""
+        self.path, self.uuid, self.base, self.first_entry, self.epoch = path, uuid, base, first_entry, epoch
+        self.stamp = stamp_of(<const uint8_t *><const char *>uuid, base, self.size, epoch)
+        self.end = SEGMENT_HEADER
+        self.sealed = False
+        self.index = None
+        self.ledgers = None
+
+    def entry_after(self, int64_t count):
+        """Number of the entry that follows the first `count` ones; 0 in a log of many ledgers."""
+        return self.first_entry + count if self.first_entry >= 0 else 0
+
+    def advance(self, int64_t end, bint sealed):
+        """Tell the segment how far intact records reach (offset), and whether a blank follows."""
+        self.end, self.sealed = end, sealed
+
+    def check(self, int64_t offset, int64_t stop):
+        """Stride of the intact record at `offset`, or a negative status (see record.pxd)."""
+        if not SEGMENT_HEADER <= offset <= stop <= self.size:
+            raise InvalidArgumentError(f"offset {offset}, stop {stop}: outside of the segment's {self.size} bytes")
+        return rec.check_record(self.map + offset, stop - offset, self.stamp)
+
+    def fault(self, int64_t offset, int64_t status):
+        """The CorruptionError for a status met at `offset`."""
+        if not 0 <= offset <= self.size:
+            raise InvalidArgumentError(f"offset {offset} outside of the segment's {self.size} bytes")
+        return corruption(self.path, self.base + offset, status, self.map + offset, self.size - offset, self.stamp)
+
+    def blank_at(self, int64_t offset, int64_t time):
+        """Header of the blank that ends a segment without numbered entries at `offset`. time: of its last record."""
+        cdef bytearray out = bytearray(SHORT_HEADER)
+        if not SEGMENT_HEADER <= offset <= self.size - SHORT_HEADER:
+            raise InvalidArgumentError(f"offset {offset} outside of the segment's {self.size} bytes")
+        rec.encode_blank(<uint8_t *>out, <uint32_t>(self.size - offset), self.stamp, 0, rec.LAG_NONE, time)
+        return bytes(out)
+
+    def head_at(self, int64_t offset):
+        """(kind, entry or -1, synced entry or -1, time, length) of the record header at `offset`, not verified."""
+        cdef const ShortHeader *p = <const ShortHeader *>(self.map + offset)
+        cdef const rec.LongHeader *q = <const rec.LongHeader *>p
+        if not SEGMENT_HEADER <= offset <= self.size - SHORT_HEADER:
+            raise InvalidArgumentError(f"offset {offset} outside of the segment's {self.size} bytes")
+        if p.head.form & rec.FORM_LONG and offset <= self.size - rec.LONG_HEADER:
+            return p.head.kind, q.entry, q.lac, p.head.time, p.head.length
+        entry = self.first_entry + p.entry_delta
+        lac = -1 if p.synced_lag == rec.LAG_NONE else entry - <int64_t>p.synced_lag
+        return p.head.kind, entry, lac, p.head.time, p.head.length
+
+    def stamp_at(self, int64_t offset):
+        """The stamp in a record header at `offset`, not verified."""
+        if not SEGMENT_HEADER <= offset <= self.size - SHORT_HEADER:
+            raise InvalidArgumentError(f"offset {offset} outside of the segment's {self.size} bytes")
+        return (<const RecordHead *>(self.map + offset)).stamp
+
+    def bytes_at(self, int64_t offset, int64_t length):
+        """A copy of bytes of the file."""
+        if offset < 0 or length < 0 or offset + length > self.size:
+            raise InvalidArgumentError(f"{length} bytes at {offset}: outside of the segment's {self.size} bytes")
+        return self.map[offset:offset + length]
+
+    def view(self, int64_t offset, int64_t length):
+        """Bytes of the file, not copied; pins the segment."""
+        if offset < 0 or length < 0 or offset + length > self.size:
+            raise InvalidArgumentError(f"{length} bytes at {offset}: outside of the segment's {self.size} bytes")
+        return rec.span(pin(self), self.map + offset, length)
+
+    def scan(self, int64_t offset, int64_t stop, *, int64_t until=-1, int64_t limit=-1, bint all_kinds=False):
+        """Verify records from `offset` (which must begin one) up to `stop` and return them as a RecordBatch.
+
+        until: stop before the first record that begins here or beyond (-1: at `stop`). limit: at most so many records
+        (-1: all). all_kinds: control records and markers too. The batch ends before a bad record, and its
+        next_position tells where to go on; CorruptionError when the bad record is the first. The GIL is released.
+        """
+        cdef int64_t next_offset = offset, expected = -1, fault, most
+        cdef Rows rows
+        cdef RecordBatch made
+        cdef bint consecutive = self.first_entry >= 0 and not all_kinds
+        cdef Pin held
+        if until < 0 or until > stop:
+            until = stop
+        if not SEGMENT_HEADER <= offset <= until <= stop <= self.size:
+            raise InvalidArgumentError(f"range {offset}..{stop} outside of the segment's {self.size} bytes")
+        held = pin(self)
+        most = (until - offset) // SHORT_HEADER + 1
+        if 0 <= limit < most:
+            most = limit
+        memset(&rows, 0, sizeof(Rows))
+        widen(&rows, min(most, self.likely_count(offset, until)))
+        while True:
+            with nogil:
+                rows.count += rec.scan_records(
+                    self.map, next_offset, until, stop, self.stamp, rows.offsets + rows.count,
+                    rows.offsets + rows.room + rows.count, rows.room - rows.count, not all_kinds, &expected, &next_offset,
+                    &fault)
+            if rows.count < rows.room or rows.room == most or next_offset >= until:
+                break
+            widen(&rows, min(most, 4 * rows.room))
+        if fault and fault != rec.RECORD_BLANK and next_offset == offset:
+            give_block(<uint8_t *>rows.offsets, rows.size)
+            raise self.fault(next_offset, fault)
+        if fault == rec.RECORD_BLANK:
+            next_offset = self.size
+        made = make_batch(held, self.map, self.base, self.first_entry, rows.offsets, rows.offsets + rows.room, rows.count,
+                          consecutive, self.base + next_offset)
+        made.block_bytes = rows.size
+        return made
+
+    cdef int64_t likely_count(self, int64_t offset, int64_t until) noexcept:
+        """How many records lie there, if all are as long as the first."""
+        cdef int64_t stride = SHORT_HEADER
+        if offset < until:
+            stride = max(stride, rec.stride_of((<const RecordHead *>(self.map + offset)).length))
+        return (until - offset) // stride + 1
+
+    def read(self, int64_t offset, int64_t stop):
+        """The verified Record at `offset`. Errors: CorruptionError."""
+        cdef int64_t status
+        if not SEGMENT_HEADER <= offset < stop <= self.size:
+            raise InvalidArgumentError(f"offset {offset}, stop {stop}: outside of the segment's {self.size} bytes")
+        status = rec.check_record(self.map + offset, stop - offset, self.stamp)
+        if status < 0:
+            raise self.fault(offset, status)
+        return rec.make_record(pin(self), self.map + offset, self.first_entry, self.base + offset)
+
+    def find_intact(self, int64_t offset, int64_t stop):
+        """Offset of the first intact record at or after `offset` (any aligned place), or -1. The GIL is released."""
+        cdef int64_t found
+        cdef Pin held = pin(self)
+        if not SEGMENT_HEADER <= offset <= stop <= self.size:
+            raise InvalidArgumentError(f"range {offset}..{stop} outside of the segment's {self.size} bytes")
+        with nogil:
+            found = find_record(self.map, (offset + 7) & ~7, stop, self.stamp, False)
+        return found
+
+    def find_blank(self, int64_t offset):
+        """Offset of the blank that ends the segment, if it lies at or after `offset` (any aligned place); else -1. The
+        GIL is released."""
+        cdef int64_t found
+        cdef Pin held = pin(self)
+        if not SEGMENT_HEADER <= offset <= self.size:
+            raise InvalidArgumentError(f"offset {offset} outside of the segment's {self.size} bytes")
+        with nogil:
+            found = find_record(self.map, (offset + 7) & ~7, self.size, self.stamp, True)
+        return found
+
+    def used_end(self, int64_t offset):
+        """Offset after the last byte from `offset` on that is not zero (rounded up to 8)."""
+        cdef int64_t found
+        cdef Pin held = pin(self)
+        if not SEGMENT_HEADER <= offset <= self.size:
+            raise InvalidArgumentError(f"offset {offset} outside of the segment's {self.size} bytes")
+        with nogil:
+            found = last_nonzero(self.map, offset, self.size)
+        return found
+
+    def verify(self, SparseIndex index, int64_t offset, int64_t stop):
+        """Walk all records from `offset`, checking each and its entry number, and note them in `index`.
+
+        Returns (offset where the walk ended, status: 0 at `stop`, else why; RECORD_BLANK is the end of the segment).
+        The GIL is released.
+        """
+        cdef int64_t status = 0
+        cdef Pin held = pin(self)
+        if not SEGMENT_HEADER <= offset <= stop <= self.size:
+            raise InvalidArgumentError(f"range {offset}..{stop} outside of the segment's {self.size} bytes")
+        with nogil:
+            while offset < stop:
+                status = verify_one(self.map, offset, stop, self.stamp, index)
+                if status < 0:
+                    break
+                offset += status
+                status = 0
+        return offset, status
+
+
+cdef int64_t find_record(const uint8_t *map, int64_t offset, int64_t stop, uint32_t stamp, bint blank) noexcept nogil:
+    """Offset of the first intact record at or after `offset`, at any aligned place; -1: none. blank: of the one that
+    takes all up to `stop`."""
+    cdef int64_t status
+    while offset + SHORT_HEADER <= stop:
+        if (<const RecordHead *>(map + offset)).stamp == stamp:
+            status = rec.check_record(map + offset, stop - offset, stamp)
+            if status == rec.RECORD_BLANK if blank else status > 0:
+                return offset
+        offset += 8
+    return -1
+
+
+cdef int64_t last_nonzero(const uint8_t *map, int64_t offset, int64_t stop) noexcept nogil:
+    """Offset after the last word of map[offset, stop) that is not zero; `offset` when all are."""
+    cdef const uint64_t *words = <const uint64_t *>map
+    cdef int64_t at = stop >> 3
+    while at > offset >> 3 and words[at - 1] == 0:
+        at -= 1
+    return max(at << 3, offset)
+
+
+cdef int64_t verify_one(const uint8_t *map, int64_t offset, int64_t stop, uint32_t stamp, SparseIndex index) noexcept nogil:
+    cdef const uint8_t *p = map + offset
+    cdef int64_t stride = rec.check_record(p, stop - offset, stamp)
+    cdef bint numbered = (<const RecordHead *>p).kind <= KIND_BATCH
+    if stride < 0:
+        return stride
+    if not (<const RecordHead *>p).form & rec.FORM_LONG and (<const ShortHeader *>p).entry_delta != index.entries:
+        return rec.RECORD_ENTRY
+    index.note(offset, stride, numbered, rec.event_time_of(p))
+    return stride
+
+
+cdef extern from "<unistd.h>" nogil:
+    int os_close "close"(int fd)

@@ -1,0 +1,222 @@
+"""Sparse index of one segment: one entry per 4 KiB, and the event times met per 64 KiB.
+
+In memory while its segment is written, mapped from a checksummed file afterwards, so that it takes no private memory.
+It can always be made again from the segment. Threads: the writer's thread alone notes; lookups hold the GIL.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport INT64_MAX, INT64_MIN
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+from posix.mman cimport munmap
+
+from pyreplog._native.layout cimport (
+    ALIGN, FORMAT_VERSION, INDEX_BLOCK, INDEX_MAGIC, IndexHeader, PLACE_MASK, SEGMENT_HEADER, TIME_BLOCK, UNIFORM,
+    crc32c,
+)
+from pyreplog._native.system.mapfile cimport map_file
+from pyreplog.errors import CorruptionError, FormatVersionError
+
+
+@cython.final
+cdef class SparseIndex:
+    """`SparseIndex(size)`: an empty index for a segment of `size` bytes."""
+
+    def __cinit__(self, int64_t size):
+        self.size = size
+        self.boundary = SEGMENT_HEADER
+        self.end = SEGMENT_HEADER
+
+    def __init__(self, size):
+        self.capacity = size // INDEX_BLOCK + 2
+        self.blocks = <IndexBlock *>malloc(self.capacity * sizeof(IndexBlock))
+        if self.blocks == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):  # runs no Python and keeps the GIL: `Reader.locate` relies on it
+        if self.capacity:
+            free(self.blocks)
+            free(self.ranges)
+        if self.image != NULL:
+            munmap(<void *>self.image, self.length)
+
+    @property
+    def memory_bytes(self):
+        """Private bytes held; 0 when mapped from a file."""
+        if not self.capacity:
+            return 0
+        return self.capacity * sizeof(IndexBlock) + (self.range_count * sizeof(TimeRange) if self.ranges else 0)
+
+    cdef void note(self, int64_t offset, int64_t stride, bint numbered, int64_t event_time) noexcept nogil:
+        if offset + stride > self.boundary:
+            self.open_block(offset)
+            self.boundary = (offset + stride + INDEX_BLOCK - 1) & ~(<int64_t>INDEX_BLOCK - 1)
+            self.run_stride = stride
+            self.mixed = not numbered
+        elif stride != self.run_stride or not numbered:
+            self.mixed = True
+        self.end = offset + stride
+        self.entries += numbered
+        if event_time != INT64_MIN:
+            self.widen(offset, event_time)
+
+    cdef void open_block(self, int64_t offset) noexcept nogil:
+        self.close_run()
+        self.blocks[self.count].entry_delta = <uint32_t>self.entries
+        self.blocks[self.count].place = <uint32_t>(offset // ALIGN)
+        self.count += 1
+
+    cdef void close_run(self) noexcept nogil:
+        if self.count and not self.mixed:
+            self.blocks[self.count - 1].place |= UNIFORM
+
+    cdef void widen(self, int64_t offset, int64_t event_time) noexcept nogil:
+        cdef TimeRange *met
+        cdef TimeRange *made
+        cdef int64_t i, count = self.size // TIME_BLOCK + 1
+        if self.ranges == NULL:
+            made = <TimeRange *>malloc(count * sizeof(TimeRange))
+            if made == NULL:
+                return  # lookups by event time will not find what was not noted
+            for i in range(count):
+                made[i].low = INT64_MAX
+                made[i].high = INT64_MIN
+            self.ranges = made  # filled first: a lookup may run at this moment
+            self.range_count = count
+        met = &self.ranges[offset // TIME_BLOCK]
+        if event_time < met.low:
+            met.low = event_time
+        if event_time > met.high:
+            met.high = event_time
+
+    cdef int64_t find(self, int64_t entry_delta, int64_t *stride, int64_t *delta) noexcept nogil:
+        cdef int64_t at, place
+        stride[0] = delta[0] = 0
+        if not self.count:
+            return SEGMENT_HEADER
+        at = self.block_of(entry_delta)
+        place = self.place_of(at)
+        delta[0] = self.blocks[at].entry_delta
+        if at + 1 < self.count:
+            if self.blocks[at].place & UNIFORM:
+                stride[0] = (self.place_of(at + 1) - place) // (self.blocks[at + 1].entry_delta - delta[0])
+        elif self.capacity and not self.mixed:
+            stride[0] = self.run_stride
+        return place
+
+    cdef int64_t place_of(self, int64_t at) noexcept nogil:
+        return <int64_t>(self.blocks[at].place & PLACE_MASK) * ALIGN
+
+    cdef int64_t block_of(self, int64_t entry_delta) noexcept nogil:
+        """Last block that begins at or before the entry: one guess by interpolation, bisection if it is off."""
+        cdef int64_t low = 0, high = self.count, middle
+        cdef int64_t span = <int64_t>self.blocks[high - 1].entry_delta + 1
+        middle = entry_delta * high // span
+        if 1 <= middle < high - 2 and self.blocks[middle - 1].entry_delta <= entry_delta < self.blocks[middle + 2].entry_delta:
+            low, high = middle - 1, middle + 2
+        while high - low > 1:
+            middle = (low + high) >> 1
+            if self.blocks[middle].entry_delta <= entry_delta:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def block(self, int64_t i):
+        """(entry delta, offset) of block entry i."""
+        if not 0 <= i < self.count:
+            raise IndexError(i)
+        return self.blocks[i].entry_delta, self.place_of(i)
+
+    def __len__(self):
+        return self.count
+
+    def before(self, int64_t offset):
+        """Offset of the last indexed record at or before `offset` (the first record when there is none)."""
+        cdef int64_t low = 0, high = self.count, middle
+        while low < high:
+            middle = (low + high) >> 1
+            if self.place_of(middle) <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        return self.place_of(low - 1) if low else SEGMENT_HEADER
+
+    def event_time_blocks(self, int64_t low, int64_t high):
+        """Stretches [start, stop) of offsets in which records with an event time in [low, high] may begin."""
+        cdef int64_t i, start = 0, stop = 0
+        cdef list stretches = []
+        for i in range(self.range_count):
+            if self.ranges[i].low >= high or self.ranges[i].high < low:
+                continue
+            if stop != i * TIME_BLOCK:
+                if stop:
+                    stretches.append((start, stop))
+                start = i * TIME_BLOCK
+            stop = (i + 1) * TIME_BLOCK
+        if stop:
+            stretches.append((start, stop))
+        return stretches
+
+    def to_bytes(self, bytes uuid not None, int64_t base, int64_t first_entry, uint32_t stamp,
+                 int64_t time_low, int64_t time_high):
+        """The index file of a sealed segment (FORMAT.md)."""
+        cdef IndexHeader header
+        cdef int64_t blocks_bytes = self.count * sizeof(IndexBlock)
+        cdef int64_t ranges_bytes = self.range_count * sizeof(TimeRange)
+        cdef bytes out = PyBytes_FromStringAndSize(NULL, sizeof(IndexHeader) + blocks_bytes + ranges_bytes)
+        cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(out)
+        self.close_run()
+        memset(&header, 0, sizeof(IndexHeader))
+        header.magic = INDEX_MAGIC
+        header.version = header.min_reader = FORMAT_VERSION
+        memcpy(header.uuid, PyBytes_AS_STRING(uuid), 16)
+        header.base, header.first_entry, header.entries = base, first_entry, self.entries
+        header.end, header.stamp = <uint32_t>self.end, stamp
+        header.blocks, header.ranges = <uint32_t>self.count, <uint32_t>self.range_count
+        header.time_low, header.time_high = time_low, time_high
+        memcpy(p + sizeof(IndexHeader), self.blocks, blocks_bytes)
+        if ranges_bytes:
+            memcpy(p + sizeof(IndexHeader) + blocks_bytes, self.ranges, ranges_bytes)
+        header.body_crc = crc32c(0, p + sizeof(IndexHeader), blocks_bytes + ranges_bytes)
+        header.crc = crc32c(0, <uint8_t *>&header + 12, sizeof(IndexHeader) - 12)
+        memcpy(p, &header, sizeof(IndexHeader))
+        return out
+
+    @staticmethod
+    def load(path, int64_t size, bytes uuid not None, int64_t base, int64_t first_entry, uint32_t stamp):
+        """Map an index file; (index, time_low, time_high).
+
+        Errors: OSError when it cannot be read; FormatVersionError; CorruptionError when it is damaged or belongs to
+        another segment. The caller then rebuilds it from the segment.
+        """
+        cdef SparseIndex made = SparseIndex.__new__(SparseIndex, size)
+        made.image = map_file(path, sizeof(IndexHeader), "an index", &made.length)
+        times = made.adopt(path, made.image, made.length, uuid, base, first_entry, stamp)
+        return made, *times
+
+    cdef tuple adopt(self, path, const uint8_t *p, Py_ssize_t length, bytes uuid, int64_t base, int64_t first_entry,
+                     uint32_t stamp):
+        cdef const IndexHeader *header = <const IndexHeader *>p
+        cdef int64_t body = length - <int64_t>sizeof(IndexHeader)
+        cdef tuple found
+        if body < 0 or header.magic != INDEX_MAGIC:
+            raise CorruptionError(path, 0, "the magic of an index file", f"{bytes(p[:min(length, 8)])!r}")
+        if header.crc != crc32c(0, p + 12, sizeof(IndexHeader) - 12):
+            raise CorruptionError(path, 8, "an intact index header", "a wrong CRC-32C")
+        if header.min_reader > FORMAT_VERSION:
+            raise FormatVersionError(path, header.min_reader, FORMAT_VERSION)
+        found = (bytes(header.uuid[:16]), header.base, header.first_entry, header.stamp)
+        if found != (uuid, base, first_entry, stamp):
+            raise CorruptionError(path, 16, f"the index of the segment at {base}", f"that of another, {found}")
+        if (body != <int64_t>header.blocks * <int64_t>sizeof(IndexBlock) + <int64_t>header.ranges * <int64_t>sizeof(TimeRange)
+                or header.end > self.size or header.ranges > self.size // TIME_BLOCK + 1):
+            raise CorruptionError(path, 56, f"{header.blocks} blocks and {header.ranges} ranges", f"{body} bytes")
+        if header.body_crc != crc32c(0, p + sizeof(IndexHeader), body):
+            raise CorruptionError(path, sizeof(IndexHeader), "intact index blocks", "a wrong CRC-32C")
+        self.blocks = <IndexBlock *>(p + sizeof(IndexHeader))
+        self.count, self.range_count = header.blocks, header.ranges
+        self.ranges = <TimeRange *>(p + sizeof(IndexHeader) + self.count * sizeof(IndexBlock)) if self.range_count else NULL
+        self.end, self.entries = header.end, header.entries
+        return header.time_low, header.time_high

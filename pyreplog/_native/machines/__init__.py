@@ -1,0 +1,8 @@
+"""What state machines and those who run them share.
+
+| file | holds |
+|---|---|
+| effects | what state machines ask for with every message |
+| turns | steps that one thread at a time takes, and none waits for |
+| named | named tuples of what every message makes |
+"""

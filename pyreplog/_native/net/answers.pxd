@@ -1,0 +1,27 @@
+from libc.stdint cimport int64_t, uint8_t
+
+from pyreplog._native.quorum.acktracker cimport Part
+
+
+cdef class Answer:
+    cdef readonly object driver, send
+    cdef readonly Part part
+    cdef readonly int64_t ledger
+
+    cdef bint is_ok(self, object reply) except -1
+
+
+cdef class Lane:
+    cdef readonly Py_ssize_t unanswered
+    cdef public bint waits
+
+    cdef Group alone(self, Py_ssize_t most, tuple request, object on_reply)
+
+
+cdef class Group:
+    cdef readonly Lane lane
+    cdef readonly int64_t ledger, first, last
+    cdef readonly tuple adds
+
+    cdef bint settle(self, const uint8_t *reply, int64_t size) except -1
+    cdef int tell(self, list lanes, list tellers) except -1

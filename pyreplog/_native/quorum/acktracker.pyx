@@ -1,0 +1,325 @@
+"""What the bookies of one ensemble have acked, and what follows from it. Numbers only: no policy, no clock, no I/O.
+
+Wrong arguments raise InvalidArgumentError. Acks come from peers: one that answers what it was not asked raises
+OutOfRangeError, and changes nothing.
+
+Threads: one AckTracker belongs to one thread or task at a time.
+"""
+
+cimport cython
+from libc.stdint cimport INT64_MAX
+from libc.stdlib cimport free, realloc
+from libc.string cimport memmove
+
+from pyreplog._native.quorum.quorum cimport (
+    ENTRY_LIMIT, Quorums, distance, entry_of, indexes_of, int64_of, is_member, members_below, next_member,
+    previous_member, quorums_of, within,
+)
+from pyreplog.errors import InvalidArgumentError, OutOfRangeError
+
+MAX_WAITING = RUN_LIMIT
+
+
+@cython.final
+cdef class AckTracker:
+    """What each bookie of one ensemble holds of one ledger, and up to where the ledger is complete.
+
+    `AckTracker(ensemble_size, write_quorum, ack_quorum, first=0)`: `first` is the lowest entry it counts (recovery
+    begins behind a LAC); all below are complete.
+
+    The progress of a bookie is one number: it holds all it was sent below `awaited(index)`. Acks come in any order
+    and any number of times; those ahead of the prefix wait, as runs, until they join it, and count from then on. An
+    entry has n copies when n bookies of its write set hold it so. Costs O(E * Qw) per question, nothing per entry.
+    """
+
+    def __cinit__(self, ensemble_size, write_quorum, ack_quorum, first=0, /):
+        cdef Quorums q = quorums_of(ensemble_size, write_quorum, ack_quorum)
+        self.ensemble_size, self.write_quorum, self.ack_quorum = q.ensemble, q.write, q.ack
+        self.first = entry_of(first, "first")
+        self.lap = self.confirmed = self.first - 1
+        self.released = self.first
+        cdef int i
+        for i in range(self.ensemble_size):
+            self.next_of[i] = next_member(self.first, i, self.ensemble_size, self.write_quorum)
+            self.order[i] = i
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(ENSEMBLE_LIMIT):
+            free(self.waiting[i].runs)
+
+    def pushed(self, entry, /):
+        """All up to `entry` was handed out to be sent: the new `lap`. It never goes back."""
+        if self.push(entry_of(entry, "entry")) < 0:
+            raise InvalidArgumentError(f"pushed: expected an entry from LAP {self.lap} on, found {entry}")
+
+    def ack(self, index, entry, /):
+        """Bookie `index` holds `entry`. True if its progress went on: only then can anything else have.
+
+        Raises OutOfRangeError, here and below, for an entry that was not pushed or is not striped to the bookie, and
+        for an ack that leaves more than MAX_WAITING gaps before it.
+        """
+        cdef int bookie = self.index_of(index)
+        cdef int64_t one = int64_of(entry, "entry")
+        return self.moved(self.take(bookie, one, one), bookie, entry)
+
+    def ack_range(self, index, first, last, /):
+        """Bookie `index` holds all it was sent from `first` to `last`, both included; else as `ack`."""
+        cdef int bookie = self.index_of(index)
+        cdef int64_t start = int64_of(first, "first"), end = int64_of(last, "last")
+        return self.moved(self.take(bookie, start, end), bookie, (first, last))
+
+    def ack_up_to(self, index, entry, /):
+        """Bookie `index` holds all it was sent up to `entry`, that one included; else as `ack`."""
+        cdef int bookie = self.index_of(index)
+        return self.moved(self.take_up_to(bookie, int64_of(entry, "entry")), bookie, entry)
+
+    def withdraw(self, indexes, from_entry, /):
+        """Another bookie takes the place of each of `indexes` and is to be sent from_entry and what follows.
+
+        Takes back their acks from there on: entries may be incomplete again. Acks of the replaced bookies that arrive
+        later are the caller's to drop. from_entry is at most what each awaits, else what lies between would never
+        get all its copies (the fate of BookKeeper's entries at Qa): InvalidArgumentError, and nothing is changed.
+        Begin below that, and confirmed entries may lack an ack quorum until they are sent again: a recovery in
+        between may not find them.
+        """
+        cdef uint64_t replaced = indexes_of(indexes, self.ensemble_size, "indexes")
+        cdef int64_t start = entry_of(from_entry, "from_entry")
+        if self.drop(replaced, start) < 0:
+            found = {i: self.next_of[i] for i in range(self.ensemble_size) if replaced >> i & 1}
+            raise InvalidArgumentError(
+                f"withdraw: expected an entry from {self.first} on, and not above those awaited {found}, found {start}"
+            )
+
+    def mute(self, index, /):
+        """What is on its way to bookie `index` counts no more, if it is acknowledged as a Part, nor does what follows:
+        until `withdraw` gives its place away."""
+        self.muted |= <uint64_t>1 << self.index_of(index)
+
+    def heard(self, index, /):
+        """Whether anything was acked by bookie `index` since it took its place."""
+        return bool(self.heard_of >> self.index_of(index) & 1)
+
+    @property
+    def has_news(self):
+        """Whether `confirm` would move, or an entry above `released` has got all its copies."""
+        return self.news()
+
+    def confirm(self):
+        """Moves `confirmed` up to `lac`, if that is higher; returns it.
+
+        What it said is what callers may be told. Do not call it while an ensemble change is under way: a LAC that
+        rests on acks about to be withdrawn is none (BookKeeper #4097).
+        """
+        return self.confirm_complete()
+
+    @property
+    def lac(self):
+        """Last add confirmed: the highest entry that, with all below, has ack_quorum copies; `first` - 1 if none.
+
+        As of now: `withdraw` may take it back.
+        """
+        return self.complete(self.ack_quorum) - 1
+
+    def complete_up_to(self, copies, /):
+        """The highest entry that, with all below, has `copies` copies (1 to write_quorum); `first` - 1 if none."""
+        return self.complete(within(copies, 1, self.write_quorum, "copies")) - 1
+
+    def below_write_quorum(self):
+        """The lowest entry with a copy outstanding; `lap` + 1 if there is none."""
+        return self.complete(self.write_quorum)
+
+    @property
+    def outstanding(self):
+        """How many entries, from the lowest with a copy outstanding on, were pushed."""
+        return self.lap + 1 - self.complete(self.write_quorum)
+
+    def awaited(self, index, /):
+        """The lowest entry sent to bookie `index`, or next to be, that it does not hold.
+
+        A fragment that begins there replaces the bookie and takes back no ack that counted.
+        """
+        return self.next_of[self.index_of(index)]
+
+    def held(self, index, /):
+        """The highest entry that bookie `index` holds together with all it was sent before; `first` - 1 if none."""
+        cdef int bookie = self.index_of(index)
+        cdef int64_t last = self.next_of[bookie] - 1
+        return max(previous_member(last, bookie, self.ensemble_size, self.write_quorum), self.first - 1)
+
+    def lag(self, index, /):
+        """How many entries bookie `index` was sent from the one it awaits on."""
+        cdef int bookie = self.index_of(index)
+        cdef int64_t sent = members_below(self.lap + 1, bookie, self.ensemble_size, self.write_quorum)
+        return sent - members_below(self.next_of[bookie], bookie, self.ensemble_size, self.write_quorum)
+
+    cdef int index_of(self, object index) except -1:
+        return within(index, 0, self.ensemble_size - 1, "index")
+
+    cdef bint moved(self, int status, int index, object acked) except -1:
+        """What an ack's status says to Python code."""
+        if status >= 0:
+            return status == ACK_MOVED
+        if status == ACK_NO_MEMORY:
+            raise MemoryError("no memory for an ack out of order")
+        if status == ACK_NOT_PUSHED:
+            expected = f"entries from {self.first} to {self.lap}, the LAP"
+        elif status == ACK_NOT_MEMBER:
+            expected = f"entries striped to it, {self.write_quorum} of {self.ensemble_size}"
+        elif status == ACK_ORDER:
+            expected = "a range that does not end before it begins"
+        else:
+            expected = f"at most {RUN_LIMIT} runs out of order, and that many wait"
+        raise OutOfRangeError(f"ack by index {index} of the ensemble: expected {expected}; found {acked}")
+
+    # ---- kernels
+
+    cdef int push(self, int64_t entry) noexcept nogil:
+        if not self.lap <= entry <= ENTRY_LIMIT:
+            return ACK_ORDER
+        self.lap = entry
+        return ACK_KEPT
+
+    cdef int judge(self, int index, int64_t entry) noexcept nogil:
+        if not self.first <= entry <= self.lap:
+            return ACK_NOT_PUSHED
+        return ACK_KEPT if is_member(entry, index, self.ensemble_size, self.write_quorum) else ACK_NOT_MEMBER
+
+    cdef int take(self, int index, int64_t first, int64_t last) noexcept nogil:
+        """Note an ack of [first, last]; an AckStatus."""
+        cdef int status
+        cdef int64_t stop
+        if <unsigned int>index >= <unsigned int>self.ensemble_size:
+            return ACK_INDEX
+        status = self.judge(index, first) or self.judge(index, last)
+        if status < 0:
+            return status
+        if first > last:
+            return ACK_ORDER
+        self.heard_of |= <uint64_t>1 << index
+        stop = next_member(last + 1, index, self.ensemble_size, self.write_quorum)
+        if stop <= self.next_of[index]:
+            return ACK_KEPT
+        if first > self.next_of[index]:
+            return self.set_aside(&self.waiting[index], first, stop)
+        self.next_of[index] = stop
+        self.join(index)
+        return ACK_MOVED
+
+    cdef int take_up_to(self, int index, int64_t entry) noexcept nogil:
+        if <unsigned int>index >= <unsigned int>self.ensemble_size:
+            return ACK_INDEX
+        return self.take(index, min(self.next_of[index], entry), entry)
+
+    cdef int set_aside(self, Waiting *waiting, int64_t start, int64_t stop) noexcept nogil:
+        """Add a run behind the prefix, and make one of it and all it meets."""
+        cdef Run *runs = waiting.runs
+        cdef int low = waiting.count, high = low
+        while low > 0 and runs[low - 1].stop >= start:
+            low -= 1
+            if runs[low].start > stop:
+                high = low
+        if low == high and waiting.count == waiting.capacity:
+            if waiting.count == RUN_LIMIT:
+                return ACK_RUNS
+            runs = <Run *>realloc(runs, (2 * waiting.count or 8) * sizeof(Run))
+            if runs == NULL:
+                return ACK_NO_MEMORY
+            waiting.runs, waiting.capacity = runs, 2 * waiting.count or 8
+        if low < high:
+            start, stop = min(start, runs[low].start), max(stop, runs[high - 1].stop)
+        memmove(runs + low + 1, runs + high, (waiting.count - high) * sizeof(Run))
+        waiting.count -= high - low - 1
+        runs[low].start, runs[low].stop = start, stop
+        return ACK_KEPT
+
+    cdef void join(self, int index) noexcept nogil:
+        """Take the waiting runs that the prefix has come to."""
+        cdef Waiting *waiting = &self.waiting[index]
+        cdef int joined = 0
+        while joined < waiting.count and waiting.runs[joined].start <= self.next_of[index]:
+            self.next_of[index] = max(self.next_of[index], waiting.runs[joined].stop)
+            joined += 1
+        if joined:
+            waiting.count -= joined
+            memmove(waiting.runs, waiting.runs + joined, waiting.count * sizeof(Run))
+
+    cdef int64_t complete(self, int copies) noexcept nogil:
+        """The lowest entry with fewer than `copies` copies (1 to Qw); LAP + 1 if there is none.
+
+        For stripe s let c be the copies-th largest of what the bookies of its write set await: its entries below c
+        have enough copies, so s is open at the first e = s (mod E) from c on. Walking the bookies upwards, c is
+        where enough of a write set have been met; what opens above the lowest so far does not matter.
+        """
+        cdef int counts[ENSEMBLE_LIMIT]
+        cdef int rank, k, index, stripe, enough = self.write_quorum - copies + 1
+        cdef int64_t awaited, lowest = INT64_MAX
+        for stripe in range(self.ensemble_size):
+            counts[stripe] = 0
+        self.sort()
+        for rank in range(self.ensemble_size):
+            index = self.order[rank]
+            awaited = self.next_of[index]
+            if awaited >= lowest:
+                break
+            stripe = index
+            for k in range(self.write_quorum):
+                counts[stripe] += 1
+                if counts[stripe] == enough:
+                    lowest = min(lowest, awaited + distance(awaited, stripe, self.ensemble_size))
+                stripe = stripe - 1 if stripe > 0 else self.ensemble_size - 1
+        return lowest
+
+    cdef void sort(self) noexcept nogil:
+        """Put `order` right; few bookies have moved since the last time."""
+        cdef int i, at
+        cdef uint8_t index
+        for i in range(1, self.ensemble_size):
+            index, at = self.order[i], i
+            while at > 0 and self.next_of[self.order[at - 1]] > self.next_of[index]:
+                self.order[at] = self.order[at - 1]
+                at -= 1
+            self.order[at] = index
+
+    cdef bint news(self) noexcept nogil:
+        return self.complete(self.ack_quorum) - 1 > self.confirmed or self.complete(self.write_quorum) > self.released
+
+    cdef int64_t confirm_complete(self) noexcept nogil:
+        self.confirmed = max(self.confirmed, self.complete(self.ack_quorum) - 1)
+        return self.confirmed
+
+    cdef int drop(self, uint64_t indexes, int64_t start) noexcept nogil:
+        """Withdraw the acks of a set of indexes from entry `start` on; ACK_ORDER if one awaits a lower entry."""
+        cdef int i
+        for i in range(self.ensemble_size):
+            if indexes >> i & 1 and next_member(start, i, self.ensemble_size, self.write_quorum) > self.next_of[i]:
+                return ACK_ORDER
+        if start < self.first:
+            return ACK_ORDER
+        for i in range(self.ensemble_size):
+            if indexes >> i & 1:
+                self.next_of[i] = next_member(start, i, self.ensemble_size, self.write_quorum)
+                self.waiting[i].count = 0
+                self.lives[i] += 1
+        self.muted &= ~indexes
+        self.heard_of &= ~indexes
+        return ACK_KEPT
+
+
+@cython.final
+cdef class Part:
+    """Entries of [first, last] on their way to the bookie that has a place in the ensemble now.
+
+    `Part(tracker, place, first, last)`. Its acknowledgement counts while the place is that bookie's, and not muted.
+    """
+
+    def __cinit__(self, AckTracker tracker not None, place, int64_t first, int64_t last, /):
+        self.tracker, self.place, self.first, self.last = tracker, tracker.index_of(place), first, last
+        self.life = tracker.lives[self.place]
+
+    cdef bint counts(self) noexcept:
+        return self.tracker.lives[self.place] == self.life and not self.tracker.muted >> self.place & 1
+
+    cdef bint acknowledge(self) noexcept:
+        """Note it, as `AckTracker.ack_range` does; False: it does not count."""
+        return self.counts() and self.tracker.take(self.place, self.first, self.last) >= 0

@@ -1,0 +1,12 @@
+"""What the machine gives: memory, mapped files, descriptors, threads, the CPU's checksums.
+
+| file | holds |
+|---|---|
+| checksum | CRC-32C, for Python |
+| mapfile | index files mapped for reading |
+| blocks | large buffers whose memory is used again |
+| polling | epoll, with and without sleeping |
+| interrupts | Ctrl-C put off while something must not stop half way |
+| mutex | a lock that native code takes without a call of Python's |
+| histogram | how large what happens is, for metrics |
+"""

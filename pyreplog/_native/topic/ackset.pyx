@@ -1,0 +1,317 @@
+"""What a subscription has acknowledged: everything below a mark, and ranges of messages beyond it, with exact counts.
+
+32 bytes a range, 40 an entry that is out. Bytes: FORMAT.md, "Ack set". Threads: everything runs under the GIL, which
+makes each call one step.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport free
+from libc.string cimport memset
+
+from pyreplog._native.topic.ackstate cimport (
+    ACKS_CONFLICT,
+    Acks,
+    Entry,
+    acks_add,
+    acks_apply,
+    acks_begin_again,
+    acks_behind,
+    acks_changes,
+    acks_forget,
+    acks_move,
+    acks_note,
+    acks_set_mark,
+    acks_start,
+)
+from pyreplog._native.topic.ranges cimport (
+    OFFSET_MAX,
+    Known,
+    check_range,
+    int64s,
+    ranges_between,
+    ranges_known,
+    ranges_mask,
+    ranges_missing,
+)
+from pyreplog._native.topic.rows cimport ROWS_NO_MEMORY, ROWS_OK, Rows, Spot, rows_before, rows_bytes, rows_clear, rows_until
+from pyreplog._native.topic.varint cimport Out
+from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, OutOfRangeError
+
+cdef enum:
+    CHANGES_BYTES_MIN = 128
+
+
+cdef int checked(int status) except -1:
+    if status == ROWS_NO_MEMORY:
+        raise MemoryError
+    return status
+
+
+@cython.final
+cdef class AckSet:
+    """Nothing but what is below `mark` is acknowledged. mark: (offset, entries, bytes) of the topic before it, a
+    `Total`.
+
+    An entry counts when its last message is acknowledged. `acked_messages`, `acked_entries`, `acked_bytes`: of what is
+    acknowledged beyond the mark, in so many `ranges`; `entries_out`: entries that are known and not done; `nbytes`:
+    memory of both. `has_changes`: for `changes()`.
+    """
+
+    cdef Acks acks
+
+    def __cinit__(self, mark):
+        self.acks.ranges.width, self.acks.out.width = 4, 5
+        self.set_mark(mark)
+
+    def __dealloc__(self):
+        acks_forget(&self.acks)
+
+    @property
+    def mark(self):
+        """(offset, entries, bytes): everything below the offset is acknowledged, the offset is not; of entries and
+        bytes those wholly below count."""
+        return self.acks.below.messages, self.acks.below.entries, self.acks.below.size
+
+    @property
+    def mark_offset(self):
+        return self.acks.below.messages
+
+    @property
+    def acked_messages(self):
+        return self.acks.beyond.messages
+
+    @property
+    def acked_entries(self):
+        return self.acks.beyond.entries
+
+    @property
+    def acked_bytes(self):
+        return self.acks.beyond.size
+
+    @property
+    def ranges(self):
+        return self.acks.ranges.count
+
+    @property
+    def entries_out(self):
+        return self.acks.out.count
+
+    @property
+    def has_changes(self):
+        return self.acks.changed
+
+    @property
+    def version(self):
+        """Higher after every call that changed what is acknowledged."""
+        return self.acks.version
+
+    @property
+    def nbytes(self):
+        return rows_bytes(&self.acks.ranges) + rows_bytes(&self.acks.out)
+
+    # ---- entries -------------------------------------------------------------------------------------------------
+
+    def deliver(self, batch):
+        """The entries of a MessageBatch go out: acknowledgements of their messages can be told to entries."""
+        self.note_entries(
+            batch.entry_first, batch.entry_count, batch.entry_size, batch.entries_before, batch.bytes_before)
+
+    def note_entries(self, first, count, size, entries_before, bytes_before):
+        """Columns of entries, int64[m] each, see `EntryPlace`; known ones and those that are done do not matter.
+
+        InvalidArgumentError: one overlaps another, or makes no sense; those before it are noted.
+        """
+        cdef const int64_t[::1] firsts = int64s(first, "first"), counts = int64s(count, "count")
+        cdef const int64_t[::1] sizes = int64s(size, "size")
+        cdef const int64_t[::1] entries = int64s(entries_before, "entries_before")
+        cdef const int64_t[::1] before = int64s(bytes_before, "bytes_before")
+        cdef Py_ssize_t i, n = firsts.shape[0]
+        cdef const int64_t *other
+        cdef Entry entry
+        if counts.shape[0] != n or sizes.shape[0] != n or entries.shape[0] != n or before.shape[0] != n:
+            raise InvalidArgumentError("columns of entries: expected as many of each")
+        for i in range(n):
+            entry.first, entry.size = firsts[i], sizes[i]
+            entry.entries_before, entry.bytes_before = entries[i], before[i]
+            if not (0 <= entry.first < OFFSET_MAX and 1 <= counts[i] <= OFFSET_MAX - entry.first and entry.size >= 0):
+                raise InvalidArgumentError(
+                    f"entry of {counts[i]} messages at offset {entry.first}, {entry.size} bytes: impossible")
+            entry.end = entry.first + counts[i]
+            other = NULL
+            if checked(acks_note(&self.acks, &entry, &other)) == ACKS_CONFLICT:
+                raise InvalidArgumentError(f"entry of messages {entry.first} to {entry.end - 1}: "
+                                           f"another one has {other[0]} to {other[1] - 1}")
+
+    def note(self, place):
+        """One entry, an `EntryPlace`."""
+        _, _, first, count, size, entries_before, bytes_before = place
+        self.note_entries([first], [count], [size], [entries_before], [bytes_before])
+
+    def find(self, int64_t offset):
+        """(first, count, size, entries_before, bytes_before) of the entry that holds a message; None: not known, or
+        done."""
+        cdef Spot spot = rows_until(&self.acks.out, offset)
+        cdef const Entry *entry = <const Entry *>rows_before(&self.acks.out, &spot)
+        if entry == NULL or entry.end <= offset:
+            return None
+        return entry.first, entry.end - entry.first, entry.size, entry.entries_before, entry.bytes_before
+
+    # ---- acknowledging -------------------------------------------------------------------------------------------
+
+    def acknowledge(self, offsets, int64_t end):
+        """Messages, int64 offsets in any order: int64[k] of those whose entry is not known, of which nothing was noted:
+        `note` their entries and acknowledge them again. What was acknowledged before is no error.
+
+        OutOfRangeError: one is negative, or not below `end`, the topic's; nothing was done.
+        """
+        import numpy
+        cdef const int64_t[::1] wanted = int64s(offsets, "offsets")
+        cdef Py_ssize_t i, stop = 0, count = wanted.shape[0]
+        cdef int status = ROWS_OK
+        cdef Rows unknown
+        for i in range(count):
+            if not 0 <= wanted[i] < end <= OFFSET_MAX:
+                raise OutOfRangeError(f"message {wanted[i]}: expected 0 to {end - 1}")
+        memset(&unknown, 0, sizeof(Rows))
+        unknown.width = 2
+        try:
+            while stop < count and status == ROWS_OK:
+                i = stop
+                stop += 1
+                while stop < count and wanted[stop] == wanted[stop - 1] + 1:
+                    stop += 1
+                status = acks_add(&self.acks, wanted[i], wanted[stop - 1] + 1, &unknown)
+            checked(status)
+            if not unknown.count:
+                return numpy.empty(0, numpy.int64)
+            starts, ends = ranges_between(&unknown, 0, OFFSET_MAX, OFFSET_MAX)
+        finally:
+            rows_clear(&unknown)
+        return numpy.concatenate([numpy.arange(a, b, dtype=numpy.int64) for a, b in zip(starts, ends)])
+
+    def acknowledge_range(self, int64_t start, int64_t stop, int64_t end):
+        """As `acknowledge`, all messages of [start, stop): [(start, stop)] of those whose entries are not known."""
+        cdef Rows unknown
+        if not 0 <= start <= stop <= end <= OFFSET_MAX:
+            raise OutOfRangeError(f"messages {start} to {stop}: expected 0 to {end}")
+        memset(&unknown, 0, sizeof(Rows))
+        unknown.width = 2
+        try:
+            checked(acks_add(&self.acks, start, stop, &unknown))
+            starts, ends = ranges_between(&unknown, 0, OFFSET_MAX, OFFSET_MAX)
+        finally:
+            rows_clear(&unknown)
+        return list(zip(starts.tolist(), ends.tolist()))
+
+    # ---- the mark ------------------------------------------------------------------------------------------------
+
+    def cumulative_start(self, int64_t to):
+        """Where everything below `to` being acknowledged puts the mark at least: `to`, or where the range that holds it
+        begins; `cumulative` needs the entry of the message before that. Not above the mark: nothing changes."""
+        return acks_start(&self.acks, to)
+
+    def cumulative(self, place, int64_t to):
+        """Everything below `to` is acknowledged. place: of the entry in which, or at an end of which,
+        `cumulative_start(to)` lies. InvalidArgumentError: it does not."""
+        cdef Entry entry
+        cdef int64_t start = acks_start(&self.acks, to)
+        _, _, entry.first, count, entry.size, entry.entries_before, entry.bytes_before = place
+        entry.end = entry.first + count
+        if not entry.first <= start <= entry.end:
+            raise InvalidArgumentError(
+                f"entry of messages {entry.first} to {entry.end - 1}: expected one that {start} is in or next to")
+        if start > self.acks.below.messages and acks_move(&self.acks, &entry, start) == ACKS_CONFLICT:
+            raise InvalidArgumentError(
+                f"entry of messages {entry.first} to {entry.end - 1}, {entry.entries_before} entries and "
+                f"{entry.bytes_before} bytes before it: expected one behind {self.mark}")
+
+    def reset(self, total):
+        """Everything below a `Total` is acknowledged and nothing beyond; no entry is known."""
+        self.set_mark(total)
+
+    cdef int set_mark(self, object total) except -1:
+        cdef int64_t offset, entries, size
+        offset, entries, size = total
+        if acks_set_mark(&self.acks, offset, entries, size) == ACKS_CONFLICT:
+            raise InvalidArgumentError(f"mark: expected 0 <= entries <= offset and 0 <= size, found {total}")
+        return 0
+
+    # ---- questions -----------------------------------------------------------------------------------------------
+
+    def is_acked(self, int64_t offset):
+        return offset < self.acks.below.messages or ranges_known(&self.acks.ranges, offset).present
+
+    def mask(self, offsets):
+        """bool[n]: which of the messages at int64 `offsets` are acknowledged. Fastest when they ascend."""
+        import numpy
+        cdef const int64_t[::1] wanted = int64s(offsets, "offsets")
+        cdef Py_ssize_t i, count = wanted.shape[0]
+        cdef uint8_t[::1] mask
+        made = numpy.empty(count, numpy.uint8)
+        if count:
+            mask = made
+            ranges_mask(&self.acks.ranges, &wanted[0], count, &mask[0])
+            for i in range(count):
+                mask[i] |= wanted[i] < self.acks.below.messages
+        return made.view(numpy.bool_)
+
+    def missing(self, int64_t start, int64_t stop):
+        """How many messages of [start, stop) are not acknowledged."""
+        check_range(start, stop)
+        start = max(start, self.acks.below.messages)
+        return ranges_missing(&self.acks.ranges, start, stop) if start < stop else 0
+
+    def next_unacked(self, int64_t at):
+        """The lowest offset from `at` on that is not acknowledged."""
+        at = max(at, self.acks.below.messages)
+        cdef Known known = ranges_known(&self.acks.ranges, at)
+        return known.stop if known.present else at
+
+    def behind(self, int64_t messages):
+        """The lowest offset that so many (0 or more) messages that are not acknowledged lie below."""
+        if not 0 <= messages <= OFFSET_MAX:
+            raise InvalidArgumentError(f"messages: expected 0 or more, found {messages}")
+        return acks_behind(&self.acks, messages)
+
+    def acked(self, int64_t start=0, int64_t stop=OFFSET_MAX, int64_t most=OFFSET_MAX):
+        """(starts int64[m], ends int64[m]) of the first `most` ranges beyond the mark, cut to [start, stop)."""
+        check_range(start, stop)
+        return ranges_between(&self.acks.ranges, start, stop, most)
+
+    # ---- bytes ---------------------------------------------------------------------------------------------------
+
+    def changes(self, int64_t bytes_max=OFFSET_MAX):
+        """The mark, and the ranges that changed since the last call of this or `snapshot`: bytes for `apply` to a set
+        that has had all before.
+
+        Ranges that do not fit into `bytes_max` (128 or more) are left for the next call: `has_changes` says so.
+        """
+        cdef Out out
+        if bytes_max < CHANGES_BYTES_MIN:
+            raise InvalidArgumentError(f"bytes_max: expected {CHANGES_BYTES_MIN} or more, found {bytes_max}")
+        memset(&out, 0, sizeof(Out))
+        try:
+            checked(acks_changes(&self.acks, &out, bytes_max))
+            return PyBytes_FromStringAndSize(<char *>out.data, out.used)
+        finally:
+            free(out.data)
+
+    def snapshot(self, int64_t bytes_max=OFFSET_MAX):
+        """As `changes`, as if all of it had changed: for a set whose mark is at the beginning of the topic."""
+        acks_begin_again(&self.acks)
+        return self.changes(bytes_max)
+
+    def apply(self, data):
+        """What `changes` or `snapshot` of another set gave, in its order; twice is no harm.
+
+        InvalidRecordsError: the bytes are none, or cannot follow what there is; what is before them in `data` counts.
+        """
+        cdef const uint8_t[::1] view = memoryview(data).cast("B")
+        cdef Py_ssize_t size = view.shape[0]
+        cdef const uint8_t *begin = &view[0] if size else NULL
+        cdef const uint8_t *at = begin
+        if checked(acks_apply(&self.acks, &at, begin + size)) == ACKS_CONFLICT:
+            raise InvalidRecordsError(at - begin, f"the mark, or a range, of acknowledgements that follow {self.mark}",
+                                      bytes(view[at - begin : at - begin + 36]).hex(" ") or "no bytes")

@@ -1,0 +1,151 @@
+"""One message of a topic, as it lies in its entry."""
+
+import sys
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport INT64_MIN, int64_t
+
+from pyreplog._native.layout cimport LongHeader, RecordHead
+from pyreplog._native.topic.messageentry cimport (
+    deliver_at, event_time_at, key_size, key_start, properties_of, sequence_at, value_size, value_start,
+)
+from pyreplog._native.log.record cimport span
+
+cdef str VALUE = sys.intern("value")
+
+cdef extern from "Python.h":
+    object PyObject_GenericGetAttr(object o, object name)
+
+
+cdef Message make_message(MessageTable table, const MessageEntry *at, uint32_t number):
+    cdef Message made = Message.__new__(Message)
+    made.table, made.at, made.number = table, at, number
+    return made
+
+
+@cython.final
+@cython.freelist(64)
+@cython.no_gc  # its table never leads back to it
+cdef class Message:
+    """One message; its bytes stay where they are until an attribute is asked for. Made by a MessageBatch.
+
+    `value`, `key` and `properties` are copies; `value_view` is a read-only memoryview that keeps the entries alive.
+    Times are in microseconds since the epoch. `redelivered`: how often it was delivered before, 0 unless whoever
+    delivers it says otherwise. Threads: any, but for `redelivered`.
+    """
+
+    def __init__(self):
+        raise TypeError("messages are made by batches of messages")
+
+    def __getattribute__(self, name):
+        """As of a Record: most loops ask for the value alone."""
+        if name is VALUE:
+            return self.copied_value()
+        return PyObject_GenericGetAttr(self, name)
+
+    @property
+    def offset(self):
+        """Its offset in the topic."""
+        return self.at.first + self.number
+
+    @property
+    def partition(self):
+        """Which partition of a partitioned topic it was received from; -1: it was received from no such topic."""
+        return self.table.partition
+
+    @property
+    def value(self):
+        """The value, copied."""
+        return self.copied_value()
+
+    cdef bytes copied_value(self):
+        return PyBytes_FromStringAndSize(<const char *>self.at.values + value_start(self.at, self.number),
+                                         value_size(self.at, self.number))
+
+    @property
+    def value_view(self):
+        """The value, not copied."""
+        return span(self.table, self.at.values + value_start(self.at, self.number), value_size(self.at, self.number))
+
+    @property
+    def size(self):
+        """Bytes of the value."""
+        return value_size(self.at, self.number)
+
+    @property
+    def key(self):
+        """The key, copied; None when there is none."""
+        cdef int64_t size = key_size(self.at, self.number)
+        if size < 0:
+            return None
+        return PyBytes_FromStringAndSize(<const char *>self.at.keys + key_start(self.at, self.number), size)
+
+    @property
+    def properties(self):
+        """The properties given at publishing: dict of str to bytes."""
+        return properties_of(self.at, self.number)
+
+    @property
+    def event_time(self):
+        """The producer's time, or None."""
+        cdef int64_t time = event_time_at(self.at, self.number)
+        return None if time == INT64_MIN else time
+
+    @property
+    def publish_time(self):
+        """When its entry was appended."""
+        return (<const RecordHead *>self.at.record).time
+
+    @property
+    def deliver_at(self):
+        """Not to be delivered before; None: at once."""
+        cdef int64_t time = deliver_at(self.at, self.number)
+        return time if time else None
+
+    @property
+    def producer(self):
+        """Name of its producer, bytes; empty when it has none."""
+        return PyBytes_FromStringAndSize(<const char *>self.at.producer, self.at.producer_length)
+
+    @property
+    def sequence(self):
+        """Its producer's number for it, or None."""
+        cdef int64_t sequence = sequence_at(self.at, self.number)
+        return None if sequence < 0 else sequence
+
+    @property
+    def ledger(self):
+        """Ledger of its entry."""
+        return (<const LongHeader *>self.at.record).ledger
+
+    @property
+    def entry(self):
+        """Id of its entry in the ledger."""
+        return (<const LongHeader *>self.at.record).entry
+
+    @property
+    def index(self):
+        """Its number in the entry, from 0."""
+        return self.number
+
+    @property
+    def entry_first(self):
+        """Offset in the topic of the entry's first message."""
+        return self.at.first
+
+    @property
+    def entry_count(self):
+        """Messages of the entry."""
+        return self.at.count
+
+    @property
+    def entry_size(self):
+        """Bytes of the entry's value, as it is stored."""
+        return self.at.size
+
+    def __reduce__(self):
+        raise TypeError("a Message views its entry and cannot be pickled; take its value")
+
+    def __repr__(self):
+        return f"Message(offset={self.offset}, key={self.key!r}, size={self.size})"

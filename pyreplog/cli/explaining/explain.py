@@ -1,0 +1,211 @@
+"""Bytes of a segment file, explained field by field: where, which bytes, what they mean, whether that can be right."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import dataclass
+
+from pyreplog._native.system.checksum import crc32c
+from pyreplog.cli.explaining import layout
+from pyreplog.cli.explaining.layout import Field
+from pyreplog.cli.explaining.rawsegment import RawSegment
+from pyreplog.cli.shared.output import moment, plural
+
+_TEXT_BYTES = 200
+_FIRST_ENTRIES = {-1: "records of many ledgers", -2: "prepared, no record yet"}
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One field. offset: in the segment file. ok: None when there is nothing it could be checked against."""
+
+    name: str
+    offset: int
+    data: bytes
+    meaning: str
+    ok: bool | None = None
+
+
+def explain_header(segment: RawSegment) -> list[Explained]:
+    """The header of a segment file."""
+    block = segment.data[: layout.SEGMENT_HEADER]
+    crc = crc32c(block[layout.CRC_FROM : layout.SEGMENT_FIELDS])
+    first, size, number = segment.number("first_entry"), segment.number("size"), segment.number
+    meanings: dict[str, tuple[str, bool | None]] = {
+        "magic": (repr(segment.header["magic"]), segment.header["magic"] == layout.SEGMENT_MAGIC),
+        "crc": (f"CRC-32C; computed {crc:#010x}", number("crc") == crc),
+        "version": (f"format version {number('version')}", number("version") >= layout.FORMAT_VERSION),
+        "min_reader": (
+            f"readable from version {number('min_reader')} on",
+            number("min_reader") <= layout.FORMAT_VERSION,
+        ),
+        "uuid": (f"log {uuid.UUID(bytes=block[16:32])}", None),
+        "base": (f"begins at position {number('base')}; the name says {segment.base}", number("base") == segment.base),
+        "size": (f"{_size(size)}; the file has {segment.size}", size == segment.size and _possible(size)),
+        "first_entry": (_FIRST_ENTRIES.get(first, f"first entry {first}"), first >= -2),
+        "epoch": (f"epoch {number('epoch')}; stamp of its records {segment.stamp:#010x}", None),
+        "reserved": ("zero", number("reserved") == 0),
+    }
+    lines = [
+        Explained(field.name, field.offset, block[field.offset :][: field.size], *meanings[field.name])
+        for field in layout.SEGMENT
+    ]
+    rest = block[layout.SEGMENT_FIELDS :]
+    return [*lines, Explained("(rest)", layout.SEGMENT_FIELDS, rest, "zero", not any(rest))]
+
+
+def _possible(size: int) -> bool:
+    return layout.SEGMENT_MIN <= size <= layout.SEGMENT_MAX and size % layout.SEGMENT_HEADER == 0
+
+
+def explain_record(segment: RawSegment, offset: int) -> list[Explained]:
+    """The record at an offset: header, attributes, key, value, padding; the header only, when its length is absurd."""
+    return _RecordDump(segment, offset).lines()
+
+
+class _RecordDump:
+    def __init__(self, segment: RawSegment, offset: int) -> None:
+        self._segment, self._offset = segment, offset
+        self._space = segment.size - offset
+        head = segment.data[offset : offset + layout.LONG_HEADER].ljust(layout.LONG_HEADER, b"\0")
+        self._fields = layout.LONG if head[13] & layout.FORM_LONG else layout.SHORT
+        self._header = layout.LONG_HEADER if head[13] & layout.FORM_LONG else layout.SHORT_HEADER
+        self._values = {field.name: int(field.value(head)) for field in self._fields}
+        self._blank = self._values["kind"] == layout.KIND_BLANK
+        length = self._values["length"]
+        self._length_ok = self._header <= length <= self._space and (not self._blank or length == self._space)
+
+    def lines(self) -> list[Explained]:
+        made = [self._line(field) for field in self._fields]
+        if self._length_ok and not self._blank:
+            made += self._parts()
+        return made
+
+    def _bytes(self, start: int, length: int) -> bytes:
+        return self._segment.data[self._offset + start : self._offset + start + length]
+
+    def _line(self, field: Field) -> Explained:
+        meaning, ok = self._meaning(field.name, self._values[field.name])
+        return Explained(field.name, self._offset + field.offset, self._bytes(field.offset, field.size), meaning, ok)
+
+    def _meaning(self, name: str, value: int) -> tuple[str, bool | None]:
+        match name:
+            case "length":
+                return self._length(value)
+            case "crc":
+                return self._crc(value)
+            case "stamp":
+                expected = self._segment.stamp
+                return f"of the segment; its header gives {expected:#010x}", value == expected
+            case "kind":
+                return layout.KINDS.get(value, f"kind {value}, which there is not"), value in layout.KINDS
+            case "form":
+                return self._form(value)
+            case "key_length":
+                return f"key of {_size(value)}", self._key_fits(value) if self._length_ok else None
+            case "time":
+                return f"appended {moment(value)}", value >= 0
+            case "entry_delta":
+                return self._entry(value), None
+            case "synced_lag":
+                known = self._segment.number("first_entry") + self._values["entry_delta"] - value
+                return "no claim" if value == layout.LAG_NONE else f"entry {known} was known to be synced", None
+            case _:
+                return f"{value}", None
+
+    def _length(self, value: int) -> tuple[str, bool]:
+        if value == 0:
+            return "no record was ever written here", False
+        if self._blank:
+            return f"{_size(value)}, the end of the segment; {self._space} are left of it", self._length_ok
+        return (
+            f"{_size(value)}, {layout.stride(value)} with padding; {self._space} to the segment's end",
+            self._length_ok,
+        )
+
+    def _crc(self, value: int) -> tuple[str, bool | None]:
+        if not self._length_ok:
+            return "CRC-32C; cannot be computed over an absurd length", None
+        length = self._values["length"]
+        stop = layout.SHORT_HEADER if self._blank else layout.stride(length)
+        computed = crc32c(self._bytes(layout.CRC_FROM, stop - layout.CRC_FROM), length)
+        return f"CRC-32C of bytes {layout.CRC_FROM} to {stop - 1}; computed {computed:#010x}", value == computed
+
+    def _key_fits(self, length: int) -> bool:
+        flagged = bool(self._values["form"] & layout.FORM_KEY)
+        return self._header + length <= self._values["length"] and (flagged or not length)
+
+    def _form(self, value: int) -> tuple[str, bool]:
+        flags = {
+            layout.FORM_LONG: "long",
+            layout.FORM_ATTRIBUTES: "attributes",
+            layout.FORM_KEY: "key",
+            0x80: "unknown flag",
+        }
+        named = [name for flag, name in flags.items() if value & flag]
+        version = value & layout.FORM_VERSION_MASK
+        return ", ".join([f"version {version}", *named]), version == layout.FORMAT_VERSION and not value & 0x80
+
+    def _entry(self, delta: int) -> str:
+        entry = self._segment.number("first_entry") + delta
+        return f"entry {entry}" if self._values["kind"] <= layout.KIND_BATCH else f"the next entry is {entry}"
+
+    def _parts(self) -> list[Explained]:
+        """What lies between the header and the end of the record."""
+        made, at, length = [], self._header, self._values["length"]
+        if self._values["form"] & layout.FORM_ATTRIBUTES:
+            size = int.from_bytes(self._bytes(at, 2), "little")
+            fits = at + 2 + size <= length
+            made.append(
+                Explained("attributes", self._offset + at, self._bytes(at, 2), f"{_size(size)} of attributes", fits)
+            )
+            if not fits:
+                return made
+            made += self._attributes(at + 2, at + 2 + size)
+            at += 2 + size
+        key = self._values["key_length"]
+        if at + key > length:
+            return made
+        if self._values["form"] & layout.FORM_KEY:
+            made.append(Explained("key", self._offset + at, self._bytes(at, key), _text(self._bytes(at, key))))
+        value = self._bytes(at + key, length - at - key)
+        made.append(Explained("value", self._offset + at + key, value, f"{_size(len(value))}: {_text(value)}"))
+        padding = self._bytes(length, layout.stride(length) - length)
+        if padding:
+            made.append(Explained("padding", self._offset + length, padding, "zero", not any(padding)))
+        return made
+
+    def _attributes(self, at: int, stop: int) -> list[Explained]:
+        made = []
+        while at < stop:
+            size = int.from_bytes(self._bytes(at + 1, 2), "little")
+            fits = at + 3 + size <= stop
+            data = self._bytes(at, min(3 + size, stop - at))
+            made.append(Explained("attribute", self._offset + at, data, _attribute(data), fits))
+            if not fits:
+                break
+            at += 3 + size
+        return made
+
+
+def _attribute(data: bytes) -> str:
+    tag, value = data[0], data[3:]
+    name = layout.TAGS.get(tag, f"unknown tag {tag}")
+    if tag in (layout.TAG_EVENT_TIME, layout.TAG_SEQUENCE) and len(value) == 8:
+        number = struct.unpack("<q", value)[0]
+        return f"{name} {moment(number) if tag == layout.TAG_EVENT_TIME else number}"
+    if tag == layout.TAG_PROPERTY:
+        split = 2 + int.from_bytes(value[:2], "little")
+        return f"{name} {_text(value[2:split])} = {_text(value[split:])}"
+    return f"{name} {_text(value)}"
+
+
+def _size(count: int) -> str:
+    return f"{count} {plural(count, 'byte')}"
+
+
+def _text(data: bytes) -> str:
+    """Bytes for people: as text, quoted, when they are UTF-8; not all of them when they are many."""
+    more = " ..." if len(data) > _TEXT_BYTES else ""
+    return repr(data[:_TEXT_BYTES].decode("utf-8", "backslashreplace")) + more

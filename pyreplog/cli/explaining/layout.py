@@ -1,0 +1,74 @@
+"""The fields of what lies in a segment file, for `dump` to name them. As layout.h has them; a test compares the two."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from pyreplog._native.system.checksum import crc32c
+
+SEGMENT_HEADER = 4096
+SEGMENT_FIELDS = 64
+SHORT_HEADER = 32
+LONG_HEADER = 64
+CRC_FROM = 12
+FORMAT_VERSION = 1
+LAG_NONE = 0xFFFFFFFF
+SEGMENT_MIN, SEGMENT_MAX = 64 << 10, 1 << 30
+
+FORM_VERSION_MASK, FORM_LONG, FORM_ATTRIBUTES, FORM_KEY = 0x0F, 0x10, 0x20, 0x40
+
+KINDS = {1: "data", 2: "batch", 3: "control", 4: "marker", 5: "blank"}
+KIND_BATCH, KIND_BLANK = 2, 5
+
+TAGS = {1: "event time", 2: "property", 3: "producer", 4: "sequence"}
+TAG_EVENT_TIME, TAG_PROPERTY, TAG_PRODUCER, TAG_SEQUENCE = TAGS
+
+SEGMENT_MAGIC = b"REPLOG01"
+
+
+@dataclass(frozen=True)
+class Field:
+    """name as in layout.h, offset in the structure (bytes), code of `struct` (little-endian)."""
+
+    name: str
+    offset: int
+    code: str
+
+    @property
+    def size(self) -> int:
+        return struct.calcsize("<" + self.code)
+
+    def value(self, data: bytes) -> int | bytes:
+        """The field's value in the bytes of the structure."""
+        found: int | bytes = struct.unpack_from("<" + self.code, data, self.offset)[0]
+        return found
+
+
+HEAD = (
+    Field("length", 0, "I"), Field("crc", 4, "I"), Field("stamp", 8, "I"), Field("kind", 12, "B"),
+    Field("form", 13, "B"), Field("key_length", 14, "H"), Field("time", 16, "q"),
+)  # fmt: skip
+SHORT = (*HEAD, Field("entry_delta", 24, "I"), Field("synced_lag", 28, "I"))
+LONG = (
+    *HEAD, Field("ledger", 24, "q"), Field("entry", 32, "q"), Field("lac", 40, "q"), Field("ledger_bytes", 48, "Q"),
+    Field("ledger_messages", 56, "Q"),
+)  # fmt: skip
+SEGMENT = (
+    Field("magic", 0, "8s"), Field("crc", 8, "I"), Field("version", 12, "H"), Field("min_reader", 14, "H"),
+    Field("uuid", 16, "16s"), Field("base", 32, "q"), Field("size", 40, "q"), Field("first_entry", 48, "q"),
+    Field("epoch", 56, "I"), Field("reserved", 60, "I"),
+)  # fmt: skip
+
+
+def stride(length: int) -> int:
+    """Bytes a record of `length` takes in the segment."""
+    return (length + 7) & ~7
+
+
+def stamp(uuid: bytes, base: int, size: int, epoch: int) -> int:
+    """Stamp of the records of a segment (FORMAT.md, "Stamp")."""
+    x = (crc32c(uuid) + base // size + epoch * 0x9E3779B1) & 0xFFFFFFFF
+    x = (x ^ (x >> 16)) * 0x85EBCA6B & 0xFFFFFFFF
+    x = (x ^ (x >> 13)) * 0xC2B2AE35 & 0xFFFFFFFF
+    return x ^ (x >> 16)

@@ -1,0 +1,87 @@
+"""How far a source has been ingested, remembered in the log itself.
+
+Every batch is appended behind a control record, in the same call, that says where in the source the batch begins. A
+kill or a power cut leaves a prefix of the log and so, of the last batch, the control record and some first entries:
+the source goes on at the batch's beginning, past as many rows as there are entries. Nothing else is to be kept in
+step, and cutting or copying the log takes the bookmarks along.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from pyreplog.cli.input.source import Place
+from pyreplog.log import CommitLog, LogReader
+
+_MARK = b'{"ingest":1,'
+
+Settings = dict[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bookmark:
+    """The control record of one batch.
+
+    source: name of the source, None for one that is not resumed. place: where the batch begins in it. count: entries
+    of the batch. entries, skipped: rows of the source before the batch that became entries, or were malformed.
+    settings: how rows become entries; the next run must use the same. unseen: columns that were asked for and that no
+    row before the batch had.
+    """
+
+    source: str | None
+    place: Place
+    count: int
+    entries: int
+    skipped: int
+    settings: Settings
+    unseen: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        fields = {
+            "ingest": 1, "source": self.source, "offset": self.place.offset, "line": self.place.line,
+            "crc32c": self.place.crc, "count": self.count, "entries": self.entries, "skipped": self.skipped,
+            "settings": self.settings, "unseen": self.unseen,
+        }  # fmt: skip
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Bookmark | None:
+        """The bookmark in a control record, None when it is some other control record."""
+        if not data.startswith(_MARK):
+            return None
+        fields = json.loads(data)
+        return cls(
+            source=fields["source"], place=Place(fields["offset"], fields["line"], fields["crc32c"]),
+            count=fields["count"], entries=fields["entries"], skipped=fields["skipped"], settings=fields["settings"],
+            unseen=tuple(fields.get("unseen", ())),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """Where to go on: `stored` entries of the bookmark's batch, from number `first` on, are in the log."""
+
+    bookmark: Bookmark
+    first: int
+    stored: int
+
+
+def find(log: CommitLog | LogReader, source: str, segment_bytes: int) -> Resumption | None:
+    """The last bookmark of a source, None when there is none.
+
+    Looks through the log from its end, a segment at a time, so that an ingest that was interrupted is found at once
+    and a source that was never met costs a scan of the log.
+    """
+    following = log.end
+    last = log.end_position // segment_bytes * segment_bytes
+    for base in range(last, log.start_position - 1, -segment_bytes):
+        batches = log.scan_positions(base, base + segment_bytes, all_kinds=True)
+        records = [batch[i] for batch in batches for i in (batch.kind > 2).nonzero()[0].tolist()]
+        for record in reversed(records):
+            mark = Bookmark.decode(record.value)
+            if mark is not None and mark.source == source:
+                # What another program appended after a whole batch is not of the batch.
+                return Resumption(mark, record.entry, min(following - record.entry, mark.count))
+            following = record.entry
+    return None

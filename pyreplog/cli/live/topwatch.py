@@ -1,0 +1,114 @@
+"""Looks at all topics of a target, and at the cluster they lie on."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Protocol
+
+from pyreplog.bookie.identity import BOOKIES
+from pyreplog.cli.live.topview import Frame, TopicRow, bookie_rows, by_backlog, ledger_rows, topic_row
+from pyreplog.cli.shared import targets
+from pyreplog.clock import SystemClock
+from pyreplog.errors import NoSuchTopicError, PeerError
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.remote.client import Client
+
+
+class Watch(Protocol):
+    def look(self) -> Frame:
+        """Errors: those of `Topic.stats` and `Cluster.status`."""
+        ...
+
+
+@contextmanager
+def watching(arguments: argparse.Namespace) -> Iterator[Watch]:
+    """What can be looked at again and again, of the target that the arguments name."""
+    with targets.opened(arguments) as place:
+        if isinstance(place, Client):
+            yield ServerWatch(place)
+        elif targets.is_directory(arguments):
+            yield EmbeddedWatch(place, targets.wait_s(arguments))
+        else:
+            with OwnersWatch(place, arguments) as watch:
+                yield watch
+
+
+class ServerWatch:
+    """Of topic servers: these open topics that nobody serves."""
+
+    def __init__(self, client: Client) -> None:
+        self._client, self._clock = client, SystemClock()
+
+    def look(self) -> Frame:
+        rows = []
+        for name in self._client.topics():
+            with suppress(NoSuchTopicError):  # it was deleted meanwhile
+                rows.append(topic_row(self._client.topic(name, create=False).stats()))
+        return Frame(at_us=self._clock.now_us(), topics=by_backlog(rows))
+
+
+class _ClusterWatch:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster, self._clock = cluster, SystemClock()
+
+    def look(self) -> Frame:
+        status, rows = self._cluster.status(), []
+        for name in self._cluster.topics.names():
+            with suppress(NoSuchTopicError):
+                rows.append(self._row(name))
+        return Frame(
+            at_us=self._clock.now_us(),
+            topics=by_backlog(rows),
+            ledgers=ledger_rows(status),
+            bookies=bookie_rows(status.bookies, self._cluster.metadata.list(BOOKIES)),
+        )
+
+    def _row(self, name: str) -> TopicRow:
+        raise NotImplementedError
+
+
+class EmbeddedWatch(_ClusterWatch):
+    """Of a cluster that nobody else has open: its topics are opened here. wait_s: for owners that were killed."""
+
+    def __init__(self, cluster: Cluster, wait_s: float) -> None:
+        self._wait_s = wait_s
+        super().__init__(cluster)
+
+    def _row(self, name: str) -> TopicRow:
+        return topic_row(self._cluster.topic(name, create=False, wait=self._wait_s).stats())
+
+
+class OwnersWatch(_ClusterWatch):
+    """Of a cluster that others use: its topics are theirs, who are asked where they can be. arguments: how they are
+    reached."""
+
+    def __init__(self, cluster: Cluster, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._stack = ExitStack()
+        self._clients: dict[str, Client] = {}  # by address
+        super().__init__(cluster)
+
+    def _row(self, name: str) -> TopicRow:
+        owner = self._cluster.topics.owner(name)
+        if owner is None:
+            return TopicRow(name=name, states=("nobody serves it",))
+        if not owner.address:
+            return TopicRow(name=name, states=(f"owned by {owner}",))
+        try:
+            return topic_row(self._client(owner.address).topic(name, create=False).stats())
+        except PeerError as error:  # what others serve is still shown
+            return TopicRow(name=name, owner=owner.address, states=(str(error),))
+
+    def _client(self, address: str) -> Client:
+        if address not in self._clients:
+            there = targets.client(self._arguments, targets.SCHEME + address)
+            self._clients[address] = self._stack.enter_context(there)
+        return self._clients[address]
+
+    def __enter__(self) -> OwnersWatch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()

@@ -1,0 +1,57 @@
+"""What reports and exports read, as commands are told, as options of the Spark source."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+from pyreplog.cli.shared import tls
+
+_CLUSTER = re.compile(r"(?!file:)[a-z]+:(?!//)|(zk|sqlite|pyreplog)://")
+"""Other URLs are those of offloaded logs."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source", metavar="SOURCE",
+        help="directory of a log, of a replica, or of a cluster (running or not); a cluster's metadata store: "
+        "zk://host:port/root or sqlite:PATH; URL of an offloaded log: s3://bucket/prefix",
+    )  # fmt: skip
+    parser.add_argument(
+        "--topic", metavar="NAME", action="append", default=[], dest="topics",
+        help="a topic, with all its partitions (again for more; default: all)",
+    )  # fmt: skip
+    parser.add_argument("--since", metavar="TIME", help="only what was appended then or later: ISO 8601 (UTC)")
+    parser.add_argument("--until", metavar="TIME", help="only what was appended before")
+    parser.add_argument("--secret-file", metavar="FILE", type=Path, help="holds the secret of the bookies")
+    tls.add_client_arguments(parser)
+    parser.add_argument("--workers", metavar="N", type=_workers, default=2, help="threads that read (default: 2)")
+
+
+def options(arguments: argparse.Namespace) -> dict[str, str]:
+    """Options of the Spark source."""
+    made = {"cluster" if _CLUSTER.match(arguments.source) else "path": arguments.source}
+    if arguments.topics:
+        made["topics"] = json.dumps(arguments.topics)
+    if arguments.since is not None:
+        made["startingTimestamp"] = arguments.since
+    if arguments.until is not None:
+        made["endingTimestamp"] = arguments.until
+    if "cluster" in made:
+        made |= _access(arguments)
+    return made
+
+
+def _access(arguments: argparse.Namespace) -> dict[str, str]:
+    """Names of files: executors of Spark open them themselves."""
+    files = {name: getattr(arguments, name) for name in ("secret_file", "tls_ca", "tls_cert", "tls_key")}
+    return {name.replace("_", ""): str(file.resolve()) for name, file in files.items() if file is not None}
+
+
+def _workers(text: str) -> int:
+    count = int(text)
+    if not 1 <= count <= 256:
+        raise argparse.ArgumentTypeError(f"expected 1 to 256, found {count}")
+    return count

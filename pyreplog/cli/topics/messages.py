@@ -1,0 +1,42 @@
+"""What `pyreplog topic consume` prints: messages."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from pyreplog._native.topic.messages import Message
+from pyreplog.cli.shared.output import json_bytes
+
+
+class MessagePrinter:
+    """Prints messages: raw (the value, or key TAB value, and a line feed) or a JSON object per line."""
+
+    def __init__(self, *, as_json: bool, keys: bool) -> None:
+        self._json, self._keys = as_json, keys
+        self._out = sys.stdout.buffer
+
+    def print(self, messages: Sequence[Message]) -> None:
+        """All of them, to where somebody can see them."""
+        if self._json:
+            lines = [json.dumps(_described(message), ensure_ascii=False).encode() for message in messages]
+        elif self._keys:
+            lines = [(message.key or b"") + b"\t" + message.value for message in messages]
+        else:
+            lines = [message.value for message in messages]
+        self._out.write(b"\n".join([*lines, b""]))
+        self._out.flush()
+
+
+def _described(message: Message) -> dict[str, Any]:
+    where = {} if message.partition < 0 else {"partition": message.partition}
+    return {
+        **where, "offset": message.offset, "publish_time": message.publish_time, "event_time": message.event_time,
+        "deliver_at": message.deliver_at, "key": None if message.key is None else json_bytes(message.key),
+        "value": json_bytes(message.value),
+        "properties": {name: json_bytes(value) for name, value in message.properties.items()},
+        "producer": json_bytes(message.producer) or None, "sequence": message.sequence,
+        "redelivered": message.redelivered, "ledger": message.ledger, "entry": message.entry, "index": message.index,
+    }  # fmt: skip

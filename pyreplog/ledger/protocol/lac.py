@@ -1,0 +1,103 @@
+"""Asking the bookies of a ledger for its LAC, without fencing it: what has been confirmed so far.
+
+(BookKeeper: ReadLastConfirmedOp, TryReadLastConfirmedOp, ReadLastConfirmedAndEntryOp.)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pyreplog._native.machines.effects import Send
+from pyreplog._native.quorum.quorum import coverage
+from pyreplog.bookie.protocol import KEY_BYTES, Kind, Reply, Request, Status
+from pyreplog.errors import UnauthorizedError, UnreadableError
+from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.protocol.effects import Effect, Finished
+
+
+class _Place(NamedTuple):
+    place: int
+
+
+class LacQuery:
+    """Ends with `Finished(lac)`: at least what was confirmed and told to bookies before it began; never more than is.
+
+    wait_ms: 0, ask once; else ask the bookies to answer when they know of a LAC above `known`, or after so many
+    milliseconds, and be content with the first that does.
+    """
+
+    def __init__(self, metadata: LedgerMetadata, key: bytes, known: int = -1, *, wait_ms: int = 0) -> None:
+        self.metadata, self._key = metadata, key
+        self._known, self._wait_ms = known, wait_ms
+        self._lac = max(known, metadata.last_fragment.first - 1)  # a fragment never begins behind LAC + 1
+        self._unknown = set(range(metadata.ensemble_size))
+        self._answers = 0
+        self._finished = False
+
+    def start(self) -> list[Effect]:
+        kind = Kind.WAIT_LAC if self._wait_ms else Kind.LAST
+        request = Request(kind, self.metadata.ledger, 0, max(self._known, -1), self._key, limit=self._wait_ms)
+        ensemble = self.metadata.last_fragment.ensemble
+        return [Send(bookie, request, _Place(place)) for place, bookie in enumerate(ensemble)]
+
+    def failed(self, send: Send, error: Exception) -> list[Effect]:
+        return self._next()
+
+    def replied(self, send: Send, reply: Reply) -> list[Effect]:
+        if reply.status == Status.UNAUTHORIZED:
+            return self._finish(error=UnauthorizedError(self.metadata.ledger, f"{send.bookie} refuses its password"))
+        if reply.status == Status.OK:
+            self._unknown.discard(send.about.place)
+            self._lac = max(self._lac, reply.lac)
+        return self._next()
+
+    def woken(self, about: object) -> list[Effect]:
+        return []
+
+    def _next(self) -> list[Effect]:
+        meta = self.metadata
+        self._answers += 1
+        if self._wait_ms and self._lac > self._known:
+            return self._finish()
+        if coverage(meta.ensemble_size, meta.write_quorum, meta.ack_quorum, self._unknown):
+            return self._finish()
+        if self._answers == meta.ensemble_size:
+            return self._finish(error=UnreadableError(meta.ledger, "too few of its bookies say how far it goes"))
+        return []
+
+    def _finish(self, error: Exception | None = None) -> list[Effect]:
+        if self._finished:
+            return []
+        self._finished = True
+        return [Finished(None if error else self._lac, error)]
+
+
+class LedgerEnds:
+    """What the bookies of a ledger know of its end: `Finished((LAC, highest entry))`, of those that answer.
+
+    One that has the ledger in limbo may have known more."""
+
+    def __init__(self, metadata: LedgerMetadata, key: bytes = bytes(KEY_BYTES)) -> None:
+        self.metadata, self._key = metadata, key
+        self._lac = self._last = metadata.last_fragment.first - 1
+        self._waiting = metadata.ensemble_size
+
+    def start(self) -> list[Effect]:
+        request = Request(Kind.LAST, self.metadata.ledger, key=self._key)
+        ensemble = self.metadata.last_fragment.ensemble
+        return [Send(bookie, request, _Place(place)) for place, bookie in enumerate(ensemble)]
+
+    def failed(self, send: Send, error: Exception) -> list[Effect]:
+        return self._next()
+
+    def replied(self, send: Send, reply: Reply) -> list[Effect]:
+        if reply.status in (Status.OK, Status.LIMBO):
+            self._lac, self._last = max(self._lac, reply.lac), max(self._last, reply.last)
+        return self._next()
+
+    def woken(self, about: object) -> list[Effect]:
+        return []
+
+    def _next(self) -> list[Effect]:
+        self._waiting -= 1
+        return [Finished((self._lac, max(self._last, self._lac)))] if self._waiting == 0 else []

@@ -1,0 +1,68 @@
+"""Single entries gathered into batches: while one is on its way, those submitted meanwhile wait to be the next one.
+
+So a lone caller never waits for company, and many callers share requests without a delay to tune. They wait in a native
+`Staging`; here is what waits there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog.ack import Ack, Outcome
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = ["Entry", "columns", "outcomes"]
+
+_HEADER_BYTES = 128  # at least what an encoded entry has beside key and value
+_PLAIN_KEY_BYTES = 65535
+_PLAIN_TIME_US = 1 << 62
+
+
+class Entry(NamedTuple):
+    """One entry to be appended, and who waits for its id."""
+
+    value: bytes
+    key: bytes | None
+    event_time: int | None
+    ack: Ack[int]
+
+    @classmethod
+    def of(cls, value: ReadableBuffer, key: ReadableBuffer | None, event_time: int | None, *, size_max: int) -> Self:
+        """Errors: those of `encode_entries`, for what cannot be encoded: it must not fail others of its batch."""
+        ack: Ack[int] = Ack()
+        if (
+            type(value) is bytes
+            and (key is None or (type(key) is bytes and len(key) <= _PLAIN_KEY_BYTES))
+            and (event_time is None or (type(event_time) is int and abs(event_time) < _PLAIN_TIME_US))
+            and len(value) + len(key or b"") + _HEADER_BYTES <= size_max
+        ):
+            return cls(value, key, event_time, ack)
+        times = None if event_time is None else [event_time]
+        encode_entries([value], [key], times, ledger=0, first=0, lac=-1, time=0, size_max=size_max)
+        return cls(bytes(value), None if key is None else bytes(key), event_time, ack)
+
+
+def columns(
+    entries: Sequence[Entry],
+) -> tuple[list[bytes], list[bytes | None] | None, list[int | None] | None]:
+    """Values, keys and event times; None for a column in which nothing is."""
+    keyed = any(entry.key is not None for entry in entries)
+    timed = any(entry.event_time is not None for entry in entries)
+    return (
+        [entry.value for entry in entries],
+        [entry.key for entry in entries] if keyed else None,
+        [entry.event_time for entry in entries] if timed else None,
+    )
+
+
+def outcomes(entries: Sequence[Entry], ids: Ack[range]) -> list[Outcome]:
+    """Of the entries of a batch, whose own outcome is known."""
+    error = ids.exception()
+    if error is None:
+        for entry, number in zip(entries, ids.result(), strict=True):
+            entry.ack.expect(number)
+    return [(entry.ack, error) for entry in entries]

@@ -1,0 +1,128 @@
+"""Where subscriptions stand, as the metadata store and the cursor ledgers say; whoever writes those goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from pyreplog._native.topic.ackset import AckSet
+from pyreplog.errors import (
+    InvalidMessagesError,
+    InvalidMetadataError,
+    InvalidRecordsError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NoSuchSubscriptionError,
+    ReplogError,
+    UnreadableError,
+)
+from pyreplog.ledger.ledgermetadata import LedgerMetadata, State, ledger_key
+from pyreplog.ledger.protocol.lac import LacQuery, LedgerEnds
+from pyreplog.ledger.reader import LedgerReader
+from pyreplog.ledger.stored import load_ledger
+from pyreplog.tables.cluster.ledgerends import run
+from pyreplog.tables.cluster.ledgers import each
+from pyreplog.tables.cluster.origins import Survey
+from pyreplog.topic.cursors.cursor import Cursor
+from pyreplog.topic.cursors.pages import Chains, Key
+from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, load_subscription
+from pyreplog.topic.managed.ledgermaker import PASSWORD
+
+logger = logging.getLogger(__name__)
+
+Seen = Callable[[bytes, int, int], object]
+"""Is told each entry of a cursor ledger that is read: its value, number and append time."""
+
+
+def positions(survey: Survey, topics: Sequence[str], subscription: str, *, lenient: bool = False) -> dict[str, AckSet]:
+    """What a subscription has acknowledged of each topic, as far as that was stored. lenient: without topics that have
+    no such subscription, or no more.
+
+    Errors: NoSuchSubscriptionError; InvalidMetadataError; UnreadableError; those of the metadata store.
+    """
+    store = survey.around.metadata
+
+    def load(topic: str) -> SubscriptionMetadata | None:
+        try:
+            return load_subscription(store, topic, subscription)
+        except NoSuchSubscriptionError as error:
+            if not lenient:
+                raise
+            logger.warning("%s: it is passed over", error)
+            return None
+
+    known = {topic: one for topic, one in zip(topics, each(survey, load, topics), strict=True) if one is not None}
+    keys = [(topic, subscription) for topic in known]
+    found = stored_records(survey, keys, [*known.values()])
+    return {key[0]: cursor_of(key, records).acks for key, records in zip(keys, found, strict=True)}
+
+
+def stored_records(
+    survey: Survey, keys: Sequence[Key], known: Sequence[SubscriptionMetadata],
+    see: Callable[[int], Seen] | None = None, unread: dict[int, UnreadableError] | None = None,
+) -> list[list[bytes]]:  # fmt: skip
+    """What is stored of cursors, from the last snapshot of each on. known: the metadata of each. see: called with the
+    id of each cursor ledger that is read. unread: gets the error of each that cannot be; what is returned of its
+    cursors means nothing. Errors: UnreadableError, without `unread`; those of the metadata store."""
+    since: dict[int, int] = {}
+    for metadata in known:
+        if metadata.cursor_ledger >= 0:
+            before = since.get(metadata.cursor_ledger, metadata.cursor_from)
+            since[metadata.cursor_ledger] = min(before, metadata.cursor_from)
+    chains = {}
+    for ledger, first in since.items():
+        try:
+            chains[ledger] = _read(survey, ledger, first, None if see is None else see(ledger))
+        except UnreadableError as error:
+            if unread is None:
+                raise
+            unread[ledger], chains[ledger] = error, Chains()
+    return [
+        (chains[metadata.cursor_ledger].records(key, metadata.cursor_from) if metadata.cursor_ledger >= 0 else [])
+        or [metadata.snapshot]
+        for key, metadata in zip(keys, known, strict=True)
+    ]
+
+
+def cursor_of(key: Key, records: Sequence[bytes]) -> Cursor:
+    """A subscription's cursor. InvalidMetadataError: the records do not tell."""
+    try:
+        return Cursor.restore(key[1], records)
+    except InvalidRecordsError as error:
+        raise InvalidMetadataError(
+            f"where subscription {key[1]} of topic {key[0]} stands cannot be told: {error}"
+        ) from error
+
+
+def _read(survey: Survey, ledger: int, first: int, seen: Seen | None) -> Chains:
+    """A cursor ledger, up to the last entry that a bookie knows of: what nobody was told to be stored yet is newer, and
+    as true. What cannot be read gives what comes before, and then the snapshots in the metadata have to do. Errors:
+    UnreadableError, too few bookies answer to know what is stored."""
+    chains, key = Chains(), ledger_key(PASSWORD)
+    try:
+        metadata = load_ledger(survey.around.metadata, ledger).metadata
+        last = _last(survey, metadata, key)
+        with LedgerReader(metadata, key, survey.around) as reader:
+            batches = reader.read if reader.is_closed else reader.read_unconfirmed
+            for batch in batches(first, last) if first <= last else ():
+                for record in batch:
+                    chains.add(record.value, ledger, record.entry)
+                    if seen is not None:
+                        seen(record.value, record.entry, record.timestamp)
+    except NoSuchEntryError as error:
+        logger.debug("cursor ledger %d ends: %s", ledger, error)
+    except (NoSuchLedgerError, InvalidMessagesError) as error:
+        _roll_back(ledger, error)
+    return chains
+
+
+def _last(survey: Survey, metadata: LedgerMetadata, key: bytes) -> int:
+    if metadata.state is State.CLOSED:
+        return metadata.last_entry
+    survey.around.wait(run(survey.around, metadata, LacQuery(metadata, key)))  # enough of them answer to know its end
+    last: int = survey.around.wait(run(survey.around, metadata, LedgerEnds(metadata, key)))[1]
+    return last
+
+
+def _roll_back(ledger: int, error: ReplogError) -> None:
+    logger.warning("cursor ledger %d: subscriptions stand where they did before: %s", ledger, error)

@@ -1,0 +1,205 @@
+"""Reading entries of a cluster's ledgers, from whichever copies there are, and the messages of topics in them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from pyreplog._native.log.batch import RecordBatch
+from pyreplog._native.topic.messages import MessageBatch, decode_messages
+from pyreplog.errors import (
+    InvalidMessagesError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NotConnectedError,
+    ReplogError,
+    UnreadableError,
+)
+from pyreplog.ledger.driver import Surroundings
+from pyreplog.ledger.reader import LedgerReader
+from pyreplog.ledger.stored import load_ledger
+from pyreplog.tables.arrays import arrow_batch, corrupt_row, schema_of
+from pyreplog.tables.cluster.copyreading import UntoldError, read_copies
+from pyreplog.tables.cluster.entryslices import EntrySlice, TopicPart
+from pyreplog.tables.cluster.messagearrays import message_batch
+from pyreplog.tables.options import ALL, ReadOptions
+from pyreplog.tables.scan import select
+from pyreplog.tables.slices import Wanted, Whence
+from pyreplog.topic.publishing.compression import decompress
+
+logger = logging.getLogger(__name__)
+
+_LOST = (UnreadableError, NoSuchEntryError)
+
+Found = RecordBatch | ReplogError
+"""Entries, or what is said of one that no bookie gives."""
+
+
+class EntryScan:
+    """Reads entry slices on an executor. columns: in the order of the schema. Every entry is verified."""
+
+    def __init__(self, columns: tuple[str, ...], options: ReadOptions) -> None:
+        self._schema, self._options = schema_of(columns), options
+
+    def read(self, parts: tuple[EntrySlice, ...]) -> Iterator[pa.RecordBatch]:
+        """The rows of slices, in order.
+
+        Errors: UnreadableError, InvalidMessagesError (mode FAILFAST); NoSuchLedgerError (failOnDataLoss); NotALogError:
+        this host does not see the cluster; those of connecting to one.
+        """
+        if not parts:
+            return
+        lies = {part.ledger: part.lies for part in parts}
+        with parts[0].origin.open(lies) as around:
+            for part in parts:
+                yield from self._read(around, part)
+
+    def _read(self, around: Surroundings, part: EntrySlice) -> Iterator[pa.RecordBatch]:
+        try:
+            for found in self._entries(around, part):
+                if isinstance(found, ReplogError):
+                    yield from self._lost(part, found)
+                elif part.topic is None:
+                    yield from self._rows(part, found)
+                else:
+                    yield from self._messages(part, part.topic, found)
+        except NoSuchLedgerError as error:
+            if self._options.fail_on_data_loss:
+                raise NoSuchLedgerError(
+                    part.ledger, f"{error.message}; set failOnDataLoss to false to read what there is"
+                ) from error
+            logger.warning("%s; it was to be read, and is passed over", error)
+
+    # ---- entries --------------------------------------------------------------------------------------------
+
+    def _entries(self, around: Surroundings, part: EntrySlice) -> Iterator[Found]:
+        if part.bookie is not None:
+            yield from self._copies(around, part, part.bookie)
+            return
+        metadata = part.metadata or load_ledger(around.metadata, part.ledger).metadata
+        with LedgerReader(metadata, part.key, around) as reader:
+            if self._options.mode == "FAILFAST":
+                yield from _batches(reader, part.start, part.stop)
+            else:
+                yield from _what_can_be_read(reader, part.start, part.stop)
+
+    def _copies(self, around: Surroundings, part: EntrySlice, bookie: str) -> Iterator[Found]:
+        try:
+            yield from read_copies(around, bookie, part.ledger, part.key, part.start, part.stop)
+        except NotConnectedError as error:
+            if self._options.replica != ALL:
+                raise
+            logger.warning("no copies of ledger %d are read from %s: %s", part.ledger, bookie, error)
+            if self._options.mode == "PERMISSIVE":
+                yield error
+
+    def _lost(self, part: EntrySlice, error: ReplogError) -> Iterator[pa.RecordBatch]:
+        """An entry that nobody gives, or that makes no sense."""
+        if self._options.mode == "FAILFAST":
+            raise error
+        logger.warning("an entry is passed over: %s", error)
+        if self._options.mode == "PERMISSIVE":
+            yield corrupt_row(self._schema, _whence(part), b"", ledgerId=part.ledger, **_untold(error))
+
+    def _rows(self, part: EntrySlice, batch: RecordBatch) -> Iterator[pa.RecordBatch]:
+        wanted = select(batch, part.wanted)
+        for start, stop in _cuts(wanted.size, self._options):
+            rows = wanted if stop - start == len(wanted) else wanted.select(np.arange(start, stop))
+            yield arrow_batch(rows, self._schema, _whence(part))
+
+    # ---- messages -------------------------------------------------------------------------------------------
+
+    def _messages(self, part: EntrySlice, topic: TopicPart, batch: RecordBatch) -> Iterator[pa.RecordBatch]:
+        for found in _decoded(batch, topic, one_by_one=self._options.mode != "FAILFAST"):
+            if isinstance(found, ReplogError):
+                yield from self._lost(part, found)
+                continue
+            wanted = _select(found, part.wanted, topic.acked)
+            for start, stop in _cuts(wanted.size, self._options):
+                yield message_batch(wanted.slice(start, stop), self._schema, _whence(part))
+
+
+def _whence(part: EntrySlice) -> Whence:
+    if part.topic is None:
+        return Whence(bookie=part.bookie)
+    return Whence(part.topic.topic, part.topic.partition)
+
+
+def _untold(error: ReplogError) -> dict[str, object]:
+    """Of copies, columns that say what is not known: about one entry, or about all that a bookie has of a ledger."""
+    if isinstance(error, UntoldError):
+        return {"crcOk": None, "entryId": error.entry}
+    return {"crcOk": None} if isinstance(error, NotConnectedError) else {}
+
+
+# ---- entries ---------------------------------------------------------------------------------------------------
+
+
+def _batches(reader: LedgerReader, first: int, stop: int) -> Iterator[RecordBatch]:
+    """Of a ledger that was open when this was planned, entries are read that were confirmed then."""
+    return reader.read(first, stop - 1) if reader.is_closed else reader.read_unconfirmed(first, stop - 1)
+
+
+def _what_can_be_read(reader: LedgerReader, first: int, stop: int) -> Iterator[Found]:
+    """As _batches, in ever smaller steps where there is something that cannot be read."""
+    step = stop - first
+    while first < stop:
+        try:
+            for batch in _batches(reader, first, min(first + step, stop)):
+                yield batch
+                first = batch[-1].entry + 1
+            step *= 2
+        except _LOST as error:
+            if step == 1:
+                yield error
+                first += 1
+            step = max(step // 2, 1)
+
+
+# ---- messages --------------------------------------------------------------------------------------------------
+
+
+def _decoded(
+    batch: RecordBatch, topic: TopicPart, *, one_by_one: bool
+) -> Iterator[MessageBatch | InvalidMessagesError]:
+    """One batch of all messages; or of those of each entry, where something is wrong with one."""
+    try:
+        yield _decode(batch, topic)
+    except InvalidMessagesError as error:
+        if len(batch) == 1 or not one_by_one:
+            yield error
+            return
+        for at in range(len(batch)):
+            yield from _decoded(batch.select(np.arange(at, at + 1)), topic, one_by_one=True)
+
+
+def _decode(batch: RecordBatch, topic: TopicPart) -> MessageBatch:
+    before = topic.before
+    return decode_messages(
+        batch, offset=before.offset, entries=before.entries, size=before.size, decompress=decompress
+    )  # fmt: skip
+
+
+def _select(batch: MessageBatch, wanted: Wanted, acked: bytes) -> MessageBatch:
+    """Of a batch, the messages that are wanted."""
+    keep = np.ones(len(batch), np.bool_)
+    for column, bounds in ((batch.offset, wanted.entries), (batch.publish_time, wanted.times)):
+        if bounds is not None:
+            keep &= (column >= bounds[0]) & (column < bounds[1])
+    if acked:
+        keep &= np.searchsorted(np.frombuffer(acked, np.int64), batch.offset, side="right") % 2 == 0
+    return batch if keep.all() else batch.select(keep.nonzero()[0])
+
+
+def _cuts(sizes: np.ndarray[tuple[int], np.dtype[np.int64]], options: ReadOptions) -> Iterator[tuple[int, int]]:
+    """Rows of one Arrow batch each: so many at most, and so many bytes of values, but at least one."""
+    ends = np.cumsum(sizes)
+    start, before = 0, 0
+    while start < len(ends):
+        fit = int(np.searchsorted(ends, before + options.batch_bytes, side="right"))
+        stop = min(max(fit, start + 1), start + options.batch_rows)
+        yield start, stop
+        start, before = stop, int(ends[stop - 1])

@@ -1,0 +1,148 @@
+"""Planning ledgers of a cluster: each entry once, or the copies of bookies over TCP. Sizes come from metadata."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from pyreplog.errors import ConfigError, InvalidMetadataError, UnauthorizedError
+from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, ledger_key
+from pyreplog.ledger.stored import find_ledger, list_ledgers
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.tables.cluster.entryslices import HEADER_BYTES, EntrySlice, slim
+from pyreplog.tables.cluster.ledgerends import Amount, amounts
+from pyreplog.tables.cluster.origins import RemoteCluster, Survey, chosen
+from pyreplog.tables.offsets import LAST
+from pyreplog.tables.options import ALL, ANY, ReadOptions, merged
+from pyreplog.tables.ranges import is_among, times_of
+from pyreplog.tables.slices import Range, Wanted
+
+logger = logging.getLogger(__name__)
+
+LOOKUPS = 16
+"""Keys that a distant metadata store is asked for at a time."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def each(survey: Survey, call: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """`call` of each item, in their order; several at a time where each is a way over the network."""
+    if not isinstance(survey.origin, RemoteCluster):
+        return [call(item) for item in items]
+    with ThreadPoolExecutor(LOOKUPS) as pool:
+        return list(pool.map(call, items))
+
+
+def there(store: MetadataStore) -> tuple[Range, ...]:
+    """Ranges of all ledgers that are not deleted."""
+    return tuple((low, high + 1) for low, high in merged((ledger, ledger) for ledger in list_ledgers(store)))
+
+
+def ledger_slices(survey: Survey, options: ReadOptions) -> list[tuple[EntrySlice, int]]:
+    """Slices, uncut, of all that is wanted of a cluster's ledgers, and about how many bytes each is.
+
+    Errors: ConfigError; InvalidMetadataError; UnauthorizedError; UnreadableError, an open ledger's bookies do not say
+    how far it goes; those of the metadata store.
+    """
+    check_offsets(options)
+    key = ledger_key(options.password)
+    ledgers = _load(survey, options)
+    _check_password(ledgers, key)
+    held = amounts(survey.around, ledgers, key)
+    names: dict[str, str] = {}
+    bookies = _bookies(ledgers, options.replica)
+    low, high = max(options.starting_offsets.of(("", 0)), 0), options.ending_offsets.of(("", 0))
+    wanted = Wanted(times=times_of(options))
+    found: list[tuple[EntrySlice, int]] = []
+    for metadata in ledgers:
+        amount = held[metadata.ledger]
+        stop = amount.entries if high == LAST else min(high, amount.entries)
+        if low >= stop or (wanted.times is not None and metadata.created_us >= wanted.times[1]):
+            continue
+        for bookie, first, last, share in _copies(metadata, bookies, low, stop):
+            weight = _weight(amount, last - first, share)
+            part = EntrySlice(
+                survey.origin, metadata.ledger, first, last, weight, wanted, survey.lies(metadata.ledger),
+                slim(metadata, names), key, bookie=bookie,
+            )  # fmt: skip
+            found.append((part, weight))
+    return found
+
+
+def check_offsets(options: ReadOptions) -> None:
+    """ConfigError: offsets were given by partition, and ledgers have none."""
+    for name, offsets in (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets)):
+        if offsets.everywhere is None:
+            raise ConfigError(
+                f"{name}: entries are numbered by ledger: expected one number for all; the options ledgers and topics "
+                "choose among them"
+            )
+
+
+def _load(survey: Survey, options: ReadOptions) -> list[LedgerMetadata]:
+    store = survey.around.metadata
+    ids = list_ledgers(store)
+    if options.ledgers is not None:
+        ranges = tuple((low, high + 1) for low, high in options.ledgers)
+        ids = [ledger for ledger in ids if is_among(ledger, ranges)]
+
+    def load(ledger: int) -> LedgerMetadata | None:
+        try:
+            found = find_ledger(store, ledger)
+        except InvalidMetadataError as error:
+            if options.mode == "FAILFAST":
+                raise
+            logger.warning("ledger %d is passed over: %s", ledger, error)
+            return None
+        return None if found is None else found.metadata
+
+    return [metadata for metadata in each(survey, load, ids) if metadata is not None]
+
+
+def _check_password(ledgers: list[LedgerMetadata], key: bytes) -> None:
+    for metadata in ledgers:
+        if not metadata.admits(key):
+            raise UnauthorizedError(
+                metadata.ledger, "the option password is not what it was made with; the option ledgers chooses others"
+            )
+
+
+def _weight(amount: Amount, entries: int, share: float) -> int:
+    mean = amount.size / amount.entries + HEADER_BYTES
+    return max(int(mean * entries * share), 1)
+
+
+# ---- copies ----------------------------------------------------------------------------------------------------
+
+
+def _bookies(ledgers: list[LedgerMetadata], replica: str) -> set[str] | None:
+    """Whose copies are wanted; None: anybody's. ConfigError: there is none of that name."""
+    if replica == ANY:
+        return None
+    known = sorted({bookie for metadata in ledgers for bookie in metadata.bookies()})
+    found = known if replica == ALL else chosen(known, replica)
+    if known and not found:
+        raise ConfigError(f"replica: expected any, all or one of {', '.join(known)}, found {replica!r}")
+    return set(found)
+
+
+def _copies(
+    metadata: LedgerMetadata, bookies: set[str] | None, low: int, stop: int
+) -> Iterator[tuple[str | None, int, int, float]]:
+    """(bookie, first entry, entry behind the last, part of the entries in between that it is to have)."""
+    if bookies is None:
+        yield None, low, stop, 1.0
+        return
+    share = metadata.write_quorum / metadata.ensemble_size
+    for fragment in metadata.fragments:
+        first, last = max(low, fragment.first), min(stop, _end(metadata, fragment, stop))
+        if first < last:
+            yield from ((bookie, first, last, share) for bookie in fragment.ensemble if bookie in bookies)
+
+
+def _end(metadata: LedgerMetadata, fragment: Fragment, stop: int) -> int:
+    end = metadata.fragment_end(fragment)
+    return stop if end is None else end

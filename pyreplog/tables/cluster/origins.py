@@ -1,0 +1,114 @@
+"""Where a cluster is, as it travels from the planner to executors; each of them opens it for itself."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError
+from pyreplog.ledger.driver import Surroundings
+from pyreplog.metadata.url import sqlite_file
+from pyreplog.net.access import Access
+from pyreplog.tables.cluster.storedbookies import StoredBookies
+from pyreplog.tables.cluster.storedlog import StoredLog
+from pyreplog.tables.cluster.storedmetadata import StoredMetadata
+from pyreplog.tables.paths import METADATA, bookie_logs
+
+logger = logging.getLogger(__name__)
+
+Lies = tuple[tuple[str, tuple[int, ...]], ...]
+"""Of a ledger: (bookie, positions of the segments that hold some of it)."""
+
+
+@dataclass(frozen=True)
+class StoredCluster:
+    """The directory of an embedded cluster, which may run or not. bookies: (id, directory of the log, its uuid)."""
+
+    path: str
+    bookies: tuple[tuple[str, str, bytes], ...]
+
+    @contextmanager
+    def open(self, lies: Mapping[int, Lies]) -> Iterator[Surroundings]:
+        """On an executor. lies: of the ledgers that are read. Errors: NotALogError, this host does not see it."""
+        if not Path(self.path).is_dir():
+            raise NotALogError(
+                f"{self.path}: no such directory on host {socket.gethostname()}; executors open the files of an "
+                "embedded cluster themselves, under the path that the driver was given"
+            )
+        bases: dict[str, dict[int, tuple[int, ...]]] = {bookie: {} for bookie, _, _ in self.bookies}
+        for ledger, places in lies.items():
+            for bookie, there in places:
+                bases[bookie][ledger] = there
+        logs = {bookie: StoredLog(Path(log), uuid, bases[bookie]) for bookie, log, uuid in self.bookies}
+        with StoredMetadata(Path(self.path) / METADATA) as metadata:
+            yield StoredBookies(metadata, logs)
+
+
+@dataclass(frozen=True)
+class RemoteCluster:
+    """Bookies over TCP. url: of the metadata store."""
+
+    url: str
+    access: Access
+
+    @contextmanager
+    def open(self, lies: Mapping[int, Lies]) -> Iterator[Surroundings]:
+        """Connects; what it opens is closed in the end. Errors: as Cluster.connect; ConfigError, of files that
+        `access` names; NotALogError, there is no such file of metadata: who reads does not make one."""
+        from pyreplog.ledger.cluster import Cluster
+
+        file = sqlite_file(self.url)
+        if file is not None and not file.is_file():
+            host = socket.gethostname()
+            raise NotALogError(f"{self.url}: no such file on host {host}; expected a cluster's metadata")
+        secret, tls = self.access.read_secret(), self.access.context()
+        with Cluster.connect(self.url, secret=secret, tls=tls) as cluster:
+            yield cluster.surroundings
+
+
+Origin = StoredCluster | RemoteCluster
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A cluster as the driver sees it while it plans."""
+
+    origin: Origin
+    around: Surroundings
+    logs: Mapping[str, StoredLog]
+
+    def lies(self, ledger: int) -> Lies:
+        """Where a ledger lies; over TCP, its bookies know."""
+        return tuple((bookie, tuple(log.bases[ledger])) for bookie, log in self.logs.items() if ledger in log.bases)
+
+
+@contextmanager
+def survey_stored(path: Path) -> Iterator[Survey]:
+    """A cluster in a directory, with all that the indexes of its bookies' logs say. Bookies whose logs cannot be read
+    are left out."""
+    logs = {}
+    for bookie, log in bookie_logs(path).items():
+        try:
+            logs[bookie] = StoredLog.survey(log)
+        except (NotALogError, CorruptionError, FormatVersionError, OSError) as error:
+            logger.warning("bookie %s is left out: %s", bookie, error)
+    origin = StoredCluster(str(path), tuple((bookie, str(log.directory), log.uuid) for bookie, log in logs.items()))
+    with StoredMetadata(path / METADATA) as metadata:
+        yield Survey(origin, StoredBookies(metadata, logs), logs)
+
+
+@contextmanager
+def survey_remote(url: str, access: Access) -> Iterator[Survey]:
+    """Errors: as RemoteCluster.open."""
+    origin = RemoteCluster(url, access)
+    with origin.open({}) as around:
+        yield Survey(origin, around, {})
+
+
+def chosen(bookies: Iterable[str], replica: str) -> list[str]:
+    """The bookies that an option `replica` means by an id or a name."""
+    return [bookie for bookie in bookies if replica in (bookie, bookie.partition("@")[0])]

@@ -1,0 +1,81 @@
+"""Bookies that need not run: requests are answered from their directories, as far as readers make them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from pyreplog.ack import Ack
+from pyreplog.bookie.controls import Controls
+from pyreplog.bookie.entrylog import EntryLog
+from pyreplog.bookie.ledgerstate import LedgerState, load_state
+from pyreplog.bookie.protocol import Kind, Reply, Request, Status
+from pyreplog.bookie.reading import read_entries
+from pyreplog.errors import NotConnectedError, ReplogError
+from pyreplog.ledger.driver import Add
+from pyreplog.ledger.protocol.effects import BadCopy
+from pyreplog.metadata.store import MetadataStore
+from pyreplog.tables.cluster.storedlog import StoredLog
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+OnReply = Callable[[Reply | Exception], None]
+
+
+class StoredBookies:
+    """The Surroundings of drivers. Nothing waits: whoever asks has the answer when the call is back.
+
+    logs: of the bookies whose directories are there, by their ids.
+    """
+
+    def __init__(self, metadata: MetadataStore, logs: Mapping[str, StoredLog]) -> None:
+        self.metadata, self.logs = metadata, logs
+
+    def send(self, bookie: str, request: Request, on_reply: OnReply) -> None:
+        log = self.logs.get(bookie)
+        if log is None:
+            on_reply(NotConnectedError(f"there is no directory of bookie {bookie}"))
+            return
+        try:
+            reply = _answer(cast("EntryLog", log), request)
+        except (ReplogError, OSError) as error:  # damaged, or on its way out: whether the entry is here is unknown
+            reply = Reply(Status.UNKNOWN, request.ledger, request.first, request.last, body=str(error).encode())
+        on_reply(reply)
+
+    def add(self, adds: Sequence[Add]) -> None:
+        for bookie, request, answer in adds:
+            self.send(bookie, request, answer)
+
+    def expect(self, done: Ack[Any]) -> None:
+        """It is done before anybody could close this."""
+
+    def wait(self, ack: Ack[T], timeout: float | None = None) -> T:
+        return ack.result(timeout)
+
+    def wake_after(self, seconds: float, call: Callable[[], None]) -> None:
+        """Nobody is slow."""
+
+    def work(self, job: Callable[[], object]) -> None:
+        job()
+
+    def report(self, ledger: int, bad: BadCopy) -> None:
+        logger.info("ledger %d: the copy of entry %d on %s is bad or missing", ledger, bad.entry, bad.bookie)
+
+    def note_lacking(self, ledger: int, copies: Sequence[BadCopy]) -> None:
+        """Nobody closes a ledger here."""
+
+    def note_waiting(self, change: int) -> None:
+        """Nobody counts."""
+
+
+def _answer(log: EntryLog, request: Request) -> Reply:
+    if request.kind == Kind.READ:
+        return read_entries(log, request, LedgerState(request.ledger, Controls(), request.last, -1))
+    if request.kind != Kind.LAST:
+        return Reply(Status.REFUSED, request.ledger, request.first, request.last, body=b"only readers are answered")
+    state = load_state(log, request.ledger)
+    if state is None:
+        return Reply(Status.OK, request.ledger)
+    return Reply(Status.LIMBO if state.limbo else Status.OK, request.ledger, 0, state.last, state.lac)
