@@ -392,10 +392,10 @@ def test_a_failure_shows_where_it_came_from(cluster: Cluster, meddler: Meddler) 
     meddler.rule(meddler.fail, kind=Kind.ADD)
     with pytest.raises(NotEnoughBookiesError) as failed, cluster.create_ledger(4, 2, 2) as ledger:
         ledger.append(b"lost")
-    assert [frame.name for frame in failed.traceback][1:2] == ["append"]
+    assert failed.traceback[1].name.endswith("append")
     with pytest.raises(NotEnoughBookiesError) as failed, cluster:
         cluster.create_ledger(4, 2, 2).append(b"lost")
-    assert [frame.name for frame in failed.traceback][1:2] == ["append"]
+    assert failed.traceback[1].name.endswith("append")
 
 
 def test_a_fenced_writer_ends(cluster: Cluster) -> None:

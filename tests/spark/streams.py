@@ -41,7 +41,11 @@ class Query:
         given.setdefault("columns", "topic,partition,offset,value")
         self.options = StreamOptions.of(given)
         self.planner = StreamPlanner(self.options)
-        self.offset = json.dumps(self.planner.begin().encode()) if offset is None else offset
+        try:
+            self.offset = json.dumps(self.planner.begin().encode()) if offset is None else offset
+        except BaseException:
+            self.planner.close()
+            raise
 
     def next(self) -> str:
         """The offset at the end of the next batch."""
