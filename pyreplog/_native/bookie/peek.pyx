@@ -8,8 +8,8 @@ from cpython.buffer cimport Py_buffer, PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
 
-from pyreplog._native.log cimport record as rec
 from pyreplog._native.layout cimport FORM_LONG, KIND_BATCH, KIND_CONTROL, LONG_HEADER, LongHeader, RecordHead
+from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.parts cimport get_buffer
 from pyreplog.errors import InvalidRecordsError
 

@@ -12,15 +12,15 @@ from cpython.memoryview cimport PyMemoryView_FromObject
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memset
 
-from pyreplog._native.ledgerlog.entries cimport LEDGERS
-from pyreplog._native.net.frame cimport FRAME_HEADER, FrameBatch, load_i64, put_header, store_i64
-from pyreplog._native.system.histogram cimport Histogram
 from pyreplog._native.bookie.ledgerstate cimport State, Uncommitted
-from pyreplog._native.log.parts cimport get_buffer
 from pyreplog._native.bookie.peek cimport Seen, look
+from pyreplog._native.ledgerlog.entries cimport LEDGERS
+from pyreplog._native.log.parts cimport get_buffer
+from pyreplog._native.net.frame cimport FRAME_HEADER, FrameBatch, load_i64, put_header, store_i64
 from pyreplog._native.net.requesthead cimport (
     AT_FIRST, AT_FLAGS, AT_KEY, AT_LAST, AT_LEDGER, AT_RUN, AT_STEP, FLAG_UNSYNCED, KEY_BYTES, KIND_ADD, REQUEST_BYTES,
 )
+from pyreplog._native.system.histogram cimport Histogram
 
 from pyreplog.errors import ReplogError
 

@@ -8,8 +8,8 @@ Threads: one Committing, with its Reportings, belongs to one thread at a time.
 
 from libc.stdint cimport int64_t
 
-from pyreplog._native.machines.effects cimport make_committed
 from pyreplog._native.log.mark cimport entry_of, position_of
+from pyreplog._native.machines.effects cimport make_committed
 from pyreplog._native.machines.named cimport item
 
 cdef enum:

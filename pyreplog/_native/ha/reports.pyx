@@ -8,9 +8,9 @@ from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
 
-from pyreplog._native.net.frame cimport FrameBatch, load_i64, store_i64
 from pyreplog._native.log.mark cimport entry_of, mark_at, position_of
 from pyreplog._native.machines.named cimport named
+from pyreplog._native.net.frame cimport FrameBatch, load_i64, store_i64
 
 from typing import NamedTuple
 

@@ -3,10 +3,10 @@
 from libc.stdint cimport int64_t
 from posix.unistd cimport getpid
 
-from pyreplog._native.log.ack cimport Ack
 from pyreplog._native.ledger.staging cimport Staging
-from pyreplog._native.machines.turns cimport check_may_wait
 from pyreplog._native.ledger.writing cimport Writing
+from pyreplog._native.log.ack cimport Ack
+from pyreplog._native.machines.turns cimport check_may_wait
 
 
 cdef class Appending:

@@ -7,12 +7,12 @@ Threads: any. The machine's lock is held for its steps alone; requests are sent,
 from libc.stdint cimport int64_t
 
 from pyreplog._native.log.ack cimport settle_each
-from pyreplog._native.quorum.acktracker cimport Part
-from pyreplog._native.net.answers cimport Answer
 from pyreplog._native.machines.effects cimport Send, Settle
+from pyreplog._native.machines.turns cimport Turns
+from pyreplog._native.net.answers cimport Answer
+from pyreplog._native.quorum.acktracker cimport Part
 from pyreplog._native.system.interrupts cimport Uninterrupted
 from pyreplog._native.system.mutex cimport Mutex
-from pyreplog._native.machines.turns cimport Turns
 
 from pyreplog._native.system import interrupts
 

@@ -1,8 +1,8 @@
 # Batches of encoded entries on their way to an ensemble.
 from libc.stdint cimport int64_t
 
-from pyreplog._native.quorum.acktracker cimport AckTracker
 from pyreplog._native.ledgerlog.entries cimport Entries
+from pyreplog._native.quorum.acktracker cimport AckTracker
 
 
 cdef class Batch:

@@ -3,8 +3,8 @@
 from libc.stdint cimport int64_t
 
 from pyreplog._native.log.ack cimport Ack
-from pyreplog._native.net.asking cimport leave_alone
 from pyreplog._native.machines.turns cimport check_may_wait
+from pyreplog._native.net.asking cimport leave_alone
 
 
 cdef class Remotes:

@@ -1,8 +1,8 @@
 # What the writer of a ledger does for every append.
 from libc.stdint cimport int64_t, uint64_t
 
-from pyreplog._native.ledgerlog.entries cimport Entries
 from pyreplog._native.ledger.pushing cimport Batch, Pushing
+from pyreplog._native.ledgerlog.entries cimport Entries
 
 
 cdef class Writing:

@@ -8,10 +8,10 @@ from collections import deque
 
 from libc.stdint cimport int64_t
 
+from pyreplog._native.ledger.pushing cimport Batch, Pushing, whole
+from pyreplog._native.ledgerlog.entries cimport Entries, encode
 from pyreplog._native.log.ack cimport Ack
 from pyreplog._native.machines.effects cimport Settle
-from pyreplog._native.ledgerlog.entries cimport Entries, encode
-from pyreplog._native.ledger.pushing cimport Batch, Pushing, whole
 
 from pyreplog.errors import LedgerClosedError
 

@@ -10,16 +10,16 @@ from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from pyreplog._native.log cimport record as rec
-from pyreplog._native.log.batch cimport RecordBatch, make_batch
-from pyreplog._native.system.blocks cimport Block, give_block, make_block, take_block
 from pyreplog._native.layout cimport (
     ATTRIBUTES_MAX, FORM_ATTRIBUTES, FORM_KEY, FORM_LONG, KEY_MAX, KIND_BATCH, KIND_CONTROL, KIND_DATA, LONG_HEADER,
     LongHeader, RecordHead, SEGMENT_MAX,
 )
+from pyreplog._native.log cimport record as rec
+from pyreplog._native.log.batch cimport RecordBatch, make_batch
 from pyreplog._native.log.parts cimport Batch, get_buffer
 from pyreplog._native.log.record cimport Part
 from pyreplog._native.log.status cimport describe
+from pyreplog._native.system.blocks cimport Block, give_block, make_block, take_block
 from pyreplog.errors import InvalidArgumentError, InvalidRecordsError, RecordTooLargeError, WrongTypeError
 
 CONTROL = LEDGERS

@@ -15,12 +15,12 @@ from libc.stdint cimport INT64_MAX, uint64_t
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy, memset
 
+from pyreplog._native.layout cimport ALIGN, LONG_HEADER, SEGMENT_HEADER, SEGMENT_MAX
 from pyreplog._native.ledgerlog.extents cimport (
     EXTENTS_ABSENT, EXTENTS_NO_MEMORY, Extent, ExtentMap, end_of, extents_add, extents_find, extents_free,
     extents_rewind, extents_sorted, extents_until, make_room,
 )
 from pyreplog._native.ledgerlog.indexfile cimport BLOCK, begin_header, image_size, ledger_table, seal, words_of
-from pyreplog._native.layout cimport ALIGN, LONG_HEADER, SEGMENT_HEADER, SEGMENT_MAX
 from pyreplog._native.ledgerlog.ledgerrows cimport (
     LedgerRow, Place, cut_row, end_of_record, ledgers_bytes, ledgers_find, ledgers_free, ledgers_grow, ledgers_row,
     records_below,

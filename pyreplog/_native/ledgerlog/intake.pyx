@@ -9,14 +9,14 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from pyreplog._native.log cimport record as rec
-from pyreplog._native.log.appender cimport Appender
-from pyreplog._native.ledgerlog.entries cimport check_entry, check_ids, index_ledger, refuse
-from pyreplog._native.ledgerlog.index cimport INDEX_OK, LedgerIndex
 from pyreplog._native.layout cimport (
     CRC_FROM, FORM_ATTRIBUTES, KIND_BATCH, LONG_HEADER, LongHeader, RecordHead, SEGMENT_HEADER, SHORT_HEADER,
     crc32c_copy,
 )
+from pyreplog._native.ledgerlog.entries cimport check_entry, check_ids, index_ledger, refuse
+from pyreplog._native.ledgerlog.index cimport INDEX_OK, LedgerIndex
+from pyreplog._native.log cimport record as rec
+from pyreplog._native.log.appender cimport Appender
 from pyreplog._native.log.parts cimport get_buffer
 from pyreplog._native.log.segment cimport Segment, pin
 from pyreplog._native.log.sparse cimport is_plain

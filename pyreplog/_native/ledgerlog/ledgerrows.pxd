@@ -1,8 +1,8 @@
 # The records of one segment, ledger by ledger: rows, which a hash table finds.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from pyreplog._native.ledgerlog.extents cimport ExtentMap
 from pyreplog._native.layout cimport ALIGN
+from pyreplog._native.ledgerlog.extents cimport ExtentMap
 
 
 # A record, in the order of adding; both in units of 8 bytes.

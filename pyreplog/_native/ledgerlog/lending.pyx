@@ -7,11 +7,11 @@ from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy
 
-from pyreplog._native.log cimport record as rec
-from pyreplog._native.system.blocks cimport Block, make_block
-from pyreplog._native.ledgerlog.entries cimport index_ledger
 from pyreplog._native.layout cimport FORM_LONG, LONG_HEADER, LongHeader, RecordHead, SEGMENT_HEADER
+from pyreplog._native.ledgerlog.entries cimport index_ledger
+from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.segment cimport Segment, pin
+from pyreplog._native.system.blocks cimport Block, make_block
 from pyreplog.errors import InvalidArgumentError
 
 

@@ -9,11 +9,11 @@ from libc.stdint cimport uint16_t
 from libc.stdlib cimport calloc, free, malloc
 from posix.mman cimport munmap
 
+from pyreplog._native.layout cimport ALIGN, FORMAT_VERSION, SEGMENT_HEADER, crc32c
 from pyreplog._native.ledgerlog.index cimport INDEX_ABSENT, INDEX_DAMAGED, INDEX_NO_MEMORY, INDEX_OK, check_ids, columns
 from pyreplog._native.ledgerlog.indexfile cimport (
     BLOCK, DATA_MAX, HEADER_CRC_FROM, LEDGER_MAGIC, image_size, ledger_table, rounded, words_of,
 )
-from pyreplog._native.layout cimport ALIGN, FORMAT_VERSION, SEGMENT_HEADER, crc32c
 from pyreplog._native.system.mapfile cimport map_file
 from pyreplog.errors import ClosedError, CorruptionError
 

@@ -15,9 +15,9 @@ from cpython.pythread cimport (
 from libc.stdint cimport INT64_MIN
 from libc.string cimport memset
 
+from pyreplog._native.layout cimport KIND_DATA, LAG_NONE, SHORT_HEADER
 from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.groupbuffer cimport GroupBuffer
-from pyreplog._native.layout cimport KIND_DATA, LAG_NONE, SHORT_HEADER
 from pyreplog._native.log.parts cimport Batch, Columns, check_time, fill_part, fill_plain, get_buffer, measure, rolls
 from pyreplog._native.log.attributes import encode_attributes
 from pyreplog._native.log.sparse cimport SparseIndex, is_plain

@@ -1,8 +1,8 @@
 # Batches of records as columns.
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
-from pyreplog._native.system.blocks cimport Block
 from pyreplog._native.log.record cimport Record
+from pyreplog._native.system.blocks cimport Block
 
 
 cdef class RecordBatch:

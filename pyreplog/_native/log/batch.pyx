@@ -13,11 +13,11 @@ from cpython.ref cimport Py_INCREF
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from pyreplog._native.system.blocks cimport Block, give_block, make_block
 from pyreplog._native.layout cimport FORM_KEY, FORM_LONG, LongHeader, RecordHead, ShortHeader
 from pyreplog._native.log.record cimport (
     event_time_of, key_of, make_record, span, stride_of, value_length_of, value_of,
 )
+from pyreplog._native.system.blocks cimport Block, give_block, make_block
 
 from pyreplog.errors import WrongTypeError
 

@@ -6,11 +6,11 @@ Threads: one lands at a time, inside the log's append path; large stretches rele
 from cpython.buffer cimport Py_buffer, PyBuffer_Release
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t
 
-from pyreplog._native.log cimport record as rec
-from pyreplog._native.log.appender cimport Appender
 from pyreplog._native.layout cimport (
     FORM_ATTRIBUTES, FORM_LONG, KIND_BATCH, KIND_BLANK, RecordHead, SEGMENT_HEADER, SHORT_HEADER, ShortHeader,
 )
+from pyreplog._native.log cimport record as rec
+from pyreplog._native.log.appender cimport Appender
 from pyreplog._native.log.mark cimport mark_at
 from pyreplog._native.log.parts cimport get_buffer
 from pyreplog._native.log.segment cimport Segment, pin

@@ -12,9 +12,9 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, uint8_t, uint16_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from pyreplog._native.system.blocks cimport give_block, take_block
 from pyreplog._native.layout cimport KEY_MAX, KIND_CONTROL, KIND_DATA, SEGMENT_HEADER, SHORT_HEADER, TAG_EVENT_TIME
 from pyreplog._native.log.record cimport part_length, stride_of
+from pyreplog._native.system.blocks cimport give_block, take_block
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
 
 cdef int64_t EVENT_ATTRIBUTE = 11

@@ -7,9 +7,9 @@ having the entry takes many times as long as in a loop.
 from libc.stdint cimport UINT32_MAX
 from libc.string cimport memcpy
 
+from pyreplog._native.layout cimport KIND_BATCH, RecordHead, SEGMENT_HEADER, SHORT_HEADER
 from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.batch cimport RecordBatch
-from pyreplog._native.layout cimport KIND_BATCH, RecordHead, SEGMENT_HEADER, SHORT_HEADER
 from pyreplog._native.log.segment cimport Segment
 from pyreplog._native.log.tail cimport load, load32
 

@@ -11,8 +11,8 @@ from cpython.long cimport PyLong_CheckExact
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
 
-from pyreplog._native.log cimport record as rec
 from pyreplog._native.layout cimport KIND_BATCH, RecordHead, SEGMENT_HEADER, SHORT_HEADER, ShortHeader
+from pyreplog._native.log cimport record as rec
 from pyreplog._native.log.segment cimport pin
 from pyreplog._native.log.sparse cimport SparseIndex
 from pyreplog._native.log.tail cimport load, load32

@@ -10,14 +10,14 @@ cimport cython
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy, memset
 
-from pyreplog._native.log cimport record as rec
-from pyreplog._native.log.batch cimport RecordBatch, make_batch
-from pyreplog._native.system.blocks cimport give_block, take_block
 from pyreplog._native.layout cimport (
     KIND_BATCH, RecordHead, SEGMENT_HEADER, SEGMENT_MAX, SEGMENT_MIN, SHORT_HEADER, ShortHeader,
 )
+from pyreplog._native.log cimport record as rec
+from pyreplog._native.log.batch cimport RecordBatch, make_batch
 from pyreplog._native.log.segmentheader cimport stamp_of
 from pyreplog._native.log.status cimport corruption
+from pyreplog._native.system.blocks cimport give_block, take_block
 from pyreplog._native.log.segmentheader import decode_header
 from pyreplog.errors import CorruptionError, DiskFullError, InvalidArgumentError, UnsupportedFilesystemError
 

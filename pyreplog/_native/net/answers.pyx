@@ -11,10 +11,10 @@ import select
 cimport cython
 from libc.stdint cimport int64_t, uint8_t
 
-from pyreplog._native.quorum.acktracker cimport AckTracker, Part
 from pyreplog._native.net.frame cimport FrameBatch, FrameParser, load_i64
 from pyreplog._native.net.outbox cimport FrameOutbox
 from pyreplog._native.net.pump cimport take_in
+from pyreplog._native.quorum.acktracker cimport AckTracker, Part
 
 from pyreplog.errors import DisconnectedError
 

@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t
 
-from pyreplog._native.system.mutex cimport Mutex
 from pyreplog._native.net.outbox cimport FrameOutbox
+from pyreplog._native.system.mutex cimport Mutex
 
 
 cdef class Asking:

@@ -10,11 +10,11 @@ from libc.string cimport memcpy, memset
 
 from pyreplog._native.net.answers cimport Group, Lane
 from pyreplog._native.net.frame cimport store_i64
-from pyreplog._native.system.mutex cimport Mutex
 from pyreplog._native.net.outbox cimport FrameOutbox
 from pyreplog._native.net.requesthead cimport (
     AT_FIRST, AT_FLAGS, AT_KEY, AT_LAST, AT_LEDGER, AT_RUN, AT_STEP, KEY_BYTES, KIND_ADD, REQUEST_BYTES,
 )
+from pyreplog._native.system.mutex cimport Mutex
 
 from pyreplog.errors import InvalidArgumentError
 

@@ -6,10 +6,10 @@ Threads: any; under the GIL each call is one step.
 from libc.stdint cimport int64_t
 
 from pyreplog._native.layout cimport SEGMENT_HEADER
-from pyreplog._native.net.outbox cimport FrameOutbox
 from pyreplog._native.log.reader cimport Reader
 from pyreplog._native.log.segment cimport Segment
 from pyreplog._native.log.tail cimport load
+from pyreplog._native.net.outbox cimport FrameOutbox
 
 cdef enum:
     LITTLE = 8 << 10    # bytes that are sent with the GIL kept

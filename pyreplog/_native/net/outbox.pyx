@@ -13,8 +13,8 @@ from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_
 from pyreplog._native.net.frame import encode_header
 
 from pyreplog._native.layout cimport FRAME_HEADER
-from pyreplog._native.system.mutex cimport Mutex
 from pyreplog._native.net.pump cimport hand_over, hand_over_frame
+from pyreplog._native.system.mutex cimport Mutex
 
 cdef Py_ssize_t VECTOR_MAX = 1024       # buffers in one sendmsg: the kernel takes no more (IOV_MAX)
 cdef int64_t JOIN_MAX = 64 << 10        # up to here, copying many small buffers into one is cheaper than each by itself

@@ -7,14 +7,14 @@ released for the large jobs.
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from pyreplog._native.log cimport record as rec
-from pyreplog._native.log.batch cimport RecordBatch, make_batch
-from pyreplog._native.system.blocks cimport Block, give_block, make_block, take_block
 from pyreplog._native.layout cimport (
     FORM_KEY, FORM_LONG, KIND_BATCH, KIND_BLANK, RecordHead, SEGMENT_HEADER, SHORT_HEADER, ShortHeader,
     TAG_EVENT_TIME as LAYOUT_EVENT_TIME, TAG_PRODUCER as LAYOUT_PRODUCER, TAG_PROPERTY, TAG_SEQUENCE as LAYOUT_SEQUENCE,
 )
+from pyreplog._native.log cimport record as rec
+from pyreplog._native.log.batch cimport RecordBatch, make_batch
 from pyreplog._native.log.segment cimport Pin, Segment, pin
+from pyreplog._native.system.blocks cimport Block, give_block, make_block, take_block
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError
 
 

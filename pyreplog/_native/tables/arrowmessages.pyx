@@ -7,8 +7,8 @@ Threads: any; the GIL is released for what touches every message's bytes.
 from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint16_t
 from libc.string cimport memcpy, memset
 
-from pyreplog._native.tables.arrowcolumns cimport Properties, end_properties, put_property, put_record_properties, zeros
 from pyreplog._native.system.blocks cimport Block, make_block
+from pyreplog._native.tables.arrowcolumns cimport Properties, end_properties, put_property, put_record_properties, zeros
 from pyreplog._native.topic.messagecolumns cimport COLUMN_EVENT_TIME, COLUMN_SEQUENCE, COLUMN_SIZE, Place, gather, measure, pack
 from pyreplog._native.topic.messageentry cimport MessageEntry, PROPERTY_HEADER, key_size, load_u32
 from pyreplog._native.topic.messages cimport MessageBatch

@@ -7,10 +7,10 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MIN, int64_t
 
 from pyreplog._native.layout cimport LongHeader, RecordHead
+from pyreplog._native.log.record cimport span
 from pyreplog._native.topic.messageentry cimport (
     deliver_at, event_time_at, key_size, key_start, properties_of, sequence_at, value_size, value_start,
 )
-from pyreplog._native.log.record cimport span
 
 cdef str VALUE = sys.intern("value")
 

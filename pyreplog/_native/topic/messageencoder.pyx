@@ -12,9 +12,9 @@ from pyreplog._native.layout cimport (
     MESSAGES_CODEC_MAX, MESSAGES_DELIVER_AT, MESSAGES_EVENT_TIMES, MESSAGES_HEADER, MESSAGES_KEYS, MESSAGES_PROPERTIES,
     MESSAGES_RAW_MAX, MESSAGES_SEQUENCES, MESSAGES_VERSION, MessagesHeader, NO_KEY,
 )
-from pyreplog._native.topic.messagefields cimport NAME_MAX, Longs, Properties
 from pyreplog._native.log.parts cimport Batch, Columns, Parts
 from pyreplog._native.log.record cimport Part, span
+from pyreplog._native.topic.messagefields cimport NAME_MAX, Longs, Properties
 from pyreplog.errors import InvalidArgumentError, RecordTooLargeError, WrongTypeError
 
 cdef int64_t RELEASE_GIL_FROM = 1 << 18

@@ -2,8 +2,8 @@
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
-from pyreplog._native.log.batch cimport RecordBatch
 from pyreplog._native.layout cimport NO_KEY
+from pyreplog._native.log.batch cimport RecordBatch
 
 
 cdef enum:

@@ -11,7 +11,9 @@ from cpython.number cimport PyNumber_AsSsize_t
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 
+from pyreplog._native.layout cimport LongHeader, RecordHead
 from pyreplog._native.log.batch cimport RecordBatch
+from pyreplog._native.log.record cimport span, stride_of
 from pyreplog._native.system.blocks cimport Block, make_block
 from pyreplog._native.topic.message cimport make_message
 from pyreplog._native.topic.messagecolumns cimport (
@@ -23,8 +25,6 @@ from pyreplog._native.topic.messageentry cimport (
     MessageEntry, MessageTable, key_size, key_start, properties_of, read_table, value_size, value_start,
 )
 from pyreplog._native.topic.messageiterator cimport iterate
-from pyreplog._native.layout cimport LongHeader, RecordHead
-from pyreplog._native.log.record cimport span, stride_of
 from pyreplog._native.topic import message
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 

@@ -8,10 +8,10 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SI
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
-from pyreplog._native.system.blocks cimport Block, make_block
-from pyreplog._native.topic.murmur cimport murmur
 from pyreplog._native.log.parts cimport Columns, get_buffer
 from pyreplog._native.log.record cimport Part
+from pyreplog._native.system.blocks cimport Block, make_block
+from pyreplog._native.topic.murmur cimport murmur
 
 from pyreplog.errors import InvalidArgumentError, WrongTypeError
 
