@@ -199,6 +199,20 @@ def test_without_a_slave_the_outcome_is_unknown(make_log: MakeLog, serve: Serve)
         ack.result(TIMEOUT_S)
 
 
+@pytest.mark.parametrize("size", [50, 170_000, 900_000])
+def test_messages_of_many_frames_are_acknowledged(
+    size: int, opened: ExitStack, tmp_path: Path, serve: Serve, copy: Copy
+) -> None:
+    """RocketMQ gave up after five reports, and a message has one for each 32 KiB (#1535); or after as many of other
+    messages (#1244)."""
+    log, other = (opened.enter_context(RawLog(tmp_path / name, file_bytes=1 << 20)) for name in ("master", "copy"))
+    master = serve(log)
+    copy(other, master.address)
+    acks = [master.submit(message(number, each), timeout_s=TIMEOUT_S) for number, each in enumerate([50, size] * 20)]
+    assert [ack.result(TIMEOUT_S) for ack in acks] == sorted(ack.result() for ack in acks)
+    assert master.replicated == log.end
+
+
 def test_the_second_slave_decides(
     make_log: MakeLog, serve: Serve, slave_of: Callable[..., StockSlave], until: Until
 ) -> None:
@@ -322,6 +336,7 @@ def test_hole_3_the_throttle_counts_bodies(
     received = sum(len(body) for _, body in slave.frames)
     assert seconds >= (received - FILE_BYTES - rate / 10) / rate
     assert len([body for _, body in slave.frames if body]) <= -(-received // FILE_BYTES) + 1
+    assert len([body for _, body in slave.frames if not body]) <= seconds / Times().heartbeat_s
 
 
 @pytest.mark.parametrize("settings", [{"slaves": 0}, {"max_bytes_per_s": 0}])
