@@ -155,6 +155,19 @@ def test_time_outs_leave_the_outcome_unknown(room: Room) -> None:
     assert second.result() == 2
 
 
+def test_what_was_reached_when_the_time_was_over_is_no_time_out(room: Room) -> None:
+    """RocketMQ fails whose deadline has passed in its queue without a look at how far replicas are."""
+    ack = Ack(1)
+    room.awaited.add(200, ack)
+    room.clock.advance(TIMEOUT_US)
+    room.awaited.advance(200)  # and nobody has drained so far
+    room.awaited.tick()
+    assert ack.result() == 1
+    in_time = Room(timeout_us=1)
+    in_time.awaited.advance(300)
+    in_time.awaited.wait(300, in_time.drive)
+
+
 def test_a_thread_that_waits_in_vain_does_not_know_the_outcome() -> None:
     room = Room(timeout_us=1)
     with pytest.raises(ReplicationTimeoutError, match="position 300"):
