@@ -17,6 +17,7 @@ from pyreplog.ha.stream.growth import Growth
 from pyreplog.ha.stream.sender import Sender
 from pyreplog.ha.stream.throttle import Throttle
 from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.names import segment_bases
 from pyreplog.net.connection import Connection
 from pyreplog.net.dialer import Link
 from pyreplog.net.reactor import Reactor
@@ -310,6 +311,8 @@ def test_a_throttled_stream_takes_its_time(lab: Lab) -> None:
         total += count
         assert total <= burst + frame + (at_us - began) * rate / 1e6
     assert total == end.senders[0].sent_bytes == replica.received_bytes
+    segments = len(segment_bases(master.path))
+    assert sum(count < frame for _, count in sends) <= 2 * segments, "whole frames but for headers and ends of segments"
     assert_same_files(master, replica.log)
 
 
