@@ -1,0 +1,106 @@
+"""Bugs of RocketMQ's history that take whole nodes to show; the others are in the tests of what they broke.
+
+By number, in tests/ha: #3015, #1155, #323 (tests/ha/rocketmq/test_feeding.py::test_hole_1_an_absurd_ack,
+tests/ha/test_group.py::test_absurd_progress_closes_the_connection); #3388
+(tests/ha/rocketmq/test_feeding.py::test_hole_1_an_absurd_request); #5579, what has diverged
+(tests/ha/rocketmq/test_pulling.py::test_a_mismatch_is_tried_once_more_and_not_for_ever,
+tests/ha/test_node.py::test_a_deposed_master_acknowledges_nothing_and_is_cut); #1082, #1118
+(tests/ha/rocketmq/test_tcp.py::test_heartbeats_keep_an_idle_pair); #2528
+(tests/ha/test_node.py::test_a_master_goes_on_alone_and_comes_back); #5128
+(tests/ha/test_group.py::test_commit_point_is_the_kth_largest_mark_of_the_others); #7017, #6662
+(tests/ha/test_node.py::test_a_deposed_master_acknowledges_nothing_and_is_cut); #6728
+(tests/ha/test_group.py::test_nothing_counts_before_the_first_report); #5663
+(tests/ha/test_group.py::test_while_members_change_both_quorums_acknowledge); PR 9942
+(tests/ha/test_terms.py::test_common_point); #10666 (tests/ha/test_mirrorlog.py::test_a_cut_lasts,
+tests/ha/rocketmq/test_rawlog.py::test_what_was_cut_does_not_come_back); #10017
+(tests/ha/test_mirrorlog.py::test_bytes_of_another_place_are_refused); #1893
+(tests/ha/test_attacks.py::test_secrets_that_differ_are_named); #2706, #3129, #5235, #7016, #9713
+(tests/ha/test_attacks.py::test_a_sync_that_fails_ends_the_stream_at_once,
+tests/ha/rocketmq/test_tcp.py::test_a_slave_whose_syncs_fail); #467, #1434 (tests/ha/test_kill.py); #2398
+(tests/ha/test_attacks.py::test_a_full_disk_at_the_master_appends_nothing_and_loses_nothing); #6904
+(tests/ha/rocketmq/test_rawlog.py::test_a_torn_new_file_has_no_name); #2140
+(tests/ha/rocketmq/test_rawlog.py::test_a_missing_file).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from pyreplog.errors import ReplicationTimeoutError
+from pyreplog.ha.failover import Failover
+from pyreplog.metadata import open_store
+from tests.ha.nodes import Lab, assert_same_files, level, until, values
+from tests.ha.test_node import cut_power
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with ExitStack() as stack:
+        yield Lab(tmp_path, stack)
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+def test_records_of_many_frames_are_acknowledged(lab: Lab, durability: str) -> None:
+    """#1535, PR 153: one of more than five frames timed out, though it was there; #1244: so did one beside many others."""
+    a = lab.master(transfer_bytes=4096, durability=durability)
+    b = lab.replica("b", a, durability=durability)
+    made: list[int] = []
+
+    def work() -> None:
+        made.extend(a.append(b"small") for _ in range(50))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    large = [a.append(b"." * 60_000) for _ in range(10)]
+    tasks = [a.submit(b"." * 60_000) for _ in range(10)]
+    for thread in threads:
+        thread.join()
+    assert sorted([*made, *large, *(task.result(60) for task in tasks)]) == list(range(220))
+    level(a, b)
+    assert_same_files(a, b)
+
+
+def test_a_master_that_starts_again_uses_no_number_twice(lab: Lab) -> None:
+    """#7689: it went on behind what was confirmed, under the numbers of what was not."""
+    a = lab.master(ack_timeout_ms=50)
+    with pytest.raises(ReplicationTimeoutError):
+        a.append(b"not committed")
+    lab.close(a)
+    a = lab.master()
+    b = lab.replica("b", a)
+    assert a.append(b"of the next process") == 1
+    level(a, b)
+    assert values(a) == values(b) == [b"not committed", b"of the next process"]
+
+
+def test_a_master_that_is_elected_again_streams_on(lab: Lab) -> None:
+    """#9689: of a new term of the same master nobody could be sent anything."""
+    a = lab.master(members="ab")
+    b = lab.replica("b", a)
+    a.append(b"one")
+    level(a, b)
+    lab.close(a)
+    cut_power(lab.folder / "a")
+    a = lab.master(members="ab")
+    b.follow(a.address)
+    assert a.append(b"two") == 1
+    level(a, b)
+    assert str(a.term) == str(b.term) == "2 of a"
+    assert values(b) == [b"one", b"two"]
+    assert_same_files(a, b)
+
+
+def test_others_are_told_what_a_master_advertises(lab: Lab) -> None:
+    """#1057: slaves were given an address that only the master itself can reach."""
+    a = lab.master(sync_replicas=0, advertise="a.example:7001")
+    with open_store("memory:") as store, Failover(a, store, "orders", lease_s=60.0):
+        until(lambda: store.get("/ha/orders/master"))
+        there = store.get("/ha/orders/master")
+        assert there is not None and json.loads(there.value) == ["a", "a.example:7001"]
