@@ -3,8 +3,13 @@ SEEDS=1000000` runs more."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+from typing import Any
+
 from tests.thorough import one_in
 
+from ..invariants import BrokenInvariantError
 from ..program import simulate
 from ..runner import explain
 from .schedule import Schedule
@@ -17,6 +22,39 @@ def test_schedules(seed: int) -> None:
     done = simulate(PROGRAM, "--seeds", str(SCHEDULES), "--first", str(seed << 20))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{SCHEDULES} schedules, 0 failed" in done.stdout
+
+
+def test_promotion_at_every_step(seed: int) -> None:
+    """Of each member, before any event of three schedules, whatever else goes wrong in them: one try in 32, or each
+    one (tests/thorough.py)."""
+    drawn = (seed << 20 | number for number in itertools.count())
+    quiet = (one for one in drawn if (plan := Schedule(one).plan).members > 1 and not plan.storm)
+    stride, elections = one_in(32), 0
+    for chosen in itertools.islice(quiet, 3):
+        tries = [(moment, place) for moment in moments_of(chosen) for place in range(Schedule(chosen).plan.members)]
+        for moment, place in tries[seed % stride :: stride]:
+            schedule = Schedule(chosen)
+            schedule.world.at(moment, schedule.nodes[place].promote)
+            try:
+                schedule.run()
+            except BrokenInvariantError as error:
+                raise AssertionError(f"seed {chosen}, {schedule.nodes[place]} promoted at {moment}: {error}") from error
+            elections += schedule.invariants.elections
+    assert elections > 5
+
+
+def moments_of(seed: int) -> list[float]:
+    """When something happens in a schedule, until its faults end."""
+    schedule, times = Schedule(seed), set[float]()
+    at = schedule.world.at
+
+    def noted(time: float, call: Callable[..., Any], *args: Any) -> None:
+        times.add(time)
+        at(time, call, *args)
+
+    schedule.world.at = noted  # type: ignore[method-assign]
+    schedule.run()
+    return sorted(time for time in times if time <= schedule.plan.busy_s)
 
 
 def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
