@@ -119,11 +119,11 @@ def everything(node: Node) -> list[Message]:
     ]  # fmt: skip
 
 
-def test_nothing_that_arrives_hurts_a_group(lab: Lab, reactor: Reactor) -> None:
+def test_nothing_that_arrives_hurts_a_group(lab: Lab, reactor: Reactor, seed: int) -> None:
     a = lab.master(sync_replicas=1)
     b = lab.replica("b", a)
     a.append(b"before")
-    rng = Random(7)
+    rng = Random(seed)
     bodies = [messages.encode(message) for message in everything(a)]
     for node in (a, b):
         for _ in range(60):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -196,6 +197,9 @@ def test_a_new_replica_begins_where_the_master_does() -> None:
     assert accepted(trimmed(8).join("a", 8, history=History())) == 8
 
 
+WHAT_TO_DO = re.compile(r"[:;] (use another directory|promote the replica|remove this member|upgrade)")
+
+
 @pytest.mark.parametrize(
     ("lab", "received", "fields", "code"),
     [
@@ -216,8 +220,11 @@ def test_a_new_replica_begins_where_the_master_does() -> None:
     ],
 )  # fmt: skip
 def test_replicas_that_do_not_fit(lab: Lab, received: int, fields: dict[str, Any], code: Code) -> None:
-    assert lab.refusal(lab.join("a", received, **fields)) == code
+    effects = lab.join("a", received, **fields)
+    assert lab.refusal(effects) == code
     assert not lab.group.stats(lab.now_us).replicas
+    (hang_up,) = only(HangUp, effects)
+    assert code == Code.ABSURD or WHAT_TO_DO.search(hang_up.refusal.text)
 
 
 def test_a_replica_that_lost_its_disk_does_not_count_again() -> None:

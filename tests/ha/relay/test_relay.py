@@ -14,7 +14,14 @@ import pytest
 
 import pyreplog
 from pyreplog import RecordBatch
-from pyreplog.errors import ConfigError, InvalidArgumentError, NotAReplicaError, NotConnectedError, TrimmedError
+from pyreplog.errors import (
+    ApplyError,
+    ConfigError,
+    InvalidArgumentError,
+    NotAReplicaError,
+    NotConnectedError,
+    TrimmedError,
+)
 from pyreplog.ha.node import Node
 from pyreplog.ha.relay import Advance, Relay, State, discard
 from pyreplog.ha.relay.space import landing_bytes
@@ -52,6 +59,25 @@ def test_what_is_committed_is_applied(lab: Lab, tmp_path: Path) -> None:
         lab.replica("b", master)
         relay.applier.wait_applied(49, WAIT_S)
         assert first_of(memory.values) == list(range(50))
+
+
+def test_receiving_goes_on_when_the_applier_has_failed(lab: Lab, tmp_path: Path) -> None:
+    memory, master = Memory(), lab.master(members="a", sync_replicas=0)
+    written = values(300)
+    memory.bad[written[42]] = 1000
+    master.append_batch(written[:100])
+    with Relay(tmp_path / "relay", master=master.address, apply=memory.apply, store=memory) as relay:
+        relay.applier.start()
+        with pytest.raises(ApplyError, match="entry 42 "):
+            relay.applier.wait_applied(99, WAIT_S)
+        assert relay.applier.wait_ended(WAIT_S) is State.FAILED
+        master.append_batch(written[100:])
+        until(lambda: relay.applier.stats().received_entry == 300)
+        assert (relay.applier.state, relay.applier.position.entry, relay.trouble) == (State.FAILED, 42, "")
+        memory.bad.clear()
+        relay.applier.start()
+        relay.applier.wait_applied(299, WAIT_S)
+    assert memory.values == written
 
 
 def is_held(connection: Connection | None, *, former: Connection) -> bool:

@@ -105,6 +105,16 @@ def test_a_frame_across_files_does_not_land(size: int) -> None:
     assert "crosses the end" in str(close.error)
 
 
+def test_the_largest_frame_of_rocketmq() -> None:
+    """One byte more, on which RocketMQ's slave waits for ever: the transcript `oversize`."""
+    machine = Pulling(0, 0, 8 << 20, random=lambda: 1.0)
+    machine.tick(0)
+    machine.connected(0)
+    body = bytes(range(256)) * (1 << 14)
+    body = body[: 4 * 1024 * 1024 - 12]
+    assert hear(machine, encode(0, body)) == [Land(0, body), Report(4_194_292)]
+
+
 def test_reports_when_idle() -> None:
     machine = pulling(10)
     assert machine.tick(4_999_999) == []
