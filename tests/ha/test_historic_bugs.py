@@ -32,10 +32,11 @@ from pathlib import Path
 
 import pytest
 
-from pyreplog.errors import ReplicationTimeoutError
+from pyreplog.errors import PoisonedError, ReplicationTimeoutError
 from pyreplog.ha.failover import Failover
 from pyreplog.metadata import open_store
 from tests.ha.nodes import Lab, assert_same_files, level, until, values
+from tests.ha.test_attacks import faulty_master
 from tests.ha.test_node import cut_power
 
 
@@ -67,6 +68,23 @@ def test_records_of_many_frames_are_acknowledged(lab: Lab, durability: str) -> N
     assert_same_files(a, b)
 
 
+@pytest.mark.parametrize("ack", ["received", "synced"])
+def test_a_master_whose_sync_fails_acknowledges_nothing_more(lab: Lab, ack: str) -> None:
+    """#2706, #3129, #5235, #7016, #9713: what was not on the disk counted as flushed."""
+    a, files = faulty_master(lab, "ab", 1, durability="synced", group={"ack": ack})
+    b = lab.replica("b", a, durability="synced")
+    assert a.append(b"one") == 0
+    level(a, b)
+    files.failing.add("sync")
+    for _ in range(2):
+        with pytest.raises(PoisonedError):
+            a.append(b"not on the disk of its master")
+    files.failing.clear()
+    with pytest.raises(PoisonedError):
+        a.submit(b"nor that")
+    assert a.committed.entry == a.log.end == b.log.end == 1
+
+
 def test_a_master_that_starts_again_uses_no_number_twice(lab: Lab) -> None:
     """#7689: it went on behind what was confirmed, under the numbers of what was not."""
     a = lab.master(ack_timeout_ms=50)
@@ -78,6 +96,23 @@ def test_a_master_that_starts_again_uses_no_number_twice(lab: Lab) -> None:
     assert a.append(b"of the next process") == 1
     level(a, b)
     assert values(a) == values(b) == [b"not committed", b"of the next process"]
+
+
+def test_stray_files_keep_no_node_from_starting(lab: Lab) -> None:
+    """#3257; a `RawLog` names them: tests/ha/rocketmq/test_rawlog.py::test_foreign_names."""
+    a = lab.master(members="ab")
+    b = lab.replica("b", a)
+    a.append(b"one")
+    level(a, b)
+    for node in (a, b):
+        lab.close(node)
+        (lab.folder / node.name / "notes.txt").write_bytes(b"")
+        (lab.folder / node.name / "lost+found").mkdir()
+    a = lab.master(members="ab")
+    b = lab.replica("b", a)
+    assert a.append(b"two") == 1
+    level(a, b)
+    assert values(b) == [b"one", b"two"]
 
 
 def test_a_master_that_is_elected_again_streams_on(lab: Lab) -> None:
