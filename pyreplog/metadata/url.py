@@ -18,6 +18,11 @@ def sqlite_file(url: str) -> Path | None:
     return None if found is None else Path(found["path"])
 
 
+def is_shared(url: str) -> bool:
+    """Whether it names a store that other processes open, too."""
+    return sqlite_file(url) is not None or _ZOOKEEPER.fullmatch(url) is not None
+
+
 def open_store(url: str, *, timeout: float = 10.0) -> MetadataStore:
     """Open a metadata store.
 

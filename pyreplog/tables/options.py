@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pyreplog.errors import ConfigError
+from pyreplog.metadata.url import is_shared
 from pyreplog.net.access import Access
 from pyreplog.offload.storage import options_text
 from pyreplog.tables.offsets import EARLIEST, LATEST, Offsets
@@ -26,9 +27,16 @@ EXCLUSIVE = (
     ("topics", "topicsPattern", "ledgers"),
     ("cluster", "path"),
     ("cluster", "paths"),
+    ("secret", "secretFile"),
     ("view", "columns"),
 )
 """Options of which at most one may be given."""
+
+OF_STREAMS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
+"""Options that only a stream has."""
+
+OF_CLUSTERS = ("secretFile", "tlsCa", "tlsCert", "tlsKey")
+"""Options that only a cluster has which is read over TCP."""
 
 _ACCESS = ("secret", "secret_file", "tls_ca", "tls_cert", "tls_key")
 """What `Access` is made of."""
@@ -83,7 +91,7 @@ class ReadOptions:
     column_name_of_corrupt_record: str = "_corrupt_record"
     fail_on_data_loss: bool = True
     view: str | None = None
-    view_options: str = "{}"
+    view_options: str = field(default="{}", repr=False)
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -92,7 +100,7 @@ class ReadOptions:
         unknown = sorted(given.keys() - _OPTIONS.keys())
         if unknown:
             known = ", ".join(sorted((name for name, _, _ in _OPTIONS.values()), key=str.lower))
-            raise ConfigError(f"unknown option {unknown[0]!r}; there are {known}")
+            raise ConfigError(f"unknown option {unknown[0]!r}; there are {known}; of streams, {', '.join(OF_STREAMS)}")
         fields: dict[str, Any] = {}
         for key, text in given.items():
             name, target, parse = _OPTIONS[key]
@@ -105,6 +113,7 @@ class ReadOptions:
         made._check_access(given, access)
         made._check_choices(given)
         made._check_ranges(given)
+        made._check_cluster()
         return made
 
     def limited(self, *, to_values: bool) -> ReadOptions:
@@ -119,8 +128,8 @@ class ReadOptions:
         return self.topics is not None or self.topics_pattern is not None
 
     def _check_access(self, given: Mapping[str, str], access: Mapping[str, object]) -> None:
-        for name, target, _ in _OPTIONS.values():
-            if self.cluster is None and target in access and target != "secret":
+        for name in OF_CLUSTERS:
+            if self.cluster is None and _OPTIONS[name.lower()][1] in access:
                 raise ConfigError(f"{name}: expected with cluster, found with {given.get('path', 'paths')}")
 
     def _check_choices(self, given: Mapping[str, str]) -> None:
@@ -138,6 +147,14 @@ class ReadOptions:
         if low is not None and high is not None and low > high:
             raise ConfigError(
                 f"endingTimestamp: expected {given['startingtimestamp']} or later, found {given['endingtimestamp']}"
+            )
+
+    def _check_cluster(self) -> None:
+        """Servers of topics are written to; and a store of this process alone is not what executors would see."""
+        if self.cluster is not None and not is_shared(self.cluster):
+            raise ConfigError(
+                "cluster: expected the URL of a metadata store, zk://host:port/root or sqlite:/path, found "
+                f"{self.cluster!r}"
             )
 
 

@@ -67,6 +67,7 @@ def test_ledgers() -> None:
     ("name", "text", "says"),
     [
         ("startingOffset", "1", "unknown option 'startingoffset'; there are batchBytes, batchRows,"),
+        ("maxOffsetPerTrigger", "1", "; of streams, maxOffsetsPerTrigger, maxBytesPerTrigger"),
         ("paths", "a,b", "paths: expected a JSON list of paths, found 'a,b'"),
         ("paths", '["a", 1]', "paths: expected a JSON list of paths"),
         ("path", " ", "path: expected a name, found nothing"),
@@ -95,6 +96,12 @@ def test_each_mistake_has_its_own_message(name: str, text: str, says: str) -> No
 def test_a_path_is_needed() -> None:
     with pytest.raises(ConfigError, match="path: expected the directory of a log, found none"):
         ReadOptions.of({"mode": "FAILFAST"})
+
+
+@pytest.mark.parametrize("url", ["pyreplog://host:7400", "memory:", "host:2181/pyreplog", "zk:host"])
+def test_a_cluster_is_its_metadata(url: str) -> None:
+    with pytest.raises(ConfigError, match=f"cluster: expected the URL of a metadata store, .*, found '{url}'"):
+        ReadOptions.of({"cluster": url, "topics": "orders"})
 
 
 def test_offsets_or_times() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pyreplog
-from pyreplog.errors import NotConnectedError, ReplogError, UnreadableError
+from pyreplog.errors import ConfigError, NotConnectedError, ReplogError, UnreadableError
 from pyreplog.tables.cluster.clusterplan import SECRET
 from pyreplog.tables.planning import plan
 from tests.spark.clusters import KEPT, Nodes, Place, copies, fill, value_of, values
@@ -120,6 +120,8 @@ def test_a_bookie_is_dead(tmp_path: Path) -> None:
         assert sum(copies(None, cluster=nodes.url).values()) == len(places) * 2 * 2 // 3
         with pytest.raises(NotConnectedError, match=r"bookie b2@\w+ is not registered"):
             column(None, "entryId", cluster=nodes.url, replica="b2")
+        with pytest.raises(ConfigError, match=r"replica: expected any, all or one of b0@\w+, b1@.*, found 'b9'"):
+            plan(options_of(None, cluster=nodes.url, replica="b9"))
 
 
 def test_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

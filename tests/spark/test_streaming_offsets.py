@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadMaxFiles, ReadMinRows
 
 from pyreplog.errors import CheckpointError, ConfigError
 from pyreplog.spark.stream.limits import cut, shares
 from pyreplog.spark.stream.offsets import TRACKS_MAX, Position, StreamOffset
 from pyreplog.spark.stream.options import StreamOptions, check_batch
+from pyreplog.spark.stream.reader import LogStreamReader
 from pyreplog.tables.offsets import LAST
 from pyreplog.tables.options import ReadOptions
 from tests.spark.streams import Query, append, open_log
@@ -123,7 +125,7 @@ def test_options() -> None:
         ({"ledgers": "5"}, "ledgers, replica: expected with read"),
         ({"view": "rate_by_minute"}, "view: expected with read, found with readStream"),
         ({"replica": "all"}, "ledgers, replica: expected with read"),
-        ({"maxRowsPerTrigger": "5"}, "unknown option 'maxrowspertrigger'"),
+        ({"maxRowsPerTrigger": "5"}, "unknown option 'maxrowspertrigger'; there are .*, maxOffsetsPerTrigger,"),
     ],
 )
 def test_options_that_no_stream_has(given: dict[str, str], says: str) -> None:
@@ -134,6 +136,13 @@ def test_options_that_no_stream_has(given: dict[str, str], says: str) -> None:
 def test_ledgers_of_a_cluster_are_no_stream() -> None:
     with pytest.raises(ConfigError, match="cluster: expected topics or topicsPattern"):
         StreamOptions.of({"cluster": "sqlite:/nowhere"})
+
+
+def test_limits_of_spark_that_mean_nothing_here(tmp_path: Path) -> None:
+    reader = LogStreamReader(StreamOptions.of({"path": str(tmp_path)}), ())
+    for limit in (ReadMaxFiles(3), ReadMinRows(3)):
+        with pytest.raises(ConfigError, match="read limit: expected rows or bytes at most, found Read"):
+            reader.latestOffset({}, limit)
 
 
 def test_a_batch_has_no_limits() -> None:

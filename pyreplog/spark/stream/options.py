@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from pyreplog.errors import ConfigError
 from pyreplog.tables.offsets import EARLIEST, LATEST, Offsets
-from pyreplog.tables.options import ANY, ReadOptions, amount
+from pyreplog.tables.options import ANY, OF_STREAMS, ReadOptions, amount
 
-START, ROWS, BYTES = "startingOffsets", "maxOffsetsPerTrigger", "maxBytesPerTrigger"
+START = "startingOffsets"
+ROWS, BYTES = OF_STREAMS
 _LIMIT_MAX = (1 << 63) - 1
 
 
