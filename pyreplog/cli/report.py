@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--subscription", metavar="NAME", action="append", default=[], dest="subscriptions",
         help="of subscriptions, this one (again for more; default: all)",
     )  # fmt: skip
-    parser.add_argument("--copy", metavar="DIR", help="a copy of the source: how far is it behind?")
+    parser.add_argument("--copy", metavar="DIR|URL", help="a copy of the source: how far is it behind?")
     parser.add_argument(
         "--window", metavar="S", type=float, default=300.0, help="present rates are taken over S seconds (default: 300)"
     )
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     began, as_of_us = time.monotonic(), time.time_ns() // 1000
     given, names = sourceoptions.options(arguments), suite.chosen(arguments.only)
     gathered = gathering.gather(ReadOptions.of(given), as_of_us, arguments.window)
-    copy = None if arguments.copy is None else {"path": arguments.copy}
+    copy = None if arguments.copy is None else sourceoptions.place(arguments, arguments.copy)
     with steps(len(names)) as shown:
         engine = _engine(arguments, shown)
         outcomes = suite.outcomes(names, given, gathered, engine, arguments.subscriptions, copy)

@@ -11,7 +11,7 @@ from pyreplog.errors import ConfigError
 from pyreplog.reports.facts import Facts
 from pyreplog.reports.gathering import gather
 from pyreplog.reports.report import Read, Report
-from pyreplog.tables.options import EXCLUSIVE, ReadOptions
+from pyreplog.tables.options import EXCLUSIVE, OF_CLUSTERS, ReadOptions
 
 _OURS = ("columns", "includeHeaders", "includeMetadata", "view", "viewOptions")
 """Options of the Spark source that a report sets itself."""
@@ -54,6 +54,8 @@ def _without(given: Mapping[str, str], others: Mapping[str, str]) -> dict[str, s
     """Those that others do not replace, nor exclude: Spark does not tell names apart by case."""
     replaced = {name.lower() for name in others}
     if replaced & _PLACES:
+        if "cluster" not in replaced:
+            replaced |= {name.lower() for name in OF_CLUSTERS}
         replaced |= _PLACES
     for group in EXCLUSIVE:
         names = {name.lower() for name in group}

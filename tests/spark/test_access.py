@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import pyreplog
+from pyreplog import reports
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.node import BookieNode
 from pyreplog.cli.app import main
@@ -20,12 +21,13 @@ from pyreplog.ledger.stored import StoredLedgers
 from pyreplog.metadata.sqlite import SQLiteStore
 from pyreplog.net.access import Access
 from pyreplog.net.handshake import Secret
+from pyreplog.reports.copies.replicationlag import ReplicationLag
 from pyreplog.spark.write.options import WriteOptions
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.planning import plan
 from pyreplog.topic.remote.serving import TopicServer
 from tests.net.test_tls import Certificates
-from tests.spark.clusters import KEPT
+from tests.spark.clusters import KEPT, embedded
 from tests.spark.reading import column, options_of
 
 if TYPE_CHECKING:
@@ -123,6 +125,45 @@ def test_a_report_by_its_command(guarded: Guarded, tmp_path: Path) -> None:
     assert main([*arguments, *access, "--only", "partition_skew"]) == 0
     rows = parquet.read_table(tmp_path / "partition_skew.parquet").to_pylist()
     assert [row["entries"] for row in rows if row["topic"] == "orders"] == [COUNT]
+
+
+def test_a_copy_that_lets_others_in(guarded: Guarded, tmp_path: Path) -> None:
+    """Files that the source takes are nothing to a copy in a directory; a secret takes the place of a file with one."""
+    from pyarrow import parquet
+
+    copied = 40
+    with embedded(tmp_path / "copy") as cluster:
+        topic = cluster.topic("orders", durability="appended", **KEPT)
+        topic.publish_batch([b"x"] * copied, properties=[{"original-offset": str(n)} for n in range(copied)])
+        topic.close()
+    source = {"cluster": guarded.url, "topics": "orders", **guarded.files}
+    for to, missing in (
+        ({"path": str(tmp_path / "copy")}, COUNT - copied),
+        ({"cluster": guarded.url, "secret": SECRET}, COUNT),
+    ):
+        (row,) = reports.run("replication_lag", source, to=to).to_pylist()
+        assert (row["to_cluster"], row["missing_entries"]) == (to.get("path", guarded.url), missing)
+    files = guarded.files
+    access = ["--secret-file", files["secretFile"], "--tls-ca", files["tlsCa"], "--tls-cert", files["tlsCert"]]
+    arguments = [
+        "-o",
+        str(tmp_path / "r.html"),
+        "--parquet",
+        str(tmp_path),
+        "--only",
+        "replication_lag",
+        "--topic",
+        "orders",
+    ]
+    for here, there, missing in (
+        (guarded.url, str(tmp_path / "copy"), COUNT - copied),
+        (str(tmp_path / "copy"), guarded.url, copied),
+    ):
+        assert main(["report", here, "--copy", there, *arguments, *access]) == 0
+        (row,) = parquet.read_table(tmp_path / "replication_lag.parquet").to_pylist()
+        assert (row["from_cluster"], row["to_cluster"], row["missing_entries"]) == (here, there, missing)
+    assert SECRET not in repr(ReplicationLag({"secret": SECRET}))
+    assert SECRET not in repr(ReadOptions.of({"path": "a", "view": "v", "viewOptions": f'{{"to": "{SECRET}"}}'}))
 
 
 # ---- mistakes --------------------------------------------------------------------------------------------------

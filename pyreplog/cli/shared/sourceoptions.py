@@ -32,16 +32,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def options(arguments: argparse.Namespace) -> dict[str, str]:
     """Options of the Spark source."""
-    made = {"cluster" if _CLUSTER.match(arguments.source) else "path": arguments.source}
+    made = place(arguments, arguments.source)
     if arguments.topics:
         made["topics"] = json.dumps(arguments.topics)
     if arguments.since is not None:
         made["startingTimestamp"] = arguments.since
     if arguments.until is not None:
         made["endingTimestamp"] = arguments.until
-    if "cluster" in made:
-        made |= _access(arguments)
     return made
+
+
+def place(arguments: argparse.Namespace, source: str) -> dict[str, str]:
+    """Where a source is, and what it takes to be let in there."""
+    if _CLUSTER.match(source):
+        return {"cluster": source, **_access(arguments)}
+    return {"path": source}
 
 
 def _access(arguments: argparse.Namespace) -> dict[str, str]:

@@ -30,7 +30,7 @@ class ReplicationLag(Report):
     """to: where the copy is: options of the Spark source, over those of the source. gaps: what the copy has not, as
     JSON can hold it; found by the report itself, None: not yet."""
 
-    to: Mapping[str, str] = field(default_factory=dict)
+    to: Mapping[str, str] = field(default_factory=dict, repr=False)
     gaps: Mapping[str, list[list[int]]] | None = None
 
     name = "replication_lag"

@@ -18,7 +18,7 @@ from pyreplog.reports import local
 from pyreplog.reports.copies.replicationlag import ReplicationLag
 from pyreplog.reports.facts import Facts
 from tests.ha.nodes import Lab, until
-from tests.spark.clusters import embedded
+from tests.spark.clusters import KEPT, Nodes, embedded
 from tests.spark.reading import read_table
 from tests.spark.reports.both import Row, check
 
@@ -47,7 +47,7 @@ def lag_of(rows: list[Row], is_there: Callable[[Row], bool], **same: Any) -> lis
     return found
 
 
-def rows_of(path: Path, **options: object) -> list[Row]:
+def rows_of(path: Path | None, **options: object) -> list[Row]:
     names = "topic,partition,offset,timestamp,size,producerName,sequenceId"
     return read_table(path, columns=names, **options).to_pylist()
 
@@ -154,6 +154,26 @@ def test_topics(tmp_path: Path, seed: int) -> None:
     check(ReplicationLag({"path": str(tmp_path / "b")}), given, NOW, expected)
     mirror = ReplicationLag({"path": str(tmp_path / "b"), "topics": "orders"})
     check(mirror, {**given, "topics": "orders"}, NOW, [row for row in expected if row["topic"] == "orders"])
+
+
+def test_clusters_over_tcp(tmp_path: Path) -> None:
+    """Each has a secret of its own."""
+    secrets, urls = ("of the source, 16 bytes", "of the copy, 16 bytes"), list[str]()
+    with ExitStack() as stack:
+        for name, secret, count in zip("ab", secrets, (30, 20), strict=True):
+            (tmp_path / name).mkdir()
+            nodes = stack.enter_context(Nodes(tmp_path / name, name, secret=secret.encode()))
+            urls.append(nodes.url)
+            with pyreplog.Cluster.connect(nodes.url, secret=secret.encode()) as cluster:
+                topic = cluster.topic("orders", ensemble=1, durability="appended", **KEPT)
+                topic.producer("p").publish_batch([b"x" * n for n in range(count)], sequences=range(count))
+                topic.close()
+        given, to = ({"cluster": url, "secret": secret} for url, secret in zip(urls, secrets, strict=True))
+        given["topics"] = "orders"
+        rows = rows_of(None, **given)
+        assert len(rows) == 30
+        expected = lag_of(rows, lambda row: row["sequenceId"] < 20, from_cluster=urls[0], to_cluster=urls[1])
+        check(ReplicationLag(to), given, NOW, expected, cuts=({"minPartitions": "2"},))
 
 
 @pytest.mark.parametrize(
