@@ -12,7 +12,9 @@ import pyreplog
 from pyreplog.errors import NotALogError, TrimmedError, TruncatedError
 from pyreplog.tables.planning import plan
 from tests import samples
+from tests.ha.streams import copy, make_mirror, open_master
 from tests.spark.reading import batches_of, column, options_of, read_slices
+from tests.spark.streams import Query, offsets
 
 SEGMENT = samples.SEGMENT_BYTES
 
@@ -115,6 +117,21 @@ def test_a_copied_directory(tmp_path: Path) -> None:
     (tmp_path / "copy" / "tail").unlink()
     assert column(tmp_path / "copy", "offset") == list(range(1000))
     assert column(tmp_path / "copy", "topic") == ["copy"] * 1000
+
+
+def test_a_replica_shows_what_is_committed(tmp_path: Path) -> None:
+    """To a batch, and to a stream, which is told of the rest when that is committed."""
+    master = open_master(tmp_path / "master")
+    with master, make_mirror(tmp_path / "mirror", master) as mirror, Query(mirror.path) as query:
+        master.append_batch([b"%d" % n for n in range(10)])
+        copy(master, mirror)
+        seen = list[int]()
+        for end in (0, 4, 10):
+            if end:
+                mirror.show(master.position_of(end) if end < 10 else master.end_position, end)
+            assert column(mirror.path, "offset") == list(range(end))
+            seen += offsets(query.read())
+            assert seen == list(range(end))
 
 
 def test_a_replicas_directory(tmp_path: Path) -> None:

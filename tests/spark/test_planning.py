@@ -139,6 +139,19 @@ def test_a_time_range_touches_its_part_of_the_log(tmp_path: Path) -> None:
     assert [row["offset"] for row in read_slices(options, tasks).to_pylist()] == list(range(low, high))
 
 
+def test_a_range_of_offsets_touches_its_part_of_the_log(tmp_path: Path) -> None:
+    """To within a block of 4 KiB at both ends."""
+    path = tmp_path / "log"
+    make_log(path, [1000] * 4000)
+    (whole,) = plan(options_of(path))
+    each = bytes_planned([whole]) / 4000
+    for low, high in ((0, 10), (1777, 1787), (2000, 2300), (3900, 3950)):
+        options = options_of(path, startingOffsets=low, endingOffsets=high, columns="offset")
+        tasks = plan(options)
+        assert bytes_planned(tasks) <= each * (high - low) + 3 * 4096
+        assert read_slices(options, tasks)["offset"].to_pylist() == list(range(low, high))
+
+
 @pytest.mark.parametrize("low", [-5, 0, 1, 17, 599, 600, 700])
 @pytest.mark.parametrize("length", [0, 1, 100, 900])
 def test_time_ranges(tmp_path_factory: pytest.TempPathFactory, low: int, length: int) -> None:

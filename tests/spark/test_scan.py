@@ -45,6 +45,8 @@ def test_rows_are_the_logs(log: Path, more: dict[str, object]) -> None:
     assert rows["position"] == [record.position for record in records]
     assert rows["segment"] == [Path(files[record.entry]).name for record in records]
     assert rows["size"] == [len(record.value) for record in records]
+    assert rows["crc"] == [int.from_bytes(record.raw[4:8], "little") for record in records]
+    assert rows["storedSize"] == [(len(record.raw) + 7) & ~7 for record in records]
     assert micros(rows["timestamp"]) == micros(rows["publishTime"]) == [record.timestamp for record in records]
     assert micros(rows["eventTime"]) == [record.event_time for record in records]
     assert {None, 1_700_000_000_000_000} < set(micros(rows["eventTime"]))

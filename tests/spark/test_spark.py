@@ -63,8 +63,11 @@ def test_a_users_schema(spark: SparkSession, log: Path) -> None:
 
 @pytest.fixture
 def compiled(spark: SparkSession) -> Iterator[None]:
-    """Queries are run as they are where nobody is in a hurry: Spark compiles them, and changes its plans under way."""
-    names = ("spark.sql.codegen.wholeStage", "spark.sql.adaptive.enabled")
+    """Queries are run as they are where nobody is in a hurry: Spark compiles them, changes its plans under way, and would
+    hand filters down to a source that takes them."""
+    names = (
+        "spark.sql.codegen.wholeStage", "spark.sql.adaptive.enabled", "spark.sql.python.filterPushdown.enabled",
+    )  # fmt: skip
     before = {name: spark.conf.get(name) for name in names}
     for name in names:
         spark.conf.set(name, "true")
@@ -127,6 +130,20 @@ def test_mistakes_are_told(spark: SparkSession, log: Path, options: dict[str, ob
 
     with pytest.raises(AnalysisException, match=says):
         load(spark, log, **options).count()
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ("sise int", "unknown column 'sise'; there are key, value"),
+        ("size long", "column size: expected the type int, found bigint"),
+    ],
+)
+def test_mistakes_in_a_users_schema_are_told(spark: SparkSession, log: Path, schema: str, says: str) -> None:
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(AnalysisException, match=says):
+        spark.read.format("pyreplog").schema(schema).load(str(log)).count()
 
 
 def test_damage_is_told(spark: SparkSession, tmp_path: Path) -> None:

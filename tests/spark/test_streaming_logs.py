@@ -15,6 +15,7 @@ import pyreplog
 from pyreplog.clock import ManualClock
 from pyreplog.errors import CheckpointError, ConfigError, CorruptionError, OutOfRangeError, TrimmedError, TruncatedError
 from pyreplog.log import names
+from pyreplog.tables.options import MODES
 from tests import samples
 from tests.spark.reading import column
 from tests.spark.streams import Query, append, decoded, offsets, open_log, position, value_of
@@ -147,6 +148,25 @@ def test_a_batch_that_ends_at_damage(tmp_path: Path, spoilt: str, limit: dict[st
     if "startingOffsets" not in limit:
         with Query(tmp_path / "log", **limit) as query, pytest.raises(CorruptionError, match=f"position {position}:"):
             list(query.batches())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_file_that_is_no_segment(tmp_path: Path, mode: str, is_there: bool) -> None:
+    """Its header is damaged, or it is missing: in no mode is a query started, or started again."""
+    with open_log(tmp_path / "log") as log:
+        append(log, 3000)
+    with Query(tmp_path / "log", mode=mode, maxOffsetsPerTrigger=10) as query:
+        query.offset = query.next()
+    path = samples.segments(tmp_path / "log")[1]
+    if is_there:
+        samples.flip(path, 40)
+    else:
+        path.unlink()
+    with pytest.raises(CorruptionError, match=path.name):
+        Query(tmp_path / "log", mode=mode)
+    with Query(tmp_path / "log", query.offset, mode=mode) as again, pytest.raises(CorruptionError, match=path.name):
+        again.next()
 
 
 def test_a_log_that_comes_later(tmp_path: Path) -> None:
