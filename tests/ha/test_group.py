@@ -15,6 +15,7 @@ from pyreplog.errors import (
     NotEnoughReplicasError,
 )
 from pyreplog.ha.protocol.effects import Fenced, HangUp, ModeChanged, StoreMembers, Tell
+from pyreplog.ha.protocol.election import refuse_candidate
 from pyreplog.ha.protocol.group import Group, GroupConfig
 from pyreplog.ha.protocol.joining import Source
 from pyreplog.ha.protocol.mark import ORIGIN, Mark
@@ -30,7 +31,7 @@ from pyreplog.ha.protocol.messages import (
     Prepare,
     Progress,
 )
-from pyreplog.ha.protocol.terms import History, Term, TermStart
+from pyreplog.ha.protocol.terms import History, Term, Terms, TermStart
 
 from .groups import HISTORY, SEGMENT_BYTES, T1, T2, T3, UUID, Lab, commits, mark, only
 
@@ -236,6 +237,19 @@ def test_a_replica_that_lost_its_disk_does_not_count_again() -> None:
     assert lab.refusal(lab.join("a", 20, synced=mark(17))) == Code.LOST
     assert lab.refusal(lab.join("a", 0, uuid=NO_UUID)) == Code.LOST
     assert accepted(lab.join("a", 18)) == 18, "what was not synced a crash may take"
+
+
+def test_nor_when_retention_has_removed_what_it_lost() -> None:
+    """That it has promised this term shows no more: an empty directory promises it to the master that asks where a member is,
+    and nobody knows which later one it had promised before."""
+    lab = Lab()
+    lab.follow("a")
+    lab.report("a", 18)
+    lab.group.disconnected("a", lab.now_us)
+    lab.group.trimmed(mark(19))
+    assert refuse_candidate(lab.group.probe, NO_UUID, Terms(), None) is None
+    assert lab.refusal(lab.join("a", 0, uuid=NO_UUID, segment_bytes=0, promised=lab.group.term)) == Code.LOST
+    assert lab.refusal(lab.join("a", 18)) == Code.BEHIND
 
 
 # ---- who is in sync --------------------------------------------------------------------------------------------

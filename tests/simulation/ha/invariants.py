@@ -26,9 +26,12 @@ def demand(holds: bool, name: str, what: str, *values: object) -> None:
         raise BrokenInvariantError(name, what.format(*values) if values else what)
 
 
-def _common(one: list[str], other: list[str]) -> int:
-    """How many records two logs begin with alike."""
-    return next((i for i, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), min(len(one), len(other)))  # noqa: B905
+def _in_common(one: Node, other: Node) -> int:
+    """How many records their logs begin with alike; what the other one has not synced it may lose, and need again."""
+    pairs = zip(one.disk.records, other.disk.records[: other.disk.synced], strict=False)
+    return next(
+        (i for i, pair in enumerate(pairs) if pair[0] != pair[1]), min(len(one.disk.records), other.disk.synced)
+    )
 
 
 class Invariants:
@@ -84,12 +87,18 @@ class Invariants:
         count = disk.synced if self._schedule.plan.ack == "synced" else len(disk.records)
         return count >= len(records) and disk.records[: len(records)] == records
 
+    def _acknowledged(self, node: Node) -> int:
+        """How many of its records."""
+        same = min(len(self.agreed), len(node.disk.records))
+        return next((i for i in range(same) if node.disk.records[i] != self.agreed[i]), same)
+
     # ---- terms ----------------------------------------------------------------------------------------------
 
     def elected(self, node: Node, won: Won) -> None:
         self.elections += 1
         demand(won.term not in self._terms, "OneMasterPerTerm", f"term {won.term} has begun before")
         self._terms[won.term] = node.name
+        self._removed_by_masters = max(self._removed_by_masters, node.disk.start)  # much, if it was an observer before
         self._schedule.world.note(node.name, "is elected,", won.possible_loss or "nothing lost")
         if won.possible_loss:
             self.may_have_lost = True
@@ -151,8 +160,7 @@ class Invariants:
         self._commits[process] = min(self._commits.get(process, 0), to.entry)
         if self.may_have_lost or node.following.observer:
             return
-        same = min(len(self.agreed), len(node.disk.records))
-        held = next((i for i in range(same) if node.disk.records[i] != self.agreed[i]), same)
+        held = self._acknowledged(node)
         demand(
             to.entry >= held, "NoAcknowledgedRecordLost", f"{node.name} is cut to {to.entry}, {held} are acknowledged"
         )
@@ -160,13 +168,26 @@ class Invariants:
     def made(self, node: Node, start: Mark) -> None:
         """Its log holds nothing, and is made anew, to begin there."""
         told, process = self.may_have_lost or node.disk.unreplicated, (node.name, node.life)
-        demand(told or start.entry >= node.disk.shown, "CommitPointMonotone", f"{node.name} begins anew at {start}")
+        # A power cut makes forget that the rest was shown alone. Who has no history yet has followed nobody.
+        shown = min(node.disk.shown, self._acknowledged(node)) if node.disk.terms.history.starts else 0
+        demand(told or start.entry >= shown, "CommitPointMonotone", f"{node.name} begins anew at {start}")
         self._commits[process] = min(self._commits.get(process, 0), start.entry)
+        assert node.wire is not None
+        source = node.wire.other(node).name
+        for other in self._schedule.nodes:
+            other.gone[node.name] = other.gone.get(source, 0)
+        node.gone = {other.name: other.disk.start for other in self._schedule.nodes}
 
     def left(self, node: Node, leave: Leave) -> None:
-        error = leave.error
-        is_behind = isinstance(error, JoinRefusedError) and error.code in (Code.BEHIND, Code.LOST)
-        excused = is_behind and (node.may_be_behind or self.may_have_lost or self.went_alone)
+        """Who holds nothing is told that it is behind, asks for a new copy, and is refused as if it had lost its log: whoever
+        lost it has forgotten what it promised, too, and may have promised anew since."""
+        error, wire = leave.error, node.wire
+        assert wire is not None
+        master = wire.other(node)
+        lacks = _in_common(master, node) < node.gone.get(master.name, 0)
+        codes = (Code.BEHIND,) if node.disk.start < len(node.disk.records) else (Code.BEHIND, Code.LOST)
+        is_behind = isinstance(error, JoinRefusedError) and error.code in codes
+        excused = is_behind and (lacks or self.may_have_lost or self.went_alone)
         demand(not leave.permanent or excused, "EveryReplicaFits", f"{node.name} is turned away for good: {error}")
         self.left_behind += leave.permanent
 
@@ -180,15 +201,15 @@ class Invariants:
             demand(kept, "WhatReplicasNeedIsKept", "{} removes up to {}, {} has {}", node, start, wire, wire.synced)
         members = node.disk.members if group is None else group.members
         for other in self._schedule.nodes:
-            common = _common(records, other.disk.records)
+            common = _in_common(node, other)
             if other is node or start <= common:
                 continue
             free = group is None and (node.following.observer or start <= self._removed_by_masters)
             bounded = len(records) - common > plan.hold or plan.remember_ms < 600_000
             counts = members is not None and other.name in members.everyone
-            excused = other.may_be_behind or free or bounded or not counts or self.may_have_lost or self.went_alone
+            excused = free or bounded or not counts or self.may_have_lost or self.went_alone
             demand(excused, "HeirsKeepWhatOthersLack", "{} removes up to {}, {} has {}", node, start, other, common)
-            other.may_be_behind = True
+            other.gone[node.name] = start
         if group is not None:
             self._removed_by_masters = max(self._removed_by_masters, start)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyreplog.errors import HigherTermError, JoinRefusedError, NotEnoughReplicasError, ReplogError
+from pyreplog.errors import HigherTermError, JoinRefusedError, NotEnoughReplicasError, OutOfRangeError, ReplogError
 from pyreplog.ha.protocol import effects as do
 from pyreplog.ha.protocol.effects import StoreMembers
 from pyreplog.ha.protocol.election import Ask, Election, Lost, Won, refuse_candidate
@@ -58,7 +58,7 @@ class Node:
         self.above = NO_TERM
         self.was_cut_off = False  # its last process ended in a power cut
         self.is_out = False  # it is to be replaced, for nobody has what it lacks
-        self.may_be_behind = False  # what it lacks was removed, and nobody had to keep it
+        self.gone: dict[str, int] = {}  # by node: up to where it removed what this one lacks, and did not have to keep
         self.was_member = False
         self.told: Term = NO_TERM  # the highest promise that ever left this node
 
@@ -200,7 +200,7 @@ class Node:
     def _do_Fenced(self, effect: do.Fenced) -> None:
         assert self.group is not None
         self.world.note(self.name, f"is deposed: {effect.term}")
-        self.following = self._follower(mark(self.visible))
+        self.following = self._follower(self.disk.shown_mark)
         self.group = None
         self.above = max(self.above, effect.term)
         self._later(0.0, self._redial)
@@ -231,6 +231,8 @@ class Node:
 
     def _do_Cut(self, effect: do.Cut) -> None:
         self._break_chain()
+        if effect.to.entry < self.disk.start:  # retention went on while it joined
+            raise OutOfRangeError(f"position {effect.to.position}: the log begins at {self.disk.start_mark.position}")
         self.world.note(self.name, "cuts its log to", effect.to.entry)
         self.schedule.invariants.cut(self, effect.to)
         self.disk.cut(effect.to)
@@ -241,7 +243,6 @@ class Node:
         self.schedule.invariants.made(self, effect.start)
         self.disk.make(self.wire.other(self).disk.records[: effect.start.entry])
         assert self.disk.end == effect.start
-        self.may_be_behind = any(self.disk.start < node.disk.start for node in self.schedule.nodes)
         self.disk.unreplicated = self.following.unreplicated
 
     def _do_Joined(self, effect: do.Joined) -> None:
@@ -354,9 +355,19 @@ class Node:
         elif isinstance(message, Data):
             self._land(message)
         else:
-            self.perform(self.following.heard(message))
+            self._hear(message)
             self._hold()
             self._learn_role()
+
+    def _hear(self, message: Any) -> None:
+        """If the disk refuses, the connection ends."""
+        try:
+            self.perform(self.following.heard(message))
+        except OutOfRangeError as error:
+            self.world.note(self.name, "does not follow:", error)
+            self._hang_up()
+            self.following.disconnected()
+            self._redial()
 
     def _land(self, data: Data) -> None:
         if not self.following.is_streaming:

@@ -178,7 +178,7 @@ class Schedule:
         return len(masters) == 1 and not masters[0].group.absent() and masters[0].group.members.former is None
 
     def _elect(self) -> None:
-        """An operator tries one after the other; by force, where records are gone anyway or members are unknown."""
+        """An operator tries one after the other."""
         if any(node.group is not None or node.election is not None for node in self.nodes):
             return
         self.world.random.choice(self.nodes).promote()
