@@ -92,16 +92,32 @@ def test_who_holds_nothing_and_does_not_fit_asks_for_a_new_copy(code: Code) -> N
 def test_a_new_copy_takes_back_nothing_that_was_shown() -> None:
     """Its master is far ahead, and a replica that lags has all from the beginning: readers would go back to that."""
     following = emptied()
-    following.committed = mark(8)
+    assert following.committed < mark(8), "after a power cut nothing but the log's start says that it was shown"
     check_left(following, following.heard(Refuse(Code.BEHIND, "what follows is gone")), None, permanent=False)
     connected(following, start=8, received=8, synced=8)
-    lagging = Accept(UUID, SEGMENT_BYTES, T3, MASTERS, ORIGIN, ORIGIN)
+    lagging = Accept(UUID, SEGMENT_BYTES, T3, MASTERS, mark(6), mark(6))
     check_left(following, following.heard(lagging), Code.NOT_MASTER, permanent=False)
     said = connected(following, start=8, received=8, synced=8)
     assert (said.uuid, said.received) == (UUID, mark(8)), "it says again how far it was"
     following.heard(Refuse(Code.BEHIND, "what follows is gone"))
     connected(following, start=8, received=8, synced=8)
     assert only(Make, following.heard(Accept(UUID, SEGMENT_BYTES, T3, MASTERS, mark(10), mark(10))))
+
+
+@pytest.mark.parametrize("gone", [5, 7])
+def test_what_was_shown_and_lost_keeps_nobody_from_a_new_copy(gone: int) -> None:
+    """Somebody was promoted by force, further back than this copy begins: it asked for a new copy and refused it in turns."""
+    forced = HISTORY.up_to(mark(gone)).begin(T3, mark(gone))
+    following = replica(promised=T3, history=HISTORY)
+    connected(following, start=12, received=12, synced=12)
+    check_left(
+        following,
+        following.heard(Accept(UUID, SEGMENT_BYTES, T3, forced, ORIGIN, mark(gone))),
+        Code.BEHIND,
+        permanent=False,
+    )
+    connected(following, start=12, received=12, synced=12)
+    assert only(Make, following.heard(Accept(UUID, SEGMENT_BYTES, T3, forced, mark(4), mark(4))))
 
 
 def test_a_new_copy_does_not_know_how_what_is_removed_was_committed() -> None:

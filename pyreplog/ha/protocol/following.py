@@ -100,7 +100,7 @@ class Following:
         effects: list[Effect] = []
         term = max(accept.term, self.terms.promised)
         if self.uuid == NO_UUID:
-            if self.emptied != NO_UUID and accept.resume < self.committed and not self.unreplicated:
+            if self._lags(accept):
                 return self._keep_what_is_seen(accept)
             effects.append(Make(accept.uuid, accept.segment_bytes, accept.resume))
             self.unreplicated = accept.resume > ORIGIN  # of what retention has removed nothing is known so far
@@ -194,9 +194,17 @@ class Following:
         self.emptied, self.uuid = (self.uuid if code == Code.BEHIND else NO_UUID), NO_UUID
         return True
 
+    def _lags(self, accept: Accept) -> bool:
+        """Whether this is a copy of one that lags: of the same history, from before what readers were shown here. Where
+        the histories part before that, it is lost; so it may be where a master went on alone."""
+        if self.emptied != accept.uuid or accept.resume >= self._end or self.unreplicated:
+            return False
+        mine = self.terms.history.up_to(self._end)
+        return mine.common_point(self._end, accept.history, self._end) == self._end
+
     def _keep_what_is_seen(self, accept: Accept) -> list[Effect]:
         """A copy of one that lags would begin before what readers were shown here: it asks as before again."""
         self.emptied, self.uuid = NO_UUID, self.emptied
         self.disconnected()
-        text = f"a new copy from {accept.resume.position} on, {self.committed.position} are committed here"
+        text = f"a new copy from {accept.resume.position} on, all before {self._end.position} was committed here"
         return [Say(Refuse(Code.NOT_MASTER, text)), Leave(JoinRefusedError(Code.NOT_MASTER, text), permanent=False)]
