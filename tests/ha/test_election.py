@@ -33,7 +33,7 @@ def promise(
 ) -> Promise:
     history = fields.get("history", HISTORY).up_to(mark(received))
     return Promise(
-        term, history, mark(received), mark(received if synced is None else synced), fields.get("members"), trial
+        term, history, mark(received), mark(received if synced is None else synced), fields.get("members", FIVE), trial
     )
 
 
@@ -129,6 +129,28 @@ def test_who_holds_more_is_not_passed_over(other: Promise, wins: bool) -> None:
     assert bool(only(Won, effects)) is wins
     if not wins:
         assert isinstance(lost(effects), PromotionRefusedError) and "promote c" in str(lost(effects))
+
+
+def test_who_holds_more_and_cannot_be_promoted_is_passed_over() -> None:
+    """A new member that no master has met knows of no members; what came to it by a replica nobody else need have. It is as if
+    it had not answered: that many promises of others are asked for."""
+    for trial, made in ((True, election()[0]), (False, binding())):
+        stranger = promise(25, trial=trial, members=None)
+        assert made.promised("c", stranger) == [] and made.promised("b", promise(1, trial=trial)) == []
+        assert made.promised("c", stranger) == [], "asked twice, it counts no more"
+        (end,) = made.promised("d", promise(1, trial=trial))
+        assert end == StorePromise(MINE) if trial else isinstance(end, Won) and end.possible_loss == ""
+    made = binding()
+    made.promised("b", promise(1))
+    made.promised("c", promise(25, members=None))
+    assert "c: holds more, and knows of no members" in str(lost(made.deadline()))
+
+
+def test_who_holds_no_more_counts_whatever_it_knows() -> None:
+    """Members that were never started may be all that there is."""
+    made = binding()
+    made.promised("b", promise(0, history=History(), members=None))
+    assert only(Won, made.promised("c", promise(20, members=None)))
 
 
 def test_what_was_acknowledged_as_received_counts_as_received() -> None:

@@ -149,6 +149,7 @@ class Election:
             return []
         if self.members is None:
             return self._win(self._end, self._doubt()) if self._force else []
+        self._pass_over(self._end)
         asks: list[Effect] = [
             Ask(member, Prepare(self.term, self._uuid, self.members.stamp, self._trial))
             for member in sorted(self.members.everyone - self._asked - {self.name})
@@ -176,11 +177,23 @@ class Election:
         assert self.members is not None
         return self.members.missing(frozenset({self.name, *self._promises}))
 
+    def _reach_of(self, promise: Promise) -> tuple[Term, Mark]:
+        return _reach(promise.history, promise.synced if self._ack == "synced" else promise.received)
+
+    def _pass_over(self, end: Mark) -> None:
+        """Whoever holds more and knows of no members, a new one that no master has met, can be promoted by nobody.
+        It is as if it had not answered: the promises of enough others are enough."""
+        mine = _reach(self._history, end)
+        for member, promise in list(self._promises.items()):
+            if promise.members is None and self._reach_of(promise) > mine:
+                del self._promises[member]
+                self._declined[member] = "holds more, and knows of no members: it is to follow whoever is elected"
+
     def _further(self, end: Mark) -> str:
         """Who holds more than the candidate; "" nobody."""
         mine = _reach(self._history, end)
         for member, promise in sorted(self._promises.items()):
-            theirs = _reach(promise.history, promise.synced if self._ack == "synced" else promise.received)
+            theirs = self._reach_of(promise)
             if theirs > mine:
                 held = f"{member} holds term {theirs[0]} up to {theirs[1].position}"
                 return f"{held}, {self.name} term {mine[0]} up to {mine[1].position}: promote {member}"
