@@ -11,6 +11,8 @@
 | files | the disk, behind a seam that tests replace |
 | names | names of the files in a log directory |
 | lock | the writer's lock |
+| headers | reading the first block of a segment's file |
+| tailpage | whether what the tail page says can be |
 | checkpoint | how far the log is proven to be on disk |
 | startup | a log directory brought into a state that can be appended to |
 | recovery | what of a log is intact: torn tail or corruption |

@@ -14,7 +14,14 @@ from pyreplog._native.log.reader import Reader
 from pyreplog._native.log.record import Record
 from pyreplog._native.log.segment import HEADER_BYTES, SIZE_MAX
 from pyreplog.ack import as_timeout
-from pyreplog.errors import CorruptionError, InvalidArgumentError, OutOfRangeError, TruncatedError, WrongTypeError
+from pyreplog.errors import (
+    CorruptionError,
+    ForkedError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    TruncatedError,
+    WrongTypeError,
+)
 from pyreplog.log import eventtimes
 from pyreplog.log.follow import Follower
 from pyreplog.log.hollow import is_hollow
@@ -28,6 +35,14 @@ _NUMBER_MAX = (1 << 63) - 1
 
 class Access(Reader):
     """What CommitLog and LogReader offer beside reads of single entries."""
+
+    _parents: ForkedError | None = None
+    """In a forked child: the handle is its parent's."""
+
+    def _check_process(self) -> None:
+        """ForkedError, in a child of the process that opened the log: whatever else it says there is out of date."""
+        if self._parents is not None:
+            raise self._parents
 
     # ---- kept by the subclass -------------------------------------------------------------------------------
 
@@ -76,18 +91,21 @@ class Access(Reader):
     @property
     def start(self) -> int:
         """Number of the first entry there is."""
+        self._check_process()
         table = self._segment_table()
         return max(table[0][1], 0) if table else 0
 
     @property
     def start_position(self) -> int:
         """Position of the first segment."""
+        self._check_process()
         table = self._segment_table()
         return table[0][0] if table else 0
 
     @property
     def end_position(self) -> int:
         """Position after the last visible record."""
+        self._check_process()
         return self._visible()
 
     def __len__(self) -> int:
@@ -98,6 +116,7 @@ class Access(Reader):
         """Whether enough replicas may not have all that readers see, so that a promotion may take it back: the master
         of the log's group goes on without them (fall-back), or did, and they have not caught up. Look at it behind what
         was read."""
+        self._check_process()
         return self.tail.unreplicated
 
     # ---- lookups --------------------------------------------------------------------------------------------
@@ -127,7 +146,12 @@ class Access(Reader):
 
     def _values(self, item: slice) -> list[bytes]:
         self._check_numbered()
-        start, stop, step = item.indices(self.end)
+        try:
+            start, stop, step = item.indices(self.end)
+        except TypeError as error:
+            raise WrongTypeError(f"expected integers in a slice, found {item!r}") from error
+        except ValueError as error:
+            raise InvalidArgumentError(f"{item!r}: {error}") from error
         if step != 1:
             return [self.read(n).value for n in range(start, stop, step)]
         values: list[bytes] = []

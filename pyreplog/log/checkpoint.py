@@ -14,6 +14,7 @@ from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import FormatVersionError
 from pyreplog.log import names
 from pyreplog.log.files import Files
+from pyreplog.plainfiles import open_reading
 
 MAGIC = b"RPCHKP01"
 VERSION = 1
@@ -68,7 +69,8 @@ class Checkpoint:
 def load(directory: Path) -> Checkpoint | None:
     """The newest intact checkpoint of a log directory, or None. FormatVersionError."""
     try:
-        data = (directory / names.CHECKPOINT).read_bytes()
+        with open_reading(directory / names.CHECKPOINT) as file:
+            data = file.read(2 * SLOT_BYTES)
     except FileNotFoundError:
         return None
     slots = [Checkpoint.decode(data[at : at + SLOT_BYTES]) for at in (0, SLOT_BYTES)]

@@ -28,7 +28,7 @@ class GroupCommit(Leading):
         super().__init__(log, synced)
         self._submitted.restart(synced)
         self._idle = threading.Lock()
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()  # a signal handler may close the log
         self._committer: threading.Thread | None = None
         self._stopping = False
 
@@ -57,8 +57,9 @@ class GroupCommit(Leading):
             with self._starting:
                 if self._committer is None:
                     self._idle.acquire(blocking=False)
-                    self._committer = threading.Thread(target=self._run, name="pyreplog-commit", daemon=True)
-                    self._committer.start()
+                    committer = threading.Thread(target=self._run, name="pyreplog-commit", daemon=True)
+                    committer.start()
+                    self._committer = committer  # who stops it joins it: not before it runs
         if self._idle.locked():
             try:
                 self._idle.release()
@@ -87,7 +88,9 @@ class GroupCommit(Leading):
 
     def stop(self) -> None:
         self._stopping = True
-        if self._committer is not None:
+        with self._starting:  # one that is being started is waited for
+            committer = self._committer
+        if committer is not None:
             self.request()
-            if self._committer is not threading.current_thread():  # close() in a callback of an Ack
-                self._committer.join()
+            if committer is not threading.current_thread():  # close() in a callback of an Ack
+                committer.join()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -248,11 +249,14 @@ class CommitLog(Access, Appender):
     @property
     def end(self) -> int:
         """Number of the first entry that readers may not read: one more than the last visible one."""
+        if self._parents is not None:
+            raise self._parents
         return self.tail.visible_entry
 
     @property
     def synced_end(self) -> int:
         """Number of the first entry not known to be on disk."""
+        self._check_process()
         return self.tail.synced_entry
 
     # ---- waiting --------------------------------------------------------------------------------------------
@@ -322,15 +326,37 @@ class CommitLog(Access, Appender):
     def close(self) -> None:
         """Sync, put down a clean checkpoint and let go. Waiters get ClosedError. Closing twice is fine.
 
+        In a finalizer that runs when the interpreter ends, the log is synced and nothing more: no other thread goes on
+        then, and the next opening verifies what lies behind the checkpoint.
         Errors: PoisonedError when the last sync fails; the log is closed all the same.
         """
         if isinstance(self._error, ClosedError) or os.getpid() != self._pid:
+            return
+        if sys.is_finalizing():
+            self._sync_alone()
             return
         try:
             if self._error is None:
                 self._finish()
         finally:
             self._let_go()
+
+    def _sync_alone(self) -> None:
+        """Takes no lock and waits for no thread: one that is gone may hold it, or have been about to answer."""
+        poisoned, self._error = self._error, ClosedError(f"{self.path} was closed")
+        if poisoned is not None:
+            return
+        synced = self.tail.synced_end
+        try:
+            for base, _, _ in self._segment_table():
+                if base + self._segment_bytes > synced:
+                    fd = self._files.open(names.segment_path(self.path, base), writable=True)
+                    try:
+                        self._files.sync(fd)
+                    finally:
+                        os.close(fd)
+        except OSError as error:
+            raise PoisonedError(f"{self.path}: the sync at the end of the process failed: {error}") from error
 
     def _finish(self) -> None:
         """Let nobody append any more, and sync all that was."""
@@ -369,6 +395,7 @@ class CommitLog(Access, Appender):
 
     def _forked(self) -> None:
         """In a forked child: refuse everything, and keep the child from holding the parent's lock."""
+        self._parents = ForkedError(f"{self.path} was opened by process {self._pid}; open it again in this one")
         self._set_open(False)
         self._set_segments([])
         self._writer_lock.release()
@@ -382,5 +409,5 @@ class CommitLog(Access, Appender):
         raise TypeError("a CommitLog holds a lock and mapped files and cannot be pickled; open the path again")
 
     def __repr__(self) -> str:
-        state = "closed" if self._error is not None else f"entries {self.start} to {self.end}"
+        state = "closed" if self._error or self._parents else f"entries {self.start} to {self.end}"
         return f"<CommitLog {str(self.path)!r} {state}>"

@@ -1,4 +1,5 @@
-"""The disk, as the log uses it. Tests put a disk that loses unsynced data in its place."""
+"""The disk: all that creates, renames, syncs or removes goes through here. Tests put a disk that loses unsynced data in
+its place."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyreplog._native.log.disk import Steps, lock_file, unlock_file
 from pyreplog._native.log.pwrite import write, write_sync
 from pyreplog.errors import DiskError, DiskFullError, InvalidArgumentError, ReplogError, UnsupportedFilesystemError
+from pyreplog.plainfiles import open_plain
 
 if TYPE_CHECKING:
     from pyreplog._native.log.segment import Segment
@@ -24,11 +27,15 @@ _GET_FLAGS, _SET_FLAGS, _NO_COPY = 0x80086601, 0x40086602, 0x00800000  # <linux/
 
 
 class Files(Protocol):
-    """Every change the log makes on disk, except stores through a mapping."""
+    """Every change that is made on disk, except stores through a mapping. What is not said to be durable is not."""
 
     def create(self, path: Path, size: int, *, zeroed: bool) -> int:
         """Make a file of really allocated `size` bytes; `zeroed`: written and synced, so that a later write of the
         same blocks needs no journal. Returns a descriptor. DiskFullError leaves nothing behind."""
+
+    def create_empty(self, path: Path, *, mode: int = 0o600) -> int:
+        """Make an empty file under a name that nobody has. Returns a descriptor, for reading and writing.
+        FileExistsError."""
 
     def allocate(self, fd: int, path: Path, size: int) -> None:
         """See that a file has all its `size` bytes on disk: a copy that left out zeros does not, and a store through a
@@ -36,17 +43,38 @@ class Files(Protocol):
 
     def open(self, path: Path, *, writable: bool) -> int: ...
     def write(self, fd: int, data: bytes | memoryview, offset: int, /) -> None: ...
-    def sync(self, fd: int) -> None: ...
+    def sync(self, fd: int) -> None:
+        """Make the content of a file durable."""
+
+    def sync_file(self, path: Path) -> None:
+        """`sync`, of a file that is not open here."""
+
     def write_sync(self, fd: int, data: bytes | memoryview, offset: int, /) -> None:
         """`write`, then `sync`."""
 
-    def sync_directory(self, path: Path) -> None: ...
-    def rename(self, old: Path, new: Path) -> None: ...
+    def sync_directory(self, path: Path) -> None:
+        """Make durable which names are in it: what was made, renamed and removed there."""
+
+    def make_directory(self, path: Path, *, mode: int = 0o700) -> None:
+        """Make a directory, and those above it that are missing, all of them durably. No error when it is there."""
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Give a file or a directory another name; a file that had it is gone."""
+
+    def link(self, path: Path, new: Path) -> None:
+        """Give a file a second name. FileExistsError."""
+
     def remove(self, path: Path) -> None:
         """No error when it is not there."""
 
+    def remove_tree(self, path: Path) -> None:
+        """A directory with all that is in it. No error when it is not there."""
+
     def write_new(self, path: Path, data: bytes) -> None:
         """Make a file that holds `data`, or give it that content; not synced."""
+
+    def write_new_synced(self, path: Path, data: bytes | memoryview) -> None:
+        """`write_new`, and its content, but not its name, is durable."""
 
     def unlock(self, fd: int) -> None:
         """Give up the lock of `lock_range`."""
@@ -80,6 +108,9 @@ class RealFiles:
             raise
         return fd
 
+    def create_empty(self, path: Path, *, mode: int = 0o600) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+
     def allocate(self, fd: int, path: Path, size: int) -> None:
         if os.fstat(fd).st_blocks * 512 >= size:  # full disks may refuse even what is there
             return
@@ -95,30 +126,62 @@ class RealFiles:
             raise
 
     def open(self, path: Path, *, writable: bool) -> int:
-        return os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        return open_plain(path, os.O_RDWR if writable else os.O_RDONLY)
 
     write = staticmethod(write)
 
     def sync(self, fd: int) -> None:
         os.fdatasync(fd)
 
+    def sync_file(self, path: Path) -> None:
+        self._sync_path(path, os.O_RDONLY | os.O_CLOEXEC)
+
     write_sync = staticmethod(write_sync)
 
     def sync_directory(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._sync_path(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def _sync_path(self, path: Path, flags: int) -> None:
+        fd = os.open(path, flags)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
 
+    def make_directory(self, path: Path, *, mode: int = 0o700) -> None:
+        if path.is_dir() and any(path.iterdir()):  # else whoever made it may have been killed before it was durable
+            return
+        if not path.is_dir():
+            self.make_directory(path.parent, mode=0o777)
+            try:
+                path.mkdir(mode=mode)
+            except FileExistsError:  # somebody else was quicker, or it is none
+                if not path.is_dir():
+                    raise
+        self.sync_directory(path.parent)
+
     def rename(self, old: Path, new: Path) -> None:
         old.rename(new)
+
+    def link(self, path: Path, new: Path) -> None:
+        new.hardlink_to(path)
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
 
+    def remove_tree(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
     def write_new(self, path: Path, data: bytes) -> None:
         os.close(self._make_new(path, data))
+
+    def write_new_synced(self, path: Path, data: bytes | memoryview) -> None:
+        fd = self._make_new(path, data)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
     def unlock(self, fd: int) -> None:
         unlock_file(fd)
@@ -132,7 +195,7 @@ class RealFiles:
     def replace_small(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(path.name + ".new")
         try:
-            self._write_synced(temporary, data)
+            self.write_new_synced(temporary, data)
         except OSError as error:
             if error.errno in _FULL:
                 raise DiskFullError(error.errno, f"{path}: no room for {len(data)} bytes") from error
@@ -140,14 +203,7 @@ class RealFiles:
         self.rename(temporary, path)
         self.sync_directory(path.parent)
 
-    def _write_synced(self, path: Path, data: bytes) -> None:
-        fd = self._make_new(path, data)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-    def _make_new(self, path: Path, data: bytes) -> int:
+    def _make_new(self, path: Path, data: bytes | memoryview) -> int:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             _write_in_place(fd)

@@ -5,7 +5,7 @@ blank that ends a segment; behind it there is nothing, not even blocks. It is ne
 log is trimmed past it. Readers that have the old file mapped keep it. Order:
 
 1. fresh file: header, blank, length; synced    crash before: nothing happened; a stray file, removed at open
-2. index files removed                          crash after: made again, from what the segment then holds
+2. index files removed, durably                 crash after: made again, from what the segment then holds
 3. fresh file renamed over the old one          crash after: the one or the other
 4. directory synced                             from here on it is the new one
 """
@@ -39,6 +39,7 @@ def replace(directory: Path, files: Files, segment: Segment) -> None:
         raise DiskError(error.errno, f"{path} cannot be made hollow: {error}") from error
     files.remove(names.index_path(directory, segment.base))
     files.remove(names.ledgers_path(directory, segment.base))
+    files.sync_directory(directory)  # else a disk may rename first: an index of what is not there any more
     files.rename(fresh, path)
     files.sync_directory(directory)
 

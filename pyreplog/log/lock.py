@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import struct
 from pathlib import Path
 
 from pyreplog.errors import LockedError, ReadOnlyError
 from pyreplog.log import names
 from pyreplog.log.files import lock_range
+from pyreplog.plainfiles import open_plain
+
+_FLOCK = "hhqqi4x"
 
 
 class WriterLock:
@@ -18,7 +23,7 @@ class WriterLock:
     def __init__(self, directory: Path) -> None:
         path = directory / names.LOCK
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = open_plain(path, os.O_RDWR | os.O_CREAT)
         except PermissionError as error:
             raise ReadOnlyError(f"{path} belongs to somebody else; open the log with mode='r'") from error
         try:
@@ -37,7 +42,24 @@ class WriterLock:
             self._fd = -1
 
 
+def writer_of(directory: Path) -> int | None:
+    """Process id of who holds the writer's lock of a log (0 when it cannot be read), None when nobody does. Takes no
+    lock."""
+    try:
+        fd = open_plain(directory / names.LOCK)
+    except FileNotFoundError:
+        return None
+    except PermissionError:
+        return 0  # perhaps somebody does
+    try:
+        asked = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        kind = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))[0]
+        return None if kind == fcntl.F_UNLCK else _pid_in(fd) or 0
+    finally:
+        os.close(fd)
+
+
 def _pid_in(fd: int) -> int | None:
-    with contextlib.suppress(ValueError):
-        return int(os.pread(fd, 32, 0))
-    return None
+    """As the holder of the lock has put it down; None: it has not yet, or something else is there."""
+    text = os.pread(fd, 32, 0).strip()
+    return int(text) if text.isdigit() else None

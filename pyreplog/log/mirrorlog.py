@@ -352,7 +352,7 @@ class MirrorLog(CommitLog):
     append_batch = append_columns = submit = submit_batch = truncate = append
 
     def __repr__(self) -> str:
-        state = "closed" if self._error is not None else f"entries {self.start} to {self.end}"
+        state = "closed" if self._error or self._parents else f"entries {self.start} to {self.end}"
         return f"<MirrorLog {str(self.path)!r} {state}>"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -23,10 +24,11 @@ from pyreplog.errors import (
     TrimmedError,
 )
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import indexes, names, recovery, truncation
+from pyreplog.log import indexes, names, recovery, tailpage, truncation
 from pyreplog.log.access import Access
 from pyreplog.log.checkpoint import Checkpoint
 from pyreplog.log.files import RealFiles, boot_id, opening_told, share
+from pyreplog.log.headers import read_header
 from pyreplog.log.segments import PREPARED
 from pyreplog.log.watcher import Watcher
 from pyreplog.purgatory import Purgatory
@@ -56,6 +58,7 @@ class LogReader(Access):
         self._error: ReplogError | None = None
         self._lock = threading.RLock()  # the table of segments and their indexes; going live
         self._live = False  # the tail page is what counts
+        self._unbelieved: tuple[object, ...] = ()  # what it said when it was not
         self._opened = 0  # segments mapped since those that nobody pins were let go
         self._purgatory = Purgatory()
         self._watcher: Watcher | None = None
@@ -91,21 +94,23 @@ class LogReader(Access):
         return self._live
 
     def _told(self) -> bool:
-        """Whether the tail page tells the truth: written since this boot, by a writer of this log, to the end."""
-        if self.tail is None:
-            self._map_tail()
+        """Whether the tail page tells where the log ends: written since this boot, by a writer of this log that has it
+        open, or has closed it."""
         tail: Tail | None = self.tail
-        return tail is not None and tail.belongs_to(self._boot_id, self._uuid) and tail.visible > 0
-
-    def _map_tail(self) -> None:
-        """Map the tail page, if there is one; a writer makes it when it is missing or too short."""
-        path = self.path / names.TAIL
-        writable = os.access(path, os.W_OK)
-        try:
-            with path.open("r+b" if writable else "rb") as file:
-                self._use_tail(Tail(file, writable=writable), trusted=False)
-        except (OSError, ValueError):
-            return
+        if tail is None:  # a writer makes it when it is missing or too short
+            tail = tailpage.map_page(self.path, writable=os.access(self.path / names.TAIL, os.W_OK))
+            if tail is None:
+                return False
+            self._use_tail(tail, trusted=False)
+        if not tail.belongs_to(self._boot_id, self._uuid):
+            return False
+        words = tail.open, tail.pid, tail.wakes, tail.visible
+        if words == self._unbelieved:  # no writer has come since
+            return False
+        if tailpage.is_believed(self.path, tail, checkpoints.load(self.path), self._boot_id):
+            return True
+        self._unbelieved = words
+        return False
 
     def _settle(self) -> None:
         """No writer since the boot: find the end as recovery does, changing nothing.
@@ -121,8 +126,25 @@ class LogReader(Access):
                 if self._look():
                     return
                 unchanged = isinstance(error, CorruptionError) and checkpoints.load(self.path) == checkpoint
+                if unchanged and self._settle_before_damage(checkpoint):
+                    return
                 if unchanged or attempt == _ATTEMPTS - 1:
                     raise
+
+    def _settle_before_damage(self, checkpoint: Checkpoint | None) -> bool:
+        """Where a record is damaged that a writer of this boot had appended, its page tells where the log ends: what is
+        intact can be read. Whether that is so, and done."""
+        tail: Tail | None = self.tail
+        if tail is None or checkpoint is None or tailpage.appended(self.path, checkpoint) != tail.visible:
+            return False
+        end, entry = tail.visible, tail.visible_entry
+        rows = self._rows_of(checkpoint.start, end, checkpoint)
+        self._uuid = checkpoint.uuid
+        self._settled_start = checkpoint.start, rows[0][1] if rows else entry
+        self._set_segments(rows)
+        self._set_visible_entry(entry)
+        self._settled_end = end
+        return True
 
     def _find_end(self, checkpoint: Checkpoint | None) -> None:
         wanted = truncation.pending(self.path)
@@ -169,30 +191,37 @@ class LogReader(Access):
         """
         while True:
             truncations, visible = self.tail.truncations, self.tail.visible
-            bases = [base for base in names.segment_bases(self.path) if base < visible]
             checkpoint = checkpoints.load(self.path)
-            start = self.tail.start if checkpoint is None else max(self.tail.start, checkpoint.start)
-            found = {base: self._first_entry(base) for base in bases if base >= start}
+            if checkpoint is None:
+                raise CorruptionError(self.path / names.CHECKPOINT, 0, "the checkpoint of an open log", "none intact")
+            rows = self._rows_of(self.tail.start, visible, checkpoint)
             if truncations == self.tail.truncations:
-                break
-        if checkpoint is not None:
-            missing = set(range(start, visible, checkpoint.segment_bytes)).difference(bases)
-            if missing:
-                path = names.segment_path(self.path, min(missing))
-                raise CorruptionError(path, min(missing), f"a segment of a log that ends at {visible}", "no file")
+                return rows, truncations
+
+    def _rows_of(self, start: int, end: int, checkpoint: Checkpoint) -> list[tuple[int, int, Segment | None]]:
+        """The segments from position `start` to before `end`, which may be trimmed meanwhile. CorruptionError."""
+        bases = [base for base in names.segment_bases(self.path) if base < end]
+        start = max(start, checkpoint.start)
+        found = {base: self._first_entry(base) for base in bases if base >= start}
+        due = start
+        for base in [*found, end]:  # not every place up to the end, which a damaged page may set anywhere
+            if due < min(base, end):
+                path = names.segment_path(self.path, due)
+                raise CorruptionError(path, due, f"a segment of a log that ends at {end}", "no file")
+            due = base + checkpoint.segment_bytes
         rows: list[tuple[int, int, Segment | None]] = []
         for base, first in found.items():
             if isinstance(first, int):
                 rows.append((base, first, None))
-            elif base >= self.tail.start:  # else it was trimmed while we looked
+            elif base >= max(self.tail.start, start):  # else it was trimmed while we looked
                 raise first
-        return rows, truncations
+        return rows
 
     def _first_entry(self, base: int) -> int | CorruptionError:
         """As the header of the segment at `base` has it, or what is wrong there."""
         path = names.segment_path(self.path, base)
         try:
-            uuid, place, _, first, _ = recovery.read_header(path)
+            uuid, place, _, first, _ = read_header(path)
         except FileNotFoundError:
             return CorruptionError(path, base, "a segment file", "none")
         except CorruptionError as error:
@@ -273,7 +302,9 @@ class LogReader(Access):
 
     def _forked(self) -> None:
         """In a forked child: refuse everything."""
-        self._error = ForkedError(f"{self.path} was opened by process {self._pid}; open it again in this one")
+        self._error = self._parents = ForkedError(
+            f"{self.path} was opened by process {self._pid}; open it again in this one"
+        )
         self._set_segments([])
 
     # ---- state ----------------------------------------------------------------------------------------------
@@ -281,6 +312,7 @@ class LogReader(Access):
     @property
     def start(self) -> int:
         """Number of the first entry there is."""
+        self._check_process()
         if not self._look():
             return self._settled_start[1]
         if self.tail.start > super().start_position:  # trimmed since
@@ -290,22 +322,27 @@ class LogReader(Access):
     @property
     def start_position(self) -> int:
         """Position of the first segment."""
+        self._check_process()
         return super().start_position if self._look() else self._settled_start[0]
 
     @property
     def end(self) -> int:
         """Number of the first entry that may not be read: one more than the last visible one."""
+        if self._parents is not None:
+            raise self._parents
         return self.tail.visible_entry if self._look() else self._own_visible_entry
 
     @property
     def unreplicated(self) -> bool:
         """As of any log. Where none of a replica group has been open since the boot, nothing says where the commit
         point was: all that is there is shown."""
+        self._check_process()
         return self.tail.unreplicated if self._look() else (self.path / names.TERMS).exists()
 
     @property
     def live(self) -> bool:
         """Whether a writer says that it has the log open (it may have been killed since)."""
+        self._check_process()
         return self._look() and self.tail.open
 
     async def _reached(self, entry: int, timeout: float | None) -> bool:
@@ -327,7 +364,7 @@ class LogReader(Access):
                 return
             error = self._error = ClosedError(f"{self.path} was closed")
             self._set_segments([])
-        if self._watcher is not None:
+        if self._watcher is not None and not sys.is_finalizing():  # when its thread is gone
             self._watcher.stop(error)
 
     def append(self, *_: object, **__: object) -> NoReturn:
@@ -345,4 +382,5 @@ class LogReader(Access):
         raise TypeError("a LogReader holds mapped files and cannot be pickled; open the path again")
 
     def __repr__(self) -> str:
-        return f"<LogReader {str(self.path)!r} entries {self.start} to {self.end}>"
+        state = "closed" if self._error is not None else f"entries {self.start} to {self.end}"
+        return f"<LogReader {str(self.path)!r} {state}>"

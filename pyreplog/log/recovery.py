@@ -1,7 +1,8 @@
 """Opening a log: what is there, what of it is proven, and where it ends.
 
 A record that is not intact is *corruption* when it lies below the checkpoint, or when a later intact record claims an
-entry at or above it as synced; otherwise everything from it on is a *torn tail*: bytes that a power cut left of appends
+entry at or above it as synced, or below the end that a writer of this boot told (a kill tears nothing: the page cache
+outlives a process); otherwise everything from it on is a *torn tail*: bytes that a power cut left of appends
 nobody was told were durable. (Rule: DESIGN, "Torn or corrupt"; RocketMQ and Kafka cut at the first bad record wherever
 it lies, and lose what follows.)
 """
@@ -10,19 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
-from pyreplog._native.log.segmentheader import decode_header
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import CorruptionError, NotALogError
-from pyreplog.log import names
+from pyreplog.log import names, tailpage
 from pyreplog.log.checkpoint import Checkpoint
 from pyreplog.log.files import Files
+from pyreplog.log.headers import read_header
 from pyreplog.log.segments import PREPARED
 from pyreplog.log.truncation import Truncation
 
@@ -72,19 +72,14 @@ class Recovered:
     sealed: bool = True  # the last segment ends in a blank, or there is none: the next append starts another
     cut: bool = False  # there is a torn tail
     cut_stop: int = 0  # offset in the last segment after the last byte that is cut
-    cut_records: int = 0  # intact ones among what is cut: they lay behind one that is not
+    cut_records: int = 0  # intact ones among what is cut, and one that a writer of this boot had told of
     last_time: int = 0
     replica: bool = False  # of another log: what records claim to be synced was so on its master's disk
+    told: int = 0  # position before which a writer of this boot had appended all: only damage takes some of it away
 
     @property
     def files(self) -> list[SegmentFile]:
         return self.survey.files
-
-
-def read_header(path: Path) -> tuple[bytes, int, int, int, int]:
-    """(uuid, base, size, first entry, epoch) of a segment file."""
-    with path.open("rb") as file:
-        return decode_header(str(path), file.read(HEADER_BYTES))
 
 
 def survey(directory: Path, checkpoint: Checkpoint | None, stop: Truncation | None = None) -> Survey:
@@ -164,6 +159,8 @@ def recover(
         checkpoint = _assumed(found)
     result = Recovered(found, checkpoint, checkpoint.position, checkpoint.entry)
     result.replica = (directory / names.REPLICA).exists()
+    if stop is None and not result.replica:
+        result.told = tailpage.appended(directory, checkpoint)
     result.cut_records = sum(_remains_of_file(files, path)[2] for path in found.dropped)
     for number in range(_first_unproven(found.files, checkpoint.position), len(found.files)):
         file = found.files[number]
@@ -241,21 +238,24 @@ def _judge(
     result.cut_stop = offset
     if result.checkpoint.clean and position == result.checkpoint.position and not later:
         return
-    claimed, stop, records = _remains(segment, offset)
+    claimed, stop, records = torn_records(segment, offset)
     result.cut_records += records
     for file in later:
         found, _, records = _remains_of_file(files, file.path)
         claimed, result.cut_records = max(claimed, found), result.cut_records + records
-    if claimed >= result.entry and segment.first_entry >= 0 and not result.replica:
+    claims = claimed >= result.entry and not result.replica
+    was_there = position < result.told and (stop > offset or result.cut_records > 0)
+    if segment.first_entry >= 0 and (claims or was_there):
         raise segment.fault(offset, status)
+    result.cut_records = max(result.cut_records, int(was_there))  # other bookies have copies
     result.cut, result.cut_stop = stop > offset, stop
 
 
 def _remains_of_file(files: Files, path: Path) -> tuple[int, int, int]:
-    return _remains(Segment(files.open(path, writable=False), str(path), writable=False), HEADER_BYTES)
+    return torn_records(Segment(files.open(path, writable=False), str(path), writable=False), HEADER_BYTES)
 
 
-def _remains(segment: Segment, offset: int) -> tuple[int, int, int]:
+def torn_records(segment: Segment, offset: int) -> tuple[int, int, int]:
     """What is left of this segment's records from `offset` on: (highest entry they claim was synced or -1, offset
     after the last of them; `offset` when there is none, not even the beginning of one; how many are intact)."""
     claimed, stop, records = -1, offset, 0
@@ -283,22 +283,11 @@ def set_aside(directory: Path, files: Files, end: int, cut: Iterable[tuple[str, 
     """Copy what is about to be cut from position `end` on, as (file name, bytes), into a folder of `aside/`, durably;
     returns the folder."""
     folder = directory / names.ASIDE / f"{end:020d}-{time.time_ns():020d}"
-    folder.mkdir(parents=True, mode=0o700)
+    files.make_directory(folder)
     for name, data in cut:
-        _copy(files, folder / name, data)
-    for changed in (folder, folder.parent, directory):
-        files.sync_directory(changed)
+        files.write_new_synced(folder / name, data)
+    files.sync_directory(folder)
     return folder
-
-
-def _copy(files: Files, path: Path, data: memoryview) -> None:
-    path.touch(mode=0o600, exist_ok=False)
-    fd = files.open(path, writable=True)
-    try:
-        files.write(fd, data, 0)
-        files.sync(fd)
-    finally:
-        os.close(fd)
 
 
 def cut(directory: Path, files: Files, result: Recovered) -> None:
@@ -317,7 +306,8 @@ def cut(directory: Path, files: Files, result: Recovered) -> None:
     )
     if result.opened and not result.sealed:
         zero_rest(files, result.opened[-1], result.opened[-1].end)
-    remove(directory, files, result.survey.dropped)
+    for path in reversed(result.survey.dropped):  # one by one: a disk that removes another one first leaves a gap
+        remove(directory, files, [path])
 
 
 def remove(directory: Path, files: Files, paths: list[Path]) -> None:

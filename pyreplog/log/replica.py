@@ -59,6 +59,7 @@ def remove(directory: Path, files: Files) -> None:
     """Remove a copy that holds nothing and that nobody has open, but for the mark: another is to be made here."""
     for base in reversed(names.segment_bases(directory)):
         files.remove(names.segment_path(directory, base))
+    files.sync_directory(directory)
     for name in (names.TAIL, names.CHECKPOINT):
         files.remove(directory / name)
     files.sync_directory(directory)

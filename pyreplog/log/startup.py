@@ -12,10 +12,11 @@ from pyreplog._native.log.tail import PAGE, Tail
 from pyreplog.config import LogConfig
 from pyreplog.errors import ConfigError, GroupLogError, NotALogError, NotAReplicaError, ReadOnlyError, ReplicaError
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import names, recovery, truncation
+from pyreplog.log import names, recovery, tailpage, truncation
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
 from pyreplog.log.files import Files, boot_id
 from pyreplog.log.truncation import Truncation
+from pyreplog.plainfiles import open_changing
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +36,7 @@ def prepare_directory(path: Path, files: Files, *, create: bool, mirror: bool = 
     if not path.exists():
         if not create:
             raise NotALogError(f"{path} does not exist")
-        missing = [parent for parent in path.parents if not parent.exists()]
-        path.mkdir(parents=True, mode=0o700)
-        for made in (path, *missing):
-            files.sync_directory(made.parent)
+        files.make_directory(path)
     if not os.access(path, os.W_OK):
         raise ReadOnlyError(f"{path} cannot be written; open it with mode='r'")
     if mirror != (path / names.REPLICA).exists():
@@ -60,6 +58,8 @@ def start(path: Path, files: Files, config: LogConfig, *, create: bool) -> Start
     for stray in (*names.spare_paths(path), *path.glob("fresh-*.seg"), *path.glob("*.new")):
         files.remove(stray)
     files.sync_directory(path)  # a finished truncation's marker that was removed, but not durably, would come back
+    if not (path / names.TAIL).exists():  # it is new: whoever made the directory may have been killed too early
+        files.sync_directory(path.parent)
     _finish_truncation(path, files)
     checkpoint = checkpoints.load(path)
     if checkpoint is None and not names.segment_bases(path):
@@ -85,7 +85,6 @@ def _first(path: Path, files: Files, config: LogConfig) -> Started:
         epoch=0,
         clean=False,
     )
-    files.sync_directory(path.parent)  # whoever made the directory may have been killed before it was durable
     CheckpointFile(path, files, checkpoint).close()
     return Started(checkpoint, recovery.recover(path, files, checkpoint, writable=True))
 
@@ -120,15 +119,16 @@ def open_tail(path: Path, files: Files, started: Started) -> Tail:
     page, uuid, found = path / names.TAIL, started.checkpoint.uuid, started.found
     if not page.exists() or page.stat().st_size < PAGE:
         files.replace_small(page, bytes(PAGE))
-    with page.open("r+b") as file:
+    with open_changing(page) as file:
         files.allocate(file.fileno(), page, PAGE)
         tail = Tail(file, writable=True)
-    if not tail.belongs_to(boot_id(), uuid):
+    is_own = tail.belongs_to(boot_id(), uuid)
+    if is_own and tail.visible > found.end:
+        truncation.tell_readers(path, uuid, Truncation(found.end, found.entry, found.checkpoint.epoch))
+    if not is_own or tailpage.fault(path, tail, started.checkpoint) is not None:
         tail.unreplicated = False
         tail.publish(
             start=0, end=0, end_entry=0, synced_end=0, synced_entry=0, visible=0, visible_entry=0, is_open=False
         )
-    elif tail.visible > found.end:
-        truncation.tell_readers(path, uuid, Truncation(found.end, found.entry, found.checkpoint.epoch))
     tail.begin(boot_id=boot_id(), uuid=uuid, pid=os.getpid())
     return tail

@@ -27,11 +27,14 @@ from pyreplog.errors import CorruptionError
 from pyreplog.log import names
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
 from pyreplog.log.files import Files, boot_id
+from pyreplog.plainfiles import open_changing, read_plain
 
 if TYPE_CHECKING:
     from pyreplog.log.commitlog import CommitLog
 
 _COPY_BYTES = 1 << 20
+
+_MARKER_MAX = 4096  # bytes of a marker
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def pending(directory: Path) -> Truncation | None:
     """The truncation that a crash interrupted, if any."""
     path = directory / names.TRUNCATION
     try:
-        crc, _, body = path.read_bytes().rstrip(b"\n").partition(b" ")
+        crc, _, body = read_plain(path, _MARKER_MAX).rstrip(b"\n").partition(b" ")
     except FileNotFoundError:
         return None
     try:
@@ -120,7 +123,7 @@ def tell_readers(directory: Path, uuid: bytes, wanted: Truncation) -> None:
     path = directory / names.TAIL
     if not path.exists() or path.stat().st_size < PAGE:
         return
-    with path.open("r+b") as file:
+    with open_changing(path) as file:
         tail = Tail(file, writable=True)
     if tail.belongs_to(boot_id(), uuid):
         _tell(tail, tail.start, wanted, is_open=False)

@@ -34,13 +34,15 @@ from pyreplog.errors import (
 )
 from pyreplog.log import names, recovery
 from pyreplog.log.backup.copying import BLANK_BYTES
+from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.fsck import survey
 from pyreplog.log.fsck.hold import hold
+from pyreplog.log.headers import read_header
 from pyreplog.log.reader import LogReader
 from pyreplog.offload import index as indexes
 from pyreplog.offload import manifest as manifests
 from pyreplog.offload.manifest import SEGMENTS, Offloaded, SealedObject
-from pyreplog.offload.storage import Storage, options_text
+from pyreplog.offload.storage import BLOCK_BYTES, Storage, options_text
 
 Progress = Callable[[int, int], object]
 """Called with (bytes copied, entries copied) in all."""
@@ -64,26 +66,28 @@ class Copied(NamedTuple):
 
 
 def offload(
-    path: Path | str, url: str, *, storage_options: dict[str, Any] | None = None, progress: Progress | None = None
-) -> Copied:
+    path: Path | str, url: str, *, storage_options: dict[str, Any] | None = None, verify: bool = True,
+    progress: Progress | None = None, files: Files | None = None,
+) -> Copied:  # fmt: skip
     """Copy the sealed segments of the log in directory `path` that are not below `url` yet, with an index of each.
 
     Every record is verified before it is copied. What is there is kept, also when the log was trimmed since; what is
-    missing or short is copied again, as long as the log has it. Any process, with or without a writer; of two at a time
-    one ends with an OffloadConflictError.
+    missing, short or damaged is copied again, as long as the log has it. Any process, with or without a writer; of two
+    at a time one ends with an OffloadConflictError.
 
-    storage_options: those of fsspec's file system.
+    storage_options: those of fsspec's file system. verify: read all objects that are there, and compare their checksums
+    with the manifest; False: only their sizes. files: the disk, where the URL is a directory.
 
     Errors: NotALogError, UnnumberedError (a bookie's log), CorruptionError (of the log, or of objects that it has not
     any more), TrimmedError (a segment went before it was copied, and others are there already), TruncatedError (the log
     was cut meanwhile: begin again), InvalidArgumentError (another log is there), StorageError, ConfigError,
     MissingExtraError, OffloadConflictError.
     """
-    source, storage = Path(path), Storage(url, options_text(storage_options or {}))
+    source, storage = Path(path), Storage(url, options_text(storage_options or {}), files or RealFiles())
     if storage.folder is not None and storage.folder.resolve().is_relative_to(source.resolve()):
         raise InvalidArgumentError(f"{url} lies in the log {source}; expected a place outside")
     with LogReader(source) as log:
-        return _Offload(source, storage, progress).run(log.start_position, log.end_position)
+        return _Offload(source, storage, progress, verify=verify).run(log.start_position, log.end_position)
 
 
 @dataclass
@@ -95,11 +99,19 @@ class _Local:
     item: SealedObject
 
 
+class _Wrong(NamedTuple):
+    """An object that is not what the manifest says."""
+
+    name: str
+    expected: str
+    found: str
+
+
 class _Offload:
     """One run."""
 
-    def __init__(self, source: Path, storage: Storage, progress: Progress | None) -> None:
-        self._source, self._storage, self._progress = source, storage, progress
+    def __init__(self, source: Path, storage: Storage, progress: Progress | None, *, verify: bool) -> None:
+        self._source, self._storage, self._progress, self._verify = source, storage, progress, verify
         self._epoch, _ = survey.generation(source)
         self._done: list[SealedObject] = []
         self._copied, self._bytes, self._entries, self._unpublished = 0, 0, 0, 0
@@ -131,7 +143,7 @@ class _Offload:
         base = next((base for base in names.segment_bases(self._source) if base >= start), None)
         if base is None:
             raise NotALogError(f"{self._source} holds no segment")
-        uuid, _, size, first, _ = recovery.read_header(names.segment_path(self._source, base))
+        uuid, _, size, first, _ = read_header(names.segment_path(self._source, base))
         if first == -1:
             raise UnnumberedError(self._source)
         try:
@@ -151,19 +163,20 @@ class _Offload:
     def _keep(self, known: Offloaded, start: int, end: int) -> int:
         """Take over what the manifest names, as far as the log is still the same; how many segments are left out.
 
-        Sizes are looked at. Where the log was cut since, the bytes of all segments that it still has are compared.
+        Sizes are compared, then checksums. Where the log was cut since, those of all segments it still has are.
         """
         sizes, was_cut = self._storage.sizes(SEGMENTS), known.epoch != self._epoch
         for number, item in enumerate(known.segments):
-            is_whole = sizes.get(item.name) == item.length and sizes.get(item.index_name) == item.index_bytes
+            wrong = self._wrong(item, sizes)
+            is_whole = wrong is None
             if not is_whole or was_cut:
                 is_there = start <= item.base <= end - known.segment_bytes
                 local = self._try(item.base) if is_there else None
                 if (local is not None and local.item != item) or (was_cut and not is_there and item.base >= start):
                     logger.warning("%s was cut: its copy is replaced from position %d on", self._source, item.base)
                     return len(known.segments) - number
-                if not is_whole:
-                    self._mend(item, local, sizes)
+                if wrong is not None:
+                    self._mend(item, local, wrong)
             self._done.append(item)
         return 0
 
@@ -174,17 +187,30 @@ class _Offload:
         except TrimmedError:
             return None
 
-    def _mend(self, item: SealedObject, local: _Local | None, sizes: dict[str, int]) -> None:
-        """Copy a segment again whose objects are not what they were. ObjectCorruptionError: the log has it no more."""
-        if local is not None:
-            self._copy(local)
-            return
-        wanted = {item.name: item.length, item.index_name: item.index_bytes}
-        name = next(name for name, size in wanted.items() if sizes.get(name) != size)
-        found = f"{sizes[name]} bytes" if name in sizes else "no object"
-        raise ObjectCorruptionError(
-            self._storage.of(name), item.base, f"{wanted[name]} bytes, which the log has no more", found
+    def _wrong(self, item: SealedObject, sizes: dict[str, int]) -> _Wrong | None:
+        """Which object of a segment is not what it was, if any."""
+        objects = (
+            (item.name, item.length, item.crc32c),
+            (item.index_name, item.index_bytes, item.index_crc32c),
         )
+        for name, size, _ in objects:
+            if sizes.get(name) != size:
+                return _Wrong(name, f"{size} bytes", f"{sizes[name]} bytes" if name in sizes else "no object")
+        for name, size, checksum in objects if self._verify else ():
+            found = 0
+            for at in range(0, size, BLOCK_BYTES):
+                found = crc32c(self._storage.read(name, at, min(at + BLOCK_BYTES, size)), found)
+            if found != checksum:
+                return _Wrong(name, f"CRC-32C {checksum:#010x}", f"{found:#010x}")
+        return None
+
+    def _mend(self, item: SealedObject, local: _Local | None, wrong: _Wrong) -> None:
+        """Copy a segment again whose objects are not what they were. ObjectCorruptionError: the log has it no more."""
+        if local is None:
+            expected = f"{wrong.expected}, which the log has no more"
+            raise ObjectCorruptionError(self._storage.of(wrong.name), item.base, expected, wrong.found)
+        logger.warning("%s: %s, not %s; copied again", self._storage.of(wrong.name), wrong.found, wrong.expected)
+        self._copy(local)
 
     # ---- what is to come ----------------------------------------------------------------------------------------
 

@@ -8,55 +8,58 @@ import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
-from pyreplog.log.files import RealFiles, lock_range
+from pyreplog.errors import CorruptionError
+from pyreplog.log.files import Files, lock_range
 
 PART = ".part"
 """At the end of the names of files that are being written, under a lock of their writer."""
 
 
-def put(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+def put(path: Path, parts: Iterable[bytes | memoryview], files: Files) -> None:
     """Make a file of these parts, in place of one of its name. OSError."""
-    draft, fd = _draft(path, parts)
+    draft, fd = _draft(path, parts, files)
     try:
-        draft.rename(path)
+        files.rename(draft, path)
     except OSError:
-        draft.unlink(missing_ok=True)
+        files.remove(draft)
         raise
     finally:
         os.close(fd)
-    RealFiles().sync_directory(path.parent)
+    files.sync_directory(path.parent)
 
 
-def create(path: Path, data: bytes) -> None:
+def create(path: Path, data: bytes, files: Files) -> None:
     """Make a file, if there is none of its name. FileExistsError; any other OSError: nobody knows."""
-    draft, fd = _draft(path, [data])
+    draft, fd = _draft(path, [data], files)
     try:
-        path.hardlink_to(draft)
+        files.link(draft, path)
     finally:
-        draft.unlink(missing_ok=True)
+        files.remove(draft)
         os.close(fd)
-    RealFiles().sync_directory(path.parent)
+    files.sync_directory(path.parent)
 
 
-def sweep(directory: Path) -> None:
-    """Remove what writers left that were killed."""
+def sweep(directory: Path, files: Files) -> None:
+    """Remove what writers left that were killed; what they made is durable."""
     for path in directory.glob(f"*{PART}"):
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue  # its writer is done with it
+            fd = files.open(path, writable=True)
+        except (FileNotFoundError, CorruptionError):
+            continue  # its writer is done with it; or it is no file of ours
         try:
             if lock_range(fd, exclusive=True):
-                path.unlink(missing_ok=True)
+                files.remove(path)
         finally:
             os.close(fd)
+    if directory.exists():
+        files.sync_directory(directory)
 
 
-def _draft(path: Path, parts: Iterable[bytes | memoryview]) -> tuple[Path, int]:
+def _draft(path: Path, parts: Iterable[bytes | memoryview], files: Files) -> tuple[Path, int]:
     """A synced file beside `path`, and the descriptor by which it is locked."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft, files = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PART}"), RealFiles()
-    fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    files.make_directory(path.parent, mode=0o777)
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PART}")
+    fd = files.create_empty(draft, mode=0o644)
     try:
         if not lock_range(fd, exclusive=True):
             raise OSError(errno.EBUSY, f"{draft} is being removed")
@@ -66,7 +69,7 @@ def _draft(path: Path, parts: Iterable[bytes | memoryview]) -> tuple[Path, int]:
             at += len(part)
         files.sync(fd)
     except BaseException:
-        draft.unlink(missing_ok=True)
+        files.remove(draft)
         os.close(fd)
         raise
     return draft, fd

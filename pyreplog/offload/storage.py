@@ -14,13 +14,16 @@ from typing import Any
 
 from pyreplog.errors import (
     ConfigError,
+    CorruptionError,
     MissingExtraError,
     NotALogError,
     ObjectCorruptionError,
     ReplogError,
     StorageError,
 )
+from pyreplog.log.files import Files, RealFiles
 from pyreplog.offload import localfiles
+from pyreplog.plainfiles import check_plain
 
 BLOCK_BYTES = 16 << 20
 """An upload has as much in memory."""
@@ -33,12 +36,14 @@ _WITH_PASSWORD = re.compile(r"[^/]*//[^/@]*:[^/@]*@")
 class Storage:
     """What lies below a URL (`s3://bucket/prefix`, `file:///directory`).
 
-    options: those of fsspec's file system, as a JSON object. Travels by pickle; threads may share one.
+    options: those of fsspec's file system, as a JSON object. files: where the objects are files; another process uses
+    its own. Travels by pickle; threads may share one.
     ConfigError: it is no URL, or has credentials in it.
     """
 
     url: str
     options: str = field(default="{}", repr=False)
+    files: Files = field(default=RealFiles(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if _WITH_PASSWORD.match(self.url):
@@ -79,12 +84,16 @@ class Storage:
 
     def read(self, name: str, start: int, stop: int) -> bytes:
         """Bytes of an object. Errors: ObjectCorruptionError: it is missing, or ends before; StorageError."""
-        system, _, path = self._opened
+        system, folder, path = self._opened
         try:
+            if folder is not None:
+                check_plain(folder / name)
             with self._doing(f"bytes {start} to {stop} of {name} cannot be read", FileNotFoundError):
                 data: bytes = system.cat_file(f"{path}/{name}", start=start, end=stop)
         except FileNotFoundError:
             raise ObjectCorruptionError(self.of(name), start, f"{stop - start} bytes", "no object") from None
+        except CorruptionError as error:
+            raise ObjectCorruptionError(self.of(name), start, error.expected, error.found) from None
         if len(data) != stop - start:
             raise ObjectCorruptionError(self.of(name), start, f"{stop - start} bytes", f"{len(data)}")
         return data
@@ -122,7 +131,7 @@ class Storage:
         system, folder, path = self._opened
         with self._doing(f"{name} cannot be written"):
             if folder is not None:
-                localfiles.put(folder / name, parts)
+                localfiles.put(folder / name, parts, self.files)
                 return
             file = system.open(f"{path}/{name}", "wb", block_size=BLOCK_BYTES, autocommit=False)
             try:
@@ -140,7 +149,7 @@ class Storage:
         try:
             with self._doing(f"{name} cannot be made", FileExistsError):
                 if folder is not None:
-                    localfiles.create(folder / name, data)
+                    localfiles.create(folder / name, data, self.files)
                 else:
                     system.pipe_file(f"{path}/{name}", data, mode="create")
         except FileExistsError:
@@ -149,10 +158,13 @@ class Storage:
 
     def remove(self, name: str) -> None:
         """No error when it is not there. StorageError."""
-        system, _, path = self._opened
+        system, folder, path = self._opened
         try:
             with self._doing(f"{name} cannot be removed", FileNotFoundError):
-                system.rm_file(f"{path}/{name}")
+                if folder is not None:
+                    self.files.remove(folder / name)
+                else:
+                    system.rm_file(f"{path}/{name}")
         except FileNotFoundError:
             pass
 
@@ -161,7 +173,7 @@ class Storage:
         folder = self.folder
         if folder is not None:
             with self._doing(f"{under} cannot be cleared"):
-                localfiles.sweep(folder / under)
+                localfiles.sweep(folder / under, self.files)
 
     # ---- errors -------------------------------------------------------------------------------------------------
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from pathlib import Path
 
 from pyreplog._native.log.segment import Segment
 from pyreplog.errors import NotALogError, TrimmedError
 from pyreplog.log.files import share
+from pyreplog.plainfiles import open_plain
 
 
 def hold(path: str, uuid: bytes, base: int, epoch: int | None = None) -> Segment:
@@ -18,7 +18,7 @@ def hold(path: str, uuid: bytes, base: int, epoch: int | None = None) -> Segment
     directory on this host; CorruptionError, OSError.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_plain(path, position=base)
     except FileNotFoundError:
         if not Path(path).parent.is_dir():
             raise NotALogError(

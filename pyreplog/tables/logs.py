@@ -9,13 +9,13 @@ from pathlib import Path
 
 from pyreplog._native.log.segment import HEADER_BYTES
 from pyreplog._native.log.segmentheader import decode_header
-from pyreplog._native.log.tail import Tail
 from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError, ReplogError
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import names, truncation
-from pyreplog.log.files import boot_id
+from pyreplog.log import names, tailpage, truncation
+from pyreplog.log.headers import read_header
 from pyreplog.log.reader import LogReader
 from pyreplog.log.segments import PREPARED
+from pyreplog.plainfiles import open_plain
 
 _ATTEMPTS = 5
 _BLOCK = 512  # bytes in a unit of st_blocks
@@ -84,24 +84,15 @@ class LogSnapshot:
 def ends_of(directory: Path) -> Ends:
     """Where a log begins and ends now. A log that was neither closed nor is written is looked at as a reader does,
     which verifies what lies behind its checkpoint. Errors: those of opening it for reading."""
+    told = tailpage.load(directory)
+    if told is not None:
+        tail, proven = told
+        return Ends(max(tail.start, proven.start), tail.visible, tail.visible_entry, tail.truncations)
     checkpoint = checkpoints.load(directory)
-    tail = _tail_of(directory)
-    uuid = checkpoint.uuid if checkpoint else bytes(16)
-    if tail is not None and tail.belongs_to(boot_id(), uuid) and tail.visible > 0:
-        start = tail.start if checkpoint is None else max(tail.start, checkpoint.start)
-        return Ends(start, tail.visible, tail.visible_entry, tail.truncations)
     if checkpoint is not None and checkpoint.clean and truncation.pending(directory) is None:
         return Ends(checkpoint.start, checkpoint.position, checkpoint.entry)
     with closing(LogReader(directory)) as log:
         return Ends(log.start_position, log.end_position, log.end)
-
-
-def _tail_of(directory: Path) -> Tail | None:
-    try:
-        with (directory / names.TAIL).open("rb") as file:
-            return Tail(file, writable=False)
-    except (OSError, ValueError):
-        return None
 
 
 def look(directory: Path, within: tuple[int, int] | None = None) -> LogSnapshot:
@@ -152,13 +143,12 @@ def _first_header(directory: Path, bases: list[int]) -> tuple[bytes, int]:
     """Uuid and segment size of a log that lost its checkpoint."""
     if not bases:
         raise NotALogError(f"{directory} holds no log: no segment and no checkpoint")
-    with names.segment_path(directory, bases[0]).open("rb") as file:
-        uuid, _, size, _, _ = decode_header(file.name, file.read(HEADER_BYTES))
+    uuid, _, size, _, _ = read_header(names.segment_path(directory, bases[0]))
     return uuid, size
 
 
 def _examine(path: Path, base: int, uuid: bytes, size: int, end: int) -> SegmentFile:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_plain(path, position=base)
     try:
         status, block = os.fstat(fd), os.pread(fd, HEADER_BYTES, 0)
     finally:

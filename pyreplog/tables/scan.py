@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from pyreplog._native.tables.arrowcolumns import walk
 from pyreplog.errors import CorruptionError, ReplogError, TrimmedError, TruncatedError
 from pyreplog.log.hollow import is_hollow
 from pyreplog.log.recovery import BLANK
+from pyreplog.plainfiles import open_reading
 from pyreplog.tables.arrays import arrow_batch, corrupt_row, schema_of
 from pyreplog.tables.damage import Damage, damage_at
 from pyreplog.tables.held import hold
@@ -124,7 +126,7 @@ class Scan:
         size, raw = 0, b""
         if path.exists():
             size = path.stat().st_size
-            with path.open("rb") as file:
+            with suppress(CorruptionError), open_reading(path) as file:
                 raw = file.read(HEADER_BYTES)
         yield from self._report(part, part.base, size, raw, error)
 

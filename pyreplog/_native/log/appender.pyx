@@ -22,11 +22,15 @@ from pyreplog._native.log.parts cimport Batch, Columns, check_time, fill_part, f
 from pyreplog._native.log.attributes import encode_attributes
 from pyreplog._native.log.sparse cimport SparseIndex, is_plain
 from pyreplog._native.log.tail cimport fence, load32, order, store, wake_sleepers
+from pyreplog._native.system.scheduling cimport Seam
+
+from pyreplog._native.system import scheduling
 from pyreplog.errors import UnnumberedError
 
 cdef extern from "Python.h":
     PyObject *PyList_GET_ITEM(object list, Py_ssize_t i)  # borrowed
 
+cdef Seam seam = scheduling.seam
 cdef int64_t RELEASE_GIL_FROM = 1 << 20   # below, waiting for the GIL again costs more than others gain meanwhile
 
 
@@ -63,6 +67,8 @@ cdef class Appender(Reader):
     cdef int enter(self) except -1:
         """Wait until nobody is inside, then be inside. The GIL may be released while waiting."""
         while self.open and self.inside:
+            if seam.scheduler is not None and seam.scheduler.wait_while(self._is_inside):
+                continue
             with nogil:
                 PyThread_acquire_lock(self.gate, WAIT_LOCK)
                 PyThread_release_lock(self.gate)
@@ -78,6 +84,9 @@ cdef class Appender(Reader):
         self.inside = False
         self.quick = self.wants_quick
         PyThread_release_lock(self.gate)
+
+    def _is_inside(self):
+        return self.inside
 
     def _enter(self):
         """For Python code that changes what appends depend on (roll, truncate, close): keep appends out."""

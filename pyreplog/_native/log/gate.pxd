@@ -27,3 +27,4 @@ cdef class CommitGate:
     cpdef park(self, int64_t position)
     cpdef resign(self, uint32_t group)
     cpdef wake_all(self)
+    cdef int wake(self, int own, int own_count, int next_count, bint takes_turn) except -1

@@ -17,7 +17,11 @@ from cpython.pythread cimport (
 from libc.stdint cimport int64_t, uint32_t
 
 from pyreplog._native.log.tail cimport load32
+from pyreplog._native.system.scheduling cimport Seam
 
+from pyreplog._native.system import scheduling
+
+cdef Seam seam = scheduling.seam
 cdef int64_t TURN_NS = 20_000        # some times what a thread does between waking and parking again
 cdef int64_t GATHER_BELOW = 1 << 20  # bytes of a group: from here on, staging takes longer than one sync more
 
@@ -112,6 +116,8 @@ cdef class CommitGate:
         cdef int64_t deadline
         if missing < 1 or self.taken_bytes >= GATHER_BELOW:
             return
+        if seam.scheduler is not None and seam.scheduler.pause():
+            return
         with nogil:
             deadline = now_ns() + self.commit_ns
             while load32(<const uint32_t *>parked) < <uint32_t>missing and now_ns() < deadline:
@@ -121,9 +127,11 @@ cdef class CommitGate:
         """Wait until nobody writes, and be the one who does.
 
         A free lock is taken under the GIL: the caller is inside the append path, where others would pile up meanwhile."""
-        if not PyThread_acquire_lock(self.io, NOWAIT_LOCK):
-            with nogil:
-                PyThread_acquire_lock(self.io, WAIT_LOCK)
+        while not PyThread_acquire_lock(self.io, NOWAIT_LOCK):
+            if seam.scheduler is None or not seam.scheduler.wait_while(self._is_written):
+                with nogil:
+                    PyThread_acquire_lock(self.io, WAIT_LOCK)
+                break
         self.writer = PyThread_get_thread_ident()
 
     cpdef end_io(self):
@@ -134,6 +142,9 @@ cdef class CommitGate:
     @property
     def writing(self):
         """Whether somebody writes."""
+        return self.writer != 0
+
+    def _is_written(self):
         return self.writer != 0
 
     cpdef abandon(self):
@@ -171,30 +182,38 @@ cdef class CommitGate:
         if not self.leader or self.synced >= position:
             return
         self.parked[group & 1] += 1
-        with nogil:
-            end_turn(&self.turn, me)
-            futex_wait(word, seen)
-            take_turn(&self.turn, me, TURN_NS)
+        if seam.scheduler is None or not seam.scheduler.park(<size_t>word, -1):
+            with nogil:
+                end_turn(&self.turn, me)
+                futex_wait(word, seen)
+                take_turn(&self.turn, me, TURN_NS)
         self.parked[group & 1] -= 1
 
     cpdef resign(self, uint32_t group):
         """Lead no more: wake the group that was committed, and one of the next."""
         cdef int own = group & 1
-        cdef unsigned long me = PyThread_get_thread_ident()
-        cdef bint wake_own = self.parked[own] > 0, wake_next = self.parked[1 - own] > 0
+        cdef int own_count = INT_MAX if self.parked[own] > 0 else 0, next_count = 1 if self.parked[1 - own] > 0 else 0
         self.members = self.parked[own] + 1
         self.commit_ns = now_ns() - self.taken_ns
         self.leader = 0
-        if wake_own or wake_next:
-            with nogil:
-                if wake_own:
-                    futex_wake(&self.words[own], INT_MAX)
-                if wake_next:
-                    futex_wake(&self.words[1 - own], 1)
-                take_turn(&self.turn, me, TURN_NS)
+        if own_count or next_count:
+            self.wake(own, own_count, next_count, True)
 
     cpdef wake_all(self):
         """Wake everybody, to look again: the log was poisoned or closed, or a commit was made out of turn."""
+        self.wake(0, INT_MAX, INT_MAX, False)
+
+    cdef int wake(self, int own, int own_count, int next_count, bint takes_turn) except -1:
+        """So many of one group, and of the other."""
+        cdef unsigned long me = PyThread_get_thread_ident()
         with nogil:
-            futex_wake(&self.words[0], INT_MAX)
-            futex_wake(&self.words[1], INT_MAX)
+            if own_count:
+                futex_wake(&self.words[own], own_count)
+            if next_count:
+                futex_wake(&self.words[1 - own], next_count)
+            if takes_turn:
+                take_turn(&self.turn, me, TURN_NS)
+        if seam.scheduler is not None:
+            seam.scheduler.unpark(<size_t>&self.words[own], own_count)
+            seam.scheduler.unpark(<size_t>&self.words[1 - own], next_count)
+        return 0

@@ -152,8 +152,7 @@ cdef class Place:
             left = SLEEP_US if deadline < 0 else min(SLEEP_US, deadline - monotonic_us())
             if left <= 0:
                 return False
-            with nogil:
-                log.tail.wait(seen, left, True)
+            log.tail.wait(seen, left, True)
             PyErr_CheckSignals()
             if self.entry < load(log.visible_entry):
                 return True

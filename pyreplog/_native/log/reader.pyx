@@ -160,6 +160,7 @@ cdef class Reader:
             segment = self._open_segment(base)
             i = self.segment_of(self.bases, base)
             if i < 0 or self.bases[i] != base:
+                self._check_open()  # it was closed meanwhile, perhaps: nothing was removed then
                 raise TrimmedError(f"the segment at {base} was removed; the log begins at {self.bases[0] if self.count else 0}")
             if self.segments[i] is None:
                 self.segments[i] = segment

@@ -33,4 +33,4 @@ cdef class Tail:
     cdef readonly object path
     cdef readonly bint writable
     cdef bint fenced              # the writer has to fence between its store and its look for sleepers
-    cdef int64_t wait(self, int64_t seen, int64_t timeout_us, bint visible) noexcept nogil
+    cdef int64_t wait(self, int64_t seen, int64_t timeout_us, bint visible) except -1

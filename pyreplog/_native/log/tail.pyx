@@ -5,6 +5,7 @@ when its checks fail it is ignored and the end is found by scanning.
 """
 
 import mmap
+from functools import partial
 
 cimport cython
 from cpython.buffer cimport Py_buffer, PyBuffer_Release, PyObject_GetBuffer, PyBUF_SIMPLE
@@ -12,9 +13,13 @@ from libc.stdint cimport INT32_MAX
 from libc.string cimport memcmp, memcpy, memset
 
 from pyreplog._native.layout cimport FORMAT_VERSION, TAIL_MAGIC
+from pyreplog._native.system.scheduling cimport Seam
+
+from pyreplog._native.system import scheduling
 
 PAGE = 4096
 cdef int64_t UNFENCED_US = 10_000
+cdef Seam seam = scheduling.seam
 
 
 cdef extern from * nogil:
@@ -159,42 +164,48 @@ cdef class Tail:
         return load32(&self.page.open) == 1
 
     @property
+    def wakes(self):
+        """Counts wake-ups, and a writer's words about a log that it opens, cuts, trims or closes."""
+        return load32(&self.page.wake)
+
+    @property
     def pid(self):
         return self.page.pid
 
-    cdef int64_t wait(self, int64_t seen, int64_t timeout_us, bint visible) noexcept nogil:
+    cdef int64_t wait(self, int64_t seen, int64_t timeout_us, bint visible) except -1:
         """Sleep until the (visible) end passes `seen`; returns it, or as it is after a time-out, wake or signal."""
         cdef const int64_t *word = &self.page.visible if visible else &self.page.end
-        cdef uint32_t wake = load32(&self.page.wake)
-        if load(word) > seen:
-            return load(word)
-        store32(&self.page.sleepers, 1)
-        if fence_writers() != 0 and timeout_us > UNFENCED_US:
-            timeout_us = UNFENCED_US  # a wake-up may be missed: look again soon
-        if load(word) <= seen:
-            futex_wait(&self.page.wake, wake, timeout_us)
+        cdef uint32_t wake
+        cdef bint is_asked = seam.scheduler is not None, sleeps = False
+        if not self.writable:
+            raise ValueError("a read-only tail page cannot be waited on")
+        with nogil:
+            wake = load32(&self.page.wake)
+            if load(word) <= seen:
+                store32(&self.page.sleepers, 1)
+                if fence_writers() != 0 and timeout_us > UNFENCED_US:
+                    timeout_us = UNFENCED_US  # a wake-up may be missed: look again soon
+                sleeps = load(word) <= seen
+            if sleeps and not is_asked:
+                futex_wait(&self.page.wake, wake, timeout_us)
+        if sleeps and is_asked and not seam.scheduler.wait_while(partial(self._is_not_woken, wake), timeout_us):
+            with nogil:
+                futex_wait(&self.page.wake, wake, timeout_us)
         return load(word)
+
+    def _is_not_woken(self, uint32_t wake, /):
+        return load32(&self.page.wake) == wake
 
     def wait_for(self, int64_t seen, int64_t timeout_us):
         """Sleep, the GIL released, until the visible end passes `seen` or `timeout_us` (>= 0) are over.
 
         Returns the visible end. May return early: call again. On a page mapped read-only the sleep is a plain one.
         """
-        cdef int64_t end
-        if not self.writable:
-            raise ValueError("a read-only tail page cannot be waited on")
-        with nogil:
-            end = self.wait(seen, timeout_us, True)
-        return end
+        return self.wait(seen, timeout_us, True)
 
     def wait_for_end(self, int64_t seen, int64_t timeout_us):
         """As wait_for, for the end of the log in place of the visible one; whoever wakes may look early."""
-        cdef int64_t end
-        if not self.writable:
-            raise ValueError("a read-only tail page cannot be waited on")
-        with nogil:
-            end = self.wait(seen, timeout_us, False)
-        return end
+        return self.wait(seen, timeout_us, False)
 
     def wake(self):
         """Wake everybody who sleeps on the page (close, truncate). On one mapped read-only nobody of this process does."""

@@ -5,6 +5,12 @@ from cpython.pythread cimport (
     PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_release_lock, NOWAIT_LOCK, WAIT_LOCK,
 )
 
+from pyreplog._native.system.scheduling cimport Seam
+
+from pyreplog._native.system import scheduling
+
+cdef Seam seam = scheduling.seam
+
 
 @cython.final
 cdef class Mutex:
@@ -38,9 +44,11 @@ cdef class Mutex:
 
     cdef int take(self) except -1:
         """Others run meanwhile."""
-        if not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
-            with nogil:
-                PyThread_acquire_lock(self.lock, WAIT_LOCK)
+        while not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
+            if seam.scheduler is None or not seam.scheduler.wait_while(self.locked):
+                with nogil:
+                    PyThread_acquire_lock(self.lock, WAIT_LOCK)
+                return 0
         return 0
 
     cdef void give(self) noexcept:

@@ -31,7 +31,9 @@ BLANK_BYTES = 32  # of the blank at the end of a full segment; what lies behind 
 _STEP_BYTES = 1 << 20
 
 
-def backup(path: Path | str, target: Path | str, *, progress: Progress | None = None) -> Manifest:
+def backup(
+    path: Path | str, target: Path | str, *, progress: Progress | None = None, files: Files | None = None
+) -> Manifest:
     """Copy the log in directory `path` into the directory `target`, which is made (or is empty).
 
     Durable when it returns; a target without its manifest is no backup. Retention may go on meanwhile: what it removes
@@ -40,7 +42,7 @@ def backup(path: Path | str, target: Path | str, *, progress: Progress | None = 
     InvalidArgumentError for a target that holds something.
     """
     source, target = as_path(path), as_path(target)
-    files = RealFiles()
+    files = files if files is not None else RealFiles()
     with LogReader(source) as log:
         epoch, _ = survey.generation(source)
         _make_target(source, target, files)
@@ -65,9 +67,7 @@ def _make_target(source: Path, target: Path, files: Files) -> None:
     if target.resolve().is_relative_to(source.resolve()):
         raise InvalidArgumentError(f"{target} lies in the log {source}; a backup belongs somewhere else")
     check_target(target)
-    if not target.exists():
-        target.mkdir(parents=True, mode=0o700)
-        files.sync_directory(target.parent)
+    files.make_directory(target)
 
 
 def check_target(target: Path) -> None:

@@ -10,6 +10,7 @@ from pyreplog._native.log.segment import HEADER_BYTES, SIZE_MAX, SIZE_MIN
 from pyreplog.errors import CorruptionError, NotALogError
 from pyreplog.log.files import Files
 from pyreplog.log.opening import as_path
+from pyreplog.plainfiles import open_reading
 from pyreplog.sealedjson import seal, unseal
 
 NAME = "manifest.json"
@@ -76,7 +77,7 @@ def load(directory: Path | str) -> Manifest:
 
 
 def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with open_reading(path) as file:
         data = file.read(_SIZE_MAX + 1)
         if len(data) > _SIZE_MAX or os.fstat(file.fileno()).st_size != len(data):
             raise ValueError(f"more than {_SIZE_MAX} bytes")

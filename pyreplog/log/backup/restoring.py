@@ -6,8 +6,8 @@ the stamp of every record in it; a record's CRC-32C does not cover the stamp and
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 import uuid as uuid_module
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +24,7 @@ from pyreplog.log.backup.manifest import Manifest, Piece
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.opening import as_path
+from pyreplog.plainfiles import open_reading
 
 Progress = Callable[[int, int], object]
 """Called with (bytes restored, entries restored) in all."""
@@ -32,26 +33,28 @@ _STAMP_AT = 8  # in a record's header
 _STEP_BYTES = 1 << 20
 
 
-def restore(backup: Path | str, target: Path | str, *, progress: Progress | None = None) -> Manifest:
+def restore(
+    backup: Path | str, target: Path | str, *, progress: Progress | None = None, files: Files | None = None
+) -> Manifest:
     """Make a log in the directory `target` (not there yet, or empty) from a backup; returns what the backup holds.
 
     The log appears at once and whole, or not at all. Every record is verified twice: as it was kept, and as it stands
     in the new log. Errors: NotALogError, FormatVersionError, CorruptionError, InvalidArgumentError, DiskFullError.
     """
     backup, target = as_path(backup), as_path(target)
-    files = RealFiles()
+    files = files if files is not None else RealFiles()
     manifest = manifests.load(backup)
     check_target(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
     building = target.with_name(f"{target.name}.restoring")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(mode=0o700)
+    files.remove_tree(building)
+    files.make_directory(building)
     try:
         _fill(backup, building, manifest, files, progress)
         files.rename(building, target)
         files.sync_directory(target.parent)
     except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            files.remove_tree(building)
         raise
     return manifest
 
@@ -86,7 +89,7 @@ def _copy(files: Files, source: Path, path: Path, piece: Piece, size: int) -> No
         raise CorruptionError(source, 0, f"a file of {piece.bytes} bytes", "none")
     fd, crc, at = files.create(path, size, zeroed=False), 0, 0
     try:
-        with source.open("rb") as file:
+        with open_reading(source) as file:
             while at < piece.bytes and (data := file.read(min(_STEP_BYTES, piece.bytes - at))):
                 crc = crc32c(data, crc)
                 files.write(fd, data, at)

@@ -16,9 +16,10 @@ from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import CorruptionError, TrimmedError
 from pyreplog.log import names, recovery
 from pyreplog.log.fsck import leftovers, sidefiles, survey
-from pyreplog.log.fsck.damage import CHECKPOINT, HEADER, INDEX, MARKER, RECORD, SEGMENT, Damage, Report
+from pyreplog.log.fsck.damage import CHECKPOINT, HEADER, INDEX, MARKER, PAGE, RECORD, SEGMENT, Damage, Report
 from pyreplog.log.fsck.hold import copy, hold
 from pyreplog.log.fsck.survey import Header, Survey
+from pyreplog.log.lock import writer_of
 from pyreplog.log.opening import as_directory
 from pyreplog.log.segments import PREPARED
 
@@ -36,9 +37,9 @@ def check(path: Path | str, *, progress: Progress | None = None) -> Report:
     CorruptionError, something there is no file."""
     recovery.check_directory(directory := as_directory(path))
     for _ in range(_ATTEMPTS):
-        writer, generation = survey.writer_of(directory), survey.generation(directory)
+        writer, generation = writer_of(directory), survey.generation(directory)
         report = verify(survey.take(directory, writer=writer), progress)
-        if generation == survey.generation(directory) and (writer is None) == (survey.writer_of(directory) is None):
+        if generation == survey.generation(directory) and (writer is None) == (writer_of(directory) is None):
             return report
     return replace(report, notes=(*report.notes, "the log was opened or cut while it was checked; check it again"))
 
@@ -92,7 +93,7 @@ class _Walk:
 
     def _bases_in_use(self) -> list[int]:
         """Segments that hold records of the log; prepared ones may lie behind them."""
-        start, end = self.seen.extent.start, self.seen.extent.position
+        start, end = self.seen.extent.start, self._end
         bases = [base for base in sorted(self.seen.headers) if base >= start]
         if end is not None:
             return [base for base in bases if base < end]
@@ -110,6 +111,13 @@ class _Walk:
     def _is_spare(self, base: int) -> bool:
         header = self.seen.headers[base]
         return isinstance(header, Header) and (header.base != base or header.first_entry == PREPARED)
+
+    @property
+    def _end(self) -> int | None:
+        """Position where the log ends, if that is known, and no intact records are lost there: opening the log for
+        writing may be free to cut them, but they are what somebody appended."""
+        extent = self.seen.extent
+        return extent.position if not extent.torn_records else None
 
     @property
     def _proven(self) -> int:
@@ -227,7 +235,7 @@ class _Walk:
         self._break(SEGMENT, CorruptionError(segment.path, base, f"a file of {self.size} bytes", f"{found} bytes"))
 
     def _check_records(self, segment: Segment) -> None:
-        end = self.seen.extent.position
+        end = self._end
         stop = segment.size if end is None else min(segment.size, max(end - segment.base, HEADER_BYTES))
         index = SparseIndex(segment.size)
         offset, status = segment.verify(index, HEADER_BYTES, stop)
@@ -260,7 +268,7 @@ class _Walk:
         while fault is not None:
             offset, due = fault.position - segment.base, self.entry
             if self._ends_at(segment, offset):
-                self.torn = recovery._remains(segment, offset)[1] - offset
+                self.torn = recovery.torn_records(segment, offset)[1] - offset
                 return
             self._break(RECORD, fault)
             at = self._next_intact(segment, offset, stop, due)
@@ -268,9 +276,12 @@ class _Walk:
 
     def _ends_at(self, segment: Segment, offset: int) -> bool:
         """Whether the log may end before a bad record."""
-        if self.seen.extent.position is not None or segment.base != self.bases[-1] or self.end < self._proven:
+        if self._end is not None or segment.base != self.bases[-1] or self.end < self._proven:
             return False
-        return self.entry is None or recovery._remains(segment, offset)[0] < self.entry
+        if self.seen.extent.fault is not None and self.seen.extent.fault.position == segment.base + offset:
+            return False
+        claimed, _, records = recovery.torn_records(segment, offset)
+        return records == 0 and (self.entry is None or claimed < self.entry)
 
     def _next_intact(self, segment: Segment, offset: int, stop: int, due: int | None) -> int:
         """Offset of the next intact record behind `offset`, or -1. A record whose number has passed is a copy of one
@@ -337,6 +348,8 @@ class _Walk:
             self._report(CHECKPOINT, CorruptionError(path, 0, expected, found))
         if isinstance(self.seen.marker, CorruptionError):
             self._report(MARKER, self.seen.marker)
+        if self.seen.page is not None:
+            self._report(PAGE, self.seen.page)
         fault = self.seen.extent.fault
         if fault is not None and str(fault.path) not in {damage.path for damage in self.damages}:
             self._break(SEGMENT, fault)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SEGMENT, HEADER, RECORD, INDEX, CHECKPOINT, MARKER = "segment", "header", "record", "index", "checkpoint", "marker"
+SEGMENT, HEADER, RECORD, INDEX = "segment", "header", "record", "index"
+CHECKPOINT, MARKER, PAGE = "checkpoint", "marker", "tail page"
 """Parts of a log: a segment as a whole (missing, of another log or place, of another size), its header, a record, an
-index file, the checkpoint, the marker of a truncation."""
+index file, the checkpoint, the marker of a truncation, the tail page of a log that is open."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from pyreplog._native.log.segment import Segment
 from pyreplog.errors import CorruptionError, TrimmedError
 from pyreplog.log import names
 from pyreplog.log.files import RealFiles, share
+from pyreplog.plainfiles import open_reading
 
 
 def hold(directory: Path, base: int) -> Segment:
@@ -31,19 +32,20 @@ def hold(directory: Path, base: int) -> Segment:
     raise CorruptionError(path, base, f"the segment at {base}", f"that at {segment.base}")
 
 
-def copy(directory: Path, base: int, size: int) -> Segment:
-    """A segment file of a wrong size, in memory: its first `size` bytes, zeros where it ends before.
+def copy(directory: Path, base: int, size: int, *, header: bytes = b"") -> Segment:
+    """A segment file in memory: its first `size` bytes, zeros where it ends before, and `header` in place of its own.
 
     Errors: as hold.
     """
     path = names.segment_path(directory, base)
     fd = os.memfd_create(path.name, os.MFD_CLOEXEC)
     try:
-        with path.open("rb") as file:
+        with open_reading(path) as file:
             at = 0
             while sent := os.sendfile(fd, file.fileno(), at, size - at):
                 at += sent
         os.ftruncate(fd, size)
+        os.pwrite(fd, header, 0)
     except BaseException:
         os.close(fd)
         raise

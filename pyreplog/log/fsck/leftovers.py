@@ -18,6 +18,11 @@ def describe(seen: Survey, bases: list[int]) -> list[str]:
         lines.append(
             f"{names.TRUNCATION}: the next opening for writing cuts the log at position {seen.marker.position}"
         )
+    if seen.extent.torn_records:
+        lines.append(
+            f"{names.ASIDE}/: the next opening for writing ends the log at position {seen.extent.position}, and keeps "
+            f"{seen.extent.torn_records:,} intact records behind the damage there here"
+        )
     if seen.writer is not None:
         return lines  # prepared and spare segments are as it should be, and change while we look
     here = seen.directory

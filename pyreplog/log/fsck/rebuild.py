@@ -7,43 +7,36 @@ every record carries a stamp made from it. The header stands only if all of the 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog._native.log.segmentheader import encode_header
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.log import names, recovery
-from pyreplog.log.files import Files
+from pyreplog.log.fsck.hold import copy
 from pyreplog.log.fsck.survey import Header, Survey
 from pyreplog.log.segments import UNNUMBERED
 
 _STAMP_AT = 8  # in a record's header
 
 
-def rebuild_header(seen: Survey, files: Files, base: int, *, due: int | None, keep: Path) -> bool:
-    """Replace the header of the segment at `base`; whether that could be done. The old one is copied to `keep` first.
+def rebuild_header(seen: Survey, base: int, *, due: int | None) -> bytes | None:
+    """The header that the segment at `base` must have had; None when that cannot be told. Nothing is written: it is
+    tried on a copy in memory, for a guess on disk would be believed after a crash.
 
     due: number its first entry must have by what lies before it; None when that is unknown.
     """
     path = names.segment_path(seen.directory, base)
-    if path.stat().st_size != seen.identity[1]:
-        return False
-    fd = files.open(path, writable=True)
-    try:
-        old, stamp = os.pread(fd, HEADER_BYTES, 0), os.pread(fd, 4, HEADER_BYTES + _STAMP_AT)
-        epoch = _epoch_of(seen, base, int.from_bytes(stamp, "little"))
-        if epoch is None:
-            return False
-        uuid, size = seen.identity
-        keep.write_bytes(old)
-        files.write(fd, encode_header(uuid, base, size, 0, epoch), 0)
-        first_entry = _first_entry(seen, path, base, due)
-        kept = old if first_entry is None else encode_header(uuid, base, size, first_entry, epoch)
-        files.write(fd, kept, 0)
-        files.sync(fd)
-    finally:
-        os.close(fd)
-    return first_entry is not None
+    uuid, size = seen.identity
+    if path.stat().st_size != size:
+        return None
+    with path.open("rb") as file:
+        stamp = os.pread(file.fileno(), 4, HEADER_BYTES + _STAMP_AT)
+    epoch = _epoch_of(seen, base, int.from_bytes(stamp, "little"))
+    if epoch is None:
+        return None
+    guess = copy(seen.directory, base, size, header=encode_header(uuid, base, size, 0, epoch))
+    first_entry = _first_entry(seen, guess, due)
+    return None if first_entry is None else encode_header(uuid, base, size, first_entry, epoch)
 
 
 def _epoch_of(seen: Survey, base: int, stamp: int) -> int | None:
@@ -70,15 +63,14 @@ def _scratch(uuid: bytes, base: int, size: int) -> Segment:
     return Segment(fd, "", writable=False)
 
 
-def _first_entry(seen: Survey, path: Path, base: int, due: int | None) -> int | None:
+def _first_entry(seen: Survey, segment: Segment, due: int | None) -> int | None:
     """Number of the segment's first entry, told by its neighbours; None when they do not agree or do not tell.
 
-    The file has a header good enough to verify its records.
+    It has a header good enough to verify its records.
     """
-    segment = Segment(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path), writable=False)
     index = SparseIndex(segment.size)
     _, status = segment.verify(index, HEADER_BYTES, segment.size)
-    sealed, following = status == recovery.BLANK, seen.headers.get(base + segment.size)
+    sealed, following = status == recovery.BLANK, seen.headers.get(segment.base + segment.size)
     if not sealed or not isinstance(following, Header) or following.first_entry < UNNUMBERED:
         return due if index.entries and not isinstance(following, Header) else None
     if following.first_entry == UNNUMBERED:

@@ -23,7 +23,7 @@ from pyreplog._native.log.segment import HEADER_BYTES
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.log import names, truncation
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
-from pyreplog.log.files import RealFiles
+from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.fsck import check as fsck
 from pyreplog.log.fsck import survey
 from pyreplog.log.fsck.check import HEADER_USED
@@ -48,7 +48,10 @@ class Repair:
     after: Report
 
 
-def repair(path: Path | str, *, truncate_at_damage: bool = False, progress: fsck.Progress | None = None) -> Repair:
+def repair(
+    path: Path | str, *, truncate_at_damage: bool = False, progress: fsck.Progress | None = None,
+    files: Files | None = None,
+) -> Repair:  # fmt: skip
     """Repair the log in directory `path`, holding its writer's lock.
 
     truncate_at_damage: end the log before the first damage that costs entries. Errors: LockedError, NotALogError,
@@ -59,7 +62,7 @@ def repair(path: Path | str, *, truncate_at_damage: bool = False, progress: fsck
     lock = WriterLock(directory)
     try:
         before = fsck.verify(survey.take(directory, writer=None), progress)
-        work = _Work(directory)
+        work = _Work(directory, files if files is not None else RealFiles())
         after = work.mend(before, progress) if before.damages else before
         if truncate_at_damage and after.first_loss is not None:
             work.truncate(after.first_loss)
@@ -72,8 +75,8 @@ def repair(path: Path | str, *, truncate_at_damage: bool = False, progress: fsck
 class _Work:
     """Repairs of one run; they share a folder below `aside/`."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory, self.files = directory, RealFiles()
+    def __init__(self, directory: Path, files: Files) -> None:
+        self.directory, self.files = directory, files
         self.folder = directory / names.ASIDE / f"repair-{time.time_ns():020d}"
         self.actions: list[str] = []
 
@@ -96,17 +99,19 @@ class _Work:
 
     def _aside(self, name: str) -> Path:
         """The place of a file in the folder, which is made with the first one."""
-        if not self.folder.exists():
-            self.folder.mkdir(parents=True, mode=0o700)
+        self.files.make_directory(self.folder)
         return self.folder / name
 
     def _settle_aside(self) -> None:
-        for changed in (self.folder, self.folder.parent, self.directory):
-            self.files.sync_directory(changed)
+        """What is in the folder stays there, whatever happens; before anything of it goes elsewhere."""
+        if self.folder.exists():
+            self.files.sync_directory(self.folder)
 
     def _move_aside(self, path: Path) -> None:
-        self.files.rename(path, self._aside(path.name))
+        self.files.link(path, self._aside(path.name))
         self._settle_aside()
+        self.files.remove(path)
+        self.files.sync_directory(self.directory)
         self.actions.append(f"moved {path.name} to {self._shown}")
 
     @property
@@ -124,25 +129,25 @@ class _Work:
 
     def _mend_header(self, path: Path, damage: Damage, *, due: int | None) -> None:
         seen, base = survey.take(self.directory, writer=None), int(path.stem)
-        header, keep = seen.headers[base], self._aside(f"{path.name}.header")
-        if not isinstance(header, Header):
-            mended = rebuild_header(seen, self.files, base, due=due, keep=keep)
-        else:  # a wrong first entry cannot be mended: some other segment is missing or foreign
-            mended = not damage.costs_entries and self._clear_unused(path, keep)
-        if mended:
-            self._settle_aside()
+        made: bytes | None = None
+        if not isinstance(seen.headers[base], Header):
+            made = rebuild_header(seen, base, due=due)
+        elif not damage.costs_entries:  # else a first entry is wrong: some other segment is missing or foreign
+            made = bytes(HEADER_BYTES - HEADER_USED)  # behind what is used
+        if made is not None:
+            self._write_header(path, made)
             self.actions.append(f"made the header of {path.name} again; the old one is in {self._shown}")
 
-    def _clear_unused(self, path: Path, keep: Path) -> bool:
+    def _write_header(self, path: Path, made: bytes) -> None:
+        """Put the end of a header in place; the old one is kept."""
         fd = self.files.open(path, writable=True)
         try:
-            block = os.pread(fd, HEADER_BYTES, 0)
-            keep.write_bytes(block)
-            self.files.write(fd, bytes(HEADER_BYTES - HEADER_USED), HEADER_USED)
+            self.files.write_new_synced(self._aside(f"{path.name}.header"), os.pread(fd, HEADER_BYTES, 0))
+            self._settle_aside()
+            self.files.write(fd, made, HEADER_BYTES - len(made))
             self.files.sync(fd)
         finally:
             os.close(fd)
-        return True
 
     # ---- cutting --------------------------------------------------------------------------------------------
 
@@ -200,7 +205,7 @@ class _Work:
             return
         for path in (names.segment_path(self.directory, base), names.index_path(self.directory, base)):
             if path.exists():
-                os.link(path, self._aside(path.name))
+                self.files.link(path, self._aside(path.name))
 
     def _cut(self, seen: Survey, cut: Truncation) -> None:
         """As CommitLog.truncate; a crash on the way is finished by the next opening."""

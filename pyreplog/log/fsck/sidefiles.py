@@ -11,6 +11,7 @@ from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import CorruptionError, FormatVersionError
 from pyreplog.log import names
 from pyreplog.log.checkpoint import SLOT_BYTES, Checkpoint
+from pyreplog.plainfiles import open_reading, read_plain
 
 
 def index_fault(path: Path, segment: Segment, built: SparseIndex | None) -> CorruptionError | None:
@@ -19,7 +20,7 @@ def index_fault(path: Path, segment: Segment, built: SparseIndex | None) -> Corr
     built: the index made from the segment just now; None when the segment is damaged (the file is then checked by
     itself).
     """
-    data = path.read_bytes()
+    data = read_plain(path, 2 * segment.size)
     try:
         SparseIndex.load(
             str(path), segment.size, segment.uuid, segment.base, segment.first_entry, segment.stamp
@@ -39,7 +40,7 @@ def index_fault(path: Path, segment: Segment, built: SparseIndex | None) -> Corr
 def ledgers_fault(path: Path, segment: Segment, built: SparseIndex | None) -> CorruptionError | None:
     """What is wrong with the ledger index file of a sealed segment, if there is one and the segment is intact."""
     try:
-        found = path.read_bytes()
+        found = read_plain(path, 2 * segment.size)
     except FileNotFoundError:
         return None
     if built is None:
@@ -84,6 +85,9 @@ def checkpoint_fault(
 def torn_slots(directory: Path) -> list[int]:
     """Which slots of the checkpoint file, 0 and 1, hold something that is no checkpoint: a crash may leave one."""
     path = directory / names.CHECKPOINT
-    data = path.read_bytes() if path.exists() else b""
+    if not path.exists():
+        return []
+    with open_reading(path) as file:
+        data = file.read(2 * SLOT_BYTES)
     slots = [data[at : at + SLOT_BYTES] for at in (0, SLOT_BYTES)]
     return [i for i, slot in enumerate(slots) if any(slot) and Checkpoint.decode(slot) is None]

@@ -5,9 +5,6 @@ Nothing here is believed to be right: `fsck` compares it with the records.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import struct
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +12,11 @@ from pathlib import Path
 from pyreplog._native.log.tail import Tail
 from pyreplog.errors import CorruptionError, NotALogError
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log import names, recovery, truncation
+from pyreplog.log import names, recovery, tailpage, truncation
 from pyreplog.log.checkpoint import Checkpoint
-from pyreplog.log.files import RealFiles, boot_id
+from pyreplog.log.files import RealFiles
+from pyreplog.log.headers import read_header
 from pyreplog.log.truncation import Truncation
-
-_FLOCK = "hhqqi4x"
 
 
 @dataclass(frozen=True)
@@ -38,19 +34,22 @@ class Header:
 @dataclass(frozen=True)
 class Extent:
     """Where a log's records begin and end. position: of the end, None when damage keeps it unknown; `fault` then says
-    which. torn: bytes behind the end that the next writer will cut."""
+    which. torn: bytes behind the end that the next writer will cut; torn_records: the intact ones among their records.
+    """
 
     start: int
     position: int | None
     torn: int = 0
     fault: CorruptionError | None = None
+    torn_records: int = 0
 
 
 @dataclass(frozen=True)
 class Survey:
     """identity: the log's uuid and segment size, by the vote of all who name one; the checkpoint's counts in a draw.
     headers: what each segment file has as its header, by the base in its name. checkpoint: as found; `own_checkpoint`:
-    if it is this log's. writer: process that has the log open for writing (0 when its id cannot be read), or None."""
+    if it is this log's. writer: process that has the log open for writing (0 when its id cannot be read), or None.
+    page: what is wrong with the tail page of a log that a writer has open."""
 
     directory: Path
     identity: tuple[bytes, int]
@@ -59,6 +58,7 @@ class Survey:
     marker: Truncation | CorruptionError | None
     writer: int | None
     extent: Extent
+    page: CorruptionError | None = None
 
     @property
     def own_checkpoint(self) -> Checkpoint | None:
@@ -81,42 +81,26 @@ def take(directory: Path, *, writer: int | None) -> Survey:
         marker = error
     # The end before the headers: what lies before it has its header. The start behind them: what was not there any more
     # when they were read lies before it.
-    tail = _live_tail(directory, checkpoint) if writer is not None else None
-    end = tail.visible if tail is not None else None
+    tail = _live_tail(directory) if writer is not None else None
+    end = tail.visible if isinstance(tail, Tail) else None
     headers = {base: found for base in names.segment_bases(directory) if (found := _header(directory, base))}
     if not headers and checkpoint is None:
         raise NotALogError(f"{directory} holds no segment of a pyreplog log")
     identity = _identity(headers, checkpoint)
-    if tail is not None:
+    if isinstance(tail, Tail):
         extent = Extent(tail.start, end)
     else:
         extent = _settled_extent(directory, _own(checkpoint, identity), min(headers, default=0))
         if isinstance(marker, Truncation):
             extent = Extent(extent.start, marker.position)
-    return Survey(directory, identity, headers, checkpoint, marker, writer, extent)
+    page = tail if isinstance(tail, CorruptionError) else None
+    return Survey(directory, identity, headers, checkpoint, marker, writer, extent, page)
 
 
 def generation(directory: Path) -> tuple[int, bool]:
     """Changes whenever entries are cut from the log: (epoch, whether a truncation is under way)."""
     checkpoint = checkpoints.load(directory)
     return checkpoint.epoch if checkpoint else 0, (directory / names.TRUNCATION).exists()
-
-
-def writer_of(directory: Path) -> int | None:
-    """Process id of who holds the writer's lock (0 when it cannot be read), None when nobody does. Takes no lock."""
-    try:
-        fd = os.open(directory / names.LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        asked = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-        kind = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))[0]
-        text = os.pread(fd, 32, 0)
-    finally:
-        os.close(fd)
-    if kind == fcntl.F_UNLCK:
-        return None
-    return int(text) if text.isdigit() else 0
 
 
 def _identity(headers: dict[int, Header | CorruptionError], checkpoint: Checkpoint | None) -> tuple[bytes, int]:
@@ -136,23 +120,20 @@ def _own(checkpoint: Checkpoint | None, identity: tuple[bytes, int]) -> Checkpoi
 def _header(directory: Path, base: int) -> Header | CorruptionError | None:
     path = names.segment_path(directory, base)
     try:
-        return Header(*recovery.read_header(path), path.stat().st_size)
+        return Header(*read_header(path), path.stat().st_size)
     except CorruptionError as error:
         return error
     except FileNotFoundError:
         return None  # trimmed while we looked
 
 
-def _live_tail(directory: Path, checkpoint: Checkpoint | None) -> Tail | None:
-    """The page by which a live writer tells readers where the log begins and ends."""
+def _live_tail(directory: Path) -> Tail | CorruptionError | None:
+    """The page by which a live writer tells readers where the log begins and ends; or what is wrong with it."""
     try:
-        with (directory / names.TAIL).open("rb") as file:
-            tail = Tail(file, writable=False)
-    except (OSError, ValueError):
-        return None
-    if checkpoint is None or not tail.open or not tail.belongs_to(boot_id(), checkpoint.uuid):
-        return None
-    return tail
+        loaded = tailpage.load(directory)
+    except CorruptionError as error:
+        return error
+    return loaded[0] if loaded is not None and loaded[0].open else None
 
 
 def _settled_extent(directory: Path, checkpoint: Checkpoint | None, first_base: int) -> Extent:
@@ -163,4 +144,4 @@ def _settled_extent(directory: Path, checkpoint: Checkpoint | None, first_base: 
     except CorruptionError as error:
         return Extent(start, None, fault=error)
     torn = max(found.cut_stop - found.opened[-1].end, 0) if found.cut and found.opened else 0
-    return Extent(start, found.end, torn)
+    return Extent(start, found.end, torn, None, found.cut_records)

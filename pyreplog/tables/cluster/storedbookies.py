@@ -14,7 +14,7 @@ from pyreplog.bookie.protocol import Kind, Reply, Request, Status
 from pyreplog.bookie.reading import read_entries
 from pyreplog.errors import NotConnectedError, ReplogError
 from pyreplog.ledger.driver import Add
-from pyreplog.ledger.protocol.effects import BadCopy
+from pyreplog.ledger.protocol.effects import BadCopy, Degraded
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.tables.cluster.storedlog import StoredLog
 
@@ -68,6 +68,12 @@ class StoredBookies:
 
     def note_waiting(self, change: int) -> None:
         """Nobody counts."""
+
+    def suspect(self, bookie: str) -> None:
+        """Nobody chooses bookies here."""
+
+    def note_degraded(self, ledger: int, degraded: Degraded | None) -> None:
+        """Nobody writes a ledger here."""
 
 
 def _answer(log: EntryLog, request: Request) -> Reply:

@@ -1,0 +1,15 @@
+"""Reading the first block of a segment's file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyreplog._native.log.segment import HEADER_BYTES
+from pyreplog._native.log.segmentheader import decode_header
+from pyreplog.plainfiles import open_reading
+
+
+def read_header(path: Path) -> tuple[bytes, int, int, int, int]:
+    """(uuid, base, size, first entry, epoch) of a segment file. CorruptionError, FormatVersionError."""
+    with open_reading(path) as file:
+        return decode_header(str(path), file.read(HEADER_BYTES))
