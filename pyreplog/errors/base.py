@@ -34,6 +34,12 @@ class ForkedError(ReplogError):
     """The handle was opened by a parent process; open the log again in this one."""
 
 
+class MonkeyPatchedError(ReplogError):
+    """gevent, eventlet or the like have replaced threads, sockets or epoll in this process; use another one."""
+
+    exit_code = 2
+
+
 class OutOfRangeError(ReplogError, IndexError):
     """No such entry or position in the log."""
 

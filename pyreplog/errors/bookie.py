@@ -35,5 +35,10 @@ class StaleDirectoryError(IdentityError):
     """The directory is an older copy of the bookie's: the bookie was opened since, somewhere else."""
 
 
+class StaleMetadataError(IdentityError):
+    """The metadata store is an older copy: it says less than it has said to this bookie before. Ledgers that were made
+    since would count as deleted, and their numbers would be given again."""
+
+
 class UnknownBookieError(IdentityError):
     """The metadata store knows nothing of this bookie: it is another one, or has lost what it held."""

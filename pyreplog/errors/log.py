@@ -8,21 +8,21 @@ from pyreplog.errors.base import InvalidArgumentError, OutOfRangeError, ReplogEr
 
 
 class LockedError(ReplogError):
-    """Another process (or handle) writes to this log.
+    """Another process (or handle) writes to this log, or has this bookie or cluster open.
 
-    `pid` is the holder's process id, or None when it could not be read.
+    `pid` is the holder's process id, or None when it could not be read. `advice`: what can be done.
     """
 
     retriable = True
     exit_code = 3
 
-    def __init__(self, path: Path | str, pid: int | None) -> None:
-        self.path, self.pid = Path(path), pid
+    def __init__(self, path: Path | str, pid: int | None, advice: str = "open it with mode='r' to read") -> None:
+        self.path, self.pid, self.advice = Path(path), pid, advice
         holder = f"process {pid}" if pid is not None else "another process"
-        super().__init__(f"{path} is open for writing in {holder}; open it with mode='r' to read")
+        super().__init__(f"{path} is open for writing in {holder}; {advice}")
 
-    def __reduce__(self) -> tuple[type[LockedError], tuple[Path, int | None]]:
-        return type(self), (self.path, self.pid)
+    def __reduce__(self) -> tuple[type[LockedError], tuple[Path, int | None, str]]:
+        return type(self), (self.path, self.pid, self.advice)
 
 
 class NotALogError(ReplogError):

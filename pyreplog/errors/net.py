@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyreplog.errors.base import OutcomeUnknownError, ReplogError
+from pyreplog.errors.base import InvalidMessageError, OutcomeUnknownError, ReplogError
 
 
 class FrameError(ReplogError):
@@ -36,6 +36,10 @@ class DisconnectedError(PeerError, OutcomeUnknownError):
 
 class PeerTimeoutError(PeerError, OutcomeUnknownError):
     """The peer was silent for too long, or did not answer in time. What was asked may or may not be done."""
+
+
+class DamagedMessageError(PeerError, OutcomeUnknownError, InvalidMessageError):
+    """What a peer said was damaged on its way: its checksum is another one. What was asked may or may not be done."""
 
 
 class SlowPeerError(PeerError):
