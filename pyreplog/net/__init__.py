@@ -7,10 +7,12 @@
 | `hello` | the first frames of a connection, as bytes |
 | `handshake` | both sides of the hello, as state machines without I/O; `Secret`, `Identity`, `Peer` |
 | `greeting` | a connection that is being made: drives a handshake |
+| `pending` | `PendingConnections`: how many of those a server has |
 | `connection` | `Connection`: frames in, buffers out; `Handler`; alive or not (`pulse`) |
 | `quick` | what is dealt with at once, from the socket to its handler |
 | `inflight` | `ServerConnection`: requests, replies, and the bytes in between |
 | `server` | `Server`: listens, greets, limits, drains |
+| `fairjobs` | `FairJobs`: threads for requests that block |
 | `dialer` | connecting; `Link`: a connection for a handler that is made again (`backoff`) when it is lost |
 | `client` | `Channel`: requests to one address (`requests`), reconnection |
 | `endpoint` | how servers and channels end |

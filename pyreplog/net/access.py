@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import ssl
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from pyreplog.errors import ConfigError
+from pyreplog.errors import ConfigError, CorruptionError
+from pyreplog.net.handshake import Secret, secret_in
+from pyreplog.plainfiles import PEM_FILE_MAX, SECRET_FILE_MAX, check_plain, read_plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,17 +37,17 @@ class Access:
         if self.secret is not None and self.secret_file is not None:
             raise ConfigError("secret, secretFile: expected at most one of them, found 2")
 
-    def read_secret(self) -> bytes | None:
+    def read_secret(self) -> bytes | Secret | None:
         """None: there is none. Errors: ConfigError: this host does not see the file, or there is nothing in it."""
         if self.secret_file is None:
             return self.secret
         try:
-            found = Path(self.secret_file).read_bytes().rstrip(b"\r\n")
-        except OSError as error:
+            content = read_plain(self.secret_file, SECRET_FILE_MAX)
+        except (OSError, CorruptionError) as error:
             raise _unseen("secretFile", "a file that holds the secret", error) from error
-        if not found:
+        if not content.rstrip(b"\r\n"):
             raise ConfigError(f"secretFile: expected a secret in {self.secret_file}, found nothing")
-        return found
+        return secret_in(content)
 
     def context(self) -> ssl.SSLContext | None:
         """Of a client; None: no TLS. Errors: ConfigError: this host does not see a file, or it is not what it should
@@ -55,14 +56,18 @@ class Access:
             return None
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
+            check_plain(self.tls_ca, PEM_FILE_MAX)
             made.load_verify_locations(self.tls_ca)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, CorruptionError) as error:
             raise _unseen("tlsCa", f"certificates in {self.tls_ca}", error) from error
         if self.tls_cert is None:
             return made
         try:  # with no password an encrypted key is refused; OpenSSL would ask the terminal
+            for file in (self.tls_cert, self.tls_key):
+                if file is not None:
+                    check_plain(file, PEM_FILE_MAX)
             made.load_cert_chain(self.tls_cert, self.tls_key, password="")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, CorruptionError) as error:
             files = " and ".join(file for file in (self.tls_cert, self.tls_key) if file is not None)
             raise _unseen("tlsCert, tlsKey", f"a certificate with its key, unencrypted, in {files}", error) from error
         return made

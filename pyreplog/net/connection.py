@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import weakref
 from collections.abc import Callable
@@ -18,8 +19,8 @@ from pyreplog.errors import ClosedError, DisconnectedError, PeerError, PeerTimeo
 from pyreplog.net.handshake import Peer
 from pyreplog.net.limits import Limits
 from pyreplog.net.pulse import Beat, Pulse
-from pyreplog.net.reactor import BROKEN, READ, WRITE, Reactor
-from pyreplog.net.sockets import Stream, receiver, size_of, unread_bytes, weakly
+from pyreplog.net.reactor import BROKEN, HALF_CLOSED, READ, WRITE, Reactor
+from pyreplog.net.sockets import Stream, receiver, size_of, unacknowledged_s, unread_bytes, weakly
 from pyreplog.net.timers import Timer
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _HEARTBEAT = heartbeat(0)
 _SHORTEST_HEARTBEAT_S = 0.01
 
 # Why a connection does not read; it reads when there is no reason left.
-ASKED, QUEUE_FULL, INFLIGHT_FULL, SERVER_FULL = 1, 2, 4, 8
+ASKED, QUEUE_FULL, INFLIGHT_FULL, SERVER_FULL, JOBS_FULL = 1, 2, 4, 8, 16
 
 
 class Handler(Protocol):
@@ -103,6 +104,16 @@ class Connection:
     @error.setter
     def error(self, error: ReplogError | None) -> None:
         self._outbox.error = error
+
+    @property
+    def remote_address(self) -> str:
+        """HOST:PORT of the other end's socket; "" when that has gone."""
+        try:
+            with socket.socket(fileno=os.dup(self._stream.fileno())) as copy:
+                host, port = copy.getpeername()[:2]
+        except OSError:
+            return ""
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
     def received_bytes(self) -> int:
@@ -202,6 +213,8 @@ class Connection:
     def _watch(self) -> None:
         """Have the reactor look for what concerns us now."""
         events = (0 if self._reasons else READ) | (WRITE if self._outbox.queued_bytes else 0)
+        if self._reasons & JOBS_FULL:
+            events |= HALF_CLOSED  # whom nobody waits for any more need not be worked for
         if events != self._events and self.error is None:
             try:
                 self._reactor.modify(self._stream.fileno(), events)
@@ -246,7 +259,7 @@ class Connection:
                 self._received(*taken)
             elif events & READ and not self._reasons:
                 self._received(*self._take_in())
-            elif events & BROKEN:
+            elif events & (BROKEN | HALF_CLOSED):
                 self._stream.recv(1)  # raises what broke it
                 self._lost(ConnectionResetError("the peer has gone"))
         except BaseException as error:
@@ -315,6 +328,7 @@ class Connection:
         beat = self._pulse.check(
             self._reactor.clock.monotonic_us(), received=self.received_bytes, sent=self._outbox.sent_bytes,
             listening=not self._reasons, full=self._outbox.queued_bytes > self.limits.queued_bytes,
+            unheard_s=unacknowledged_s(self._stream) if self._reasons else 0.0,
         )  # fmt: skip
         if beat is Beat.SILENT:
             self.close(PeerTimeoutError(f"{self._who()} was silent for {self.limits.silence_s:g} s"))

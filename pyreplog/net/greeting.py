@@ -15,9 +15,11 @@ from pyreplog.errors import (
     DisconnectedError,
     FrameError,
     HandshakeError,
+    NotConnectedError,
     PeerTimeoutError,
     ReplogError,
     TlsMismatchError,
+    TooManyConnectionsError,
 )
 from pyreplog.net import hello
 from pyreplog.net.handshake import Peer, Refused, refusal
@@ -72,6 +74,7 @@ class Greeting:
         self._out = b""
         self._parser = FrameParser(max_body=hello.BODY_MAX, buffer_size=hello.BODY_MAX)
         self._ended = False
+        self._connected = not knocks  # a client's is, or could not be, when it is ready first
         self._timeout_s = timeout_s
         self._timer = reactor.call_later(timeout_s, weakly(self._time_out))
         self._knocks = reactor.call_later(KNOCK_S, weakly(self._knock)) if knocks and tls is None else None
@@ -84,6 +87,10 @@ class Greeting:
     def abandon(self) -> None:
         """Close, and call nobody."""
         self._end()
+
+    def make_room(self) -> None:
+        """Refuse: others come, and this one has waited longest for the peer."""
+        self._refuse(TooManyConnectionsError("too many connections whose hello is not over; try again"))
 
     def _knock(self) -> None:
         if not self._ended and not self._parser.received_bytes:
@@ -102,10 +109,15 @@ class Greeting:
         except ssl.SSLError as error:  # TLS 1.3 tells of a certificate it does not like after the handshake
             self._fail(refusal_of(error))
         except OSError as error:
-            self._fail(DisconnectedError(f"the connection was lost during the hello: {error}"))
+            if not self._connected:
+                self._fail(NotConnectedError(f"{os.strerror(error.errno or 0)}: is it running there, and reachable?"))
+            else:
+                self._fail(DisconnectedError(f"the connection was lost during the hello: {error}"))
 
     def _go_on(self) -> None:
         """As far as it goes without waiting."""
+        if not self._connected:
+            self._check_connected()
         if self._wrap is not None:
             self._secure(self._wrap)
         if self._unshaken is not None:
@@ -122,11 +134,14 @@ class Greeting:
             self._end(keep=True)
             self._over(self, self._stream, self._handshake.peer, None)
 
-    def _secure(self, wrap: Callable[[socket.socket], TlsStream]) -> None:
+    def _check_connected(self) -> None:
         """The socket is connected, or could not be."""
         failed = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if failed:
             raise OSError(failed, os.strerror(failed))
+        self._connected = True
+
+    def _secure(self, wrap: Callable[[socket.socket], TlsStream]) -> None:
         self._wrap = None
         self._stream = self._unshaken = wrap(self._sock)
 

@@ -37,26 +37,46 @@ _SECRET_MIN = 16
 class Secret:
     """A secret that both sides know: 16 bytes or more, random, for whoever sees a proof may try guesses on it.
 
-    Never shown, logged or pickled.
+    others: hold as well, while a secret is changed. A server proves that it knows the first; a client takes a proof by
+    any, and answers with the same. `replace` changes them for connections to come. Any thread. Never shown, logged or
+    pickled.
     """
 
-    __slots__ = ("_key",)
+    __slots__ = ("_keys",)
 
-    def __init__(self, key: bytes) -> None:
-        if len(key) < _SECRET_MIN:
-            raise InvalidArgumentError(f"a shared secret has {_SECRET_MIN} bytes or more, this one {len(key)}")
-        self._key = bytes(key)
+    def __init__(self, key: bytes, *others: bytes) -> None:
+        self._keys: tuple[bytes, ...] = ()
+        self.replace(key, *others)
+
+    @classmethod
+    def of(cls, secret: bytes | Secret | None) -> Secret | None:
+        """The same, if it is one: who holds it may replace it."""
+        return secret if secret is None or isinstance(secret, Secret) else cls(secret)
+
+    def replace(self, key: bytes, *others: bytes) -> None:
+        """Other keys hold from now on. InvalidArgumentError: one is too short; nothing has changed."""
+        for one in (key, *others):
+            if len(one) < _SECRET_MIN:
+                raise InvalidArgumentError(f"a shared secret has {_SECRET_MIN} bytes or more, this one {len(one)}")
+        self._keys = tuple(map(bytes, (key, *others)))
+
+    def take(self, other: Secret) -> None:
+        """The keys of another one hold from now on."""
+        self._keys = other._keys
 
     def proof(self, kind: Kind, server: bytes, client: bytes) -> Proof:
         """That the side which sends `kind` knows this secret, bound to both hellos (encoded)."""
-        parts = (kind.to_bytes(1, "big"), len(server).to_bytes(4, "big"), server, client)
-        return Proof(kind, hmac.digest(self._key, b"".join(parts), "sha256"))
+        return _proof(self._keys[0], kind, server, client)
 
-    def check(self, proof: Proof, server: bytes, client: bytes) -> None:
-        """Raises AuthenticationError."""
-        if not hmac.compare_digest(self.proof(proof.kind, server, client).mac, proof.mac):
+    def check(self, proof: Proof, server: bytes, client: bytes) -> Secret:
+        """The one that the other side knows. Raises AuthenticationError."""
+        known = [
+            key for key in self._keys if hmac.compare_digest(_proof(key, proof.kind, server, client).mac, proof.mac)
+        ]
+        if not known:
             side = "server" if proof.kind is Kind.SERVER_PROOF else "client"
             raise AuthenticationError(f"the {side} does not know the shared secret")
+        return Secret(known[0])
 
     def __repr__(self) -> str:
         return "<Secret>"
@@ -65,14 +85,32 @@ class Secret:
         raise TypeError("a Secret is not pickled or copied")
 
 
+def secret_in(content: bytes) -> Secret:
+    """Of a file: its first line is the secret, the other ones hold as well; what is no text is one secret.
+
+    Errors: InvalidArgumentError, one is too short.
+    """
+    content = content.rstrip(b"\r\n")
+    is_text = all(32 <= byte < 127 or byte in b"\r\n\t" for byte in content)
+    lines = [line for line in content.splitlines() if line] if is_text else []
+    return Secret(*(lines or [content]))
+
+
+def _proof(key: bytes, kind: Kind, server: bytes, client: bytes) -> Proof:
+    parts = (kind.to_bytes(1, "big"), len(server).to_bytes(4, "big"), server, client)
+    return Proof(kind, hmac.digest(key, b"".join(parts), "sha256"))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """Who a node is. `incarnation`: 16 random bytes, kept with its data; zeros when it keeps none."""
+    """Who a node is. `incarnation`: 16 random bytes, kept with its data; zeros when it keeps none. `version`: of its
+    service's protocol, the highest that it speaks."""
 
     node: str = ""
     incarnation: bytes = hello.ANY_INCARNATION
     cluster: str = ""
     service: str = ""
+    version: int = hello.VERSION
 
     def __post_init__(self) -> None:
         if len(self.incarnation) != hello.INCARNATION_BYTES:
@@ -123,6 +161,7 @@ class ServerHandshake:
             identity.service,
             identity.cluster,
             identity.node,
+            version=identity.version,
         )
         self._client: ClientHello | None = None
         self._client_bytes = b""
@@ -193,6 +232,7 @@ class ClientHandshake:
             expected.service,
             expected.cluster,
             identity.node,
+            version=identity.version,
         )
         self._server: ServerHello | None = None
         self._server_bytes = b""
@@ -243,9 +283,9 @@ class ClientHandshake:
     def _receive_proof(self, proof: Proof) -> list[bytes]:
         assert self._secret is not None
         client = self._hello.encode()
-        self._secret.check(proof, self._server_bytes, client)
+        shared = self._secret.check(proof, self._server_bytes, client)
         self._proven = True
-        return [self._secret.proof(Kind.CLIENT_PROOF, self._server_bytes, client).encode()]
+        return [shared.proof(Kind.CLIENT_PROOF, self._server_bytes, client).encode()]
 
     def _receive_welcome(self, welcome: Welcome, server: ServerHello) -> list[bytes]:
         if welcome.version != _common_version(server, self._hello):

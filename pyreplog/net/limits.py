@@ -17,6 +17,8 @@ class Limits(Settings):
 
     max_body_bytes: of a frame that a peer may send.
     connections: that a server has at once; the surplus is refused.
+    pending_connections / pending_per_address: that a server has at once beside these, whose hello is not over; one more
+    closes the oldest of them, of the address that has most / of its address (of IPv6: network of 64 bits).
     queued_bytes: that wait to be sent on one connection. Above it the connection reads nothing more; above it for
     `stall_s` seconds, the connection is closed. A client that has not been greeted yet refuses requests beyond it.
     connection_inflight_bytes / inflight_bytes: of requests that a server has read and whose replies have not left, on
@@ -31,6 +33,8 @@ class Limits(Settings):
 
     max_body_bytes: int = DEFAULT_MAX_BODY
     connections: int = 1024
+    pending_connections: int = 256
+    pending_per_address: int = 128
     queued_bytes: int = 16 << 20
     connection_inflight_bytes: int = 16 << 20
     inflight_bytes: int = 256 << 20
@@ -41,7 +45,8 @@ class Limits(Settings):
 
     def __post_init__(self) -> None:
         self._check_int("max_body_bytes", 1, MAX_BODY)
-        self._check_int("connections", 1, 1 << 20)
+        for name in ("connections", "pending_connections", "pending_per_address"):
+            self._check_int(name, 1, 1 << 20)
         self._check_int("queued_bytes", 1, 1 << 40)
         self._check_int("connection_inflight_bytes", 1, 1 << 40)
         self._check_int("inflight_bytes", 1, 1 << 50)

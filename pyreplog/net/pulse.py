@@ -32,9 +32,11 @@ class Pulse:
         self._stalled_us: int | None = None
         self._received = self._sent = 0
 
-    def check(self, now_us: int, *, received: int, sent: int, listening: bool, full: bool) -> Beat:
+    def check(
+        self, now_us: int, *, received: int, sent: int, listening: bool, full: bool, unheard_s: float = 0.0
+    ) -> Beat:
         """received, sent: bytes so far. listening: we read what the peer sends; if not, it is not the silent one.
-        full: the queue is over its limit.
+        full: the queue is over its limit. unheard_s: since its machine acknowledged anything, whoever listens.
         """
         heartbeat_us, silence_us, stall_us = self._limits_us
         if received != self._received or not listening:
@@ -47,7 +49,7 @@ class Pulse:
             self._stalled_us = now_us
         elif now_us - self._stalled_us >= stall_us:
             return Beat.STALLED
-        if now_us - self._heard_us >= silence_us:
+        if now_us - self._heard_us >= silence_us or unheard_s * 1e6 >= silence_us:
             return Beat.SILENT
         if now_us - self._told_us >= heartbeat_us - int(self.interval_s * 1e6):
             return Beat.SEND

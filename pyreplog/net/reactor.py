@@ -8,6 +8,7 @@ time: they need no locks among themselves, and must not block.
 from __future__ import annotations
 
 import select
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pyreplog._native.net.rounds import Rounds
 from pyreplog._native.system.polling import Epoll
 from pyreplog.clock import Clock, SystemClock
-from pyreplog.errors import ForkedError, InvalidArgumentError
+from pyreplog.errors import ForkedError, InvalidArgumentError, MonkeyPatchedError
 from pyreplog.handles import Handle
 from pyreplog.net.baton import DRIVER, REST_S, Baton
 from pyreplog.net.bell import Bell
@@ -23,8 +24,12 @@ from pyreplog.net.timers import Timer, Timers
 
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 BROKEN = select.EPOLLERR | select.EPOLLHUP
+HALF_CLOSED = select.EPOLLRDHUP
+"""The peer sends nothing more; what it sent before may not have been read."""
 
 _FOREVER_S = 3600.0
+_PATCHERS = {"gevent.monkey": "is_module_patched", "eventlet.patcher": "is_monkey_patched"}
+_NEEDED = ("thread", "select", "socket", "queue")
 
 Callback = Callable[[int], object]
 Call = Callable[[], object]
@@ -37,7 +42,7 @@ class Reactor(Handle, Rounds):
     (`run`), or one that waits for something (`drive`).
 
     clock: for timers. busy_poll_us: look for events this long, without sleeping, before going to sleep: saves the
-    wake-up of a core, costs the core.
+    wake-up of a core, costs the core. Errors: MonkeyPatchedError; InvalidArgumentError.
     """
 
     clock: Clock
@@ -48,6 +53,7 @@ class Reactor(Handle, Rounds):
     def __init__(self, *, clock: Clock | None = None, busy_poll_us: int = 0) -> None:
         if not 0 <= busy_poll_us <= 1_000_000:
             raise InvalidArgumentError(f"busy_poll_us: expected 0 to 1000000, found {busy_poll_us}")
+        check_not_patched()
         self.clock = SystemClock() if clock is None else clock
         self._busy_poll_us = busy_poll_us
         self.call_behind: Callable[[Iterable[Call]], None] = self._soon.extend
@@ -164,6 +170,7 @@ class Reactor(Handle, Rounds):
             self._baton.wait(lambda: False, REST_S, self._wake)
         self._finish()
         del self._baton.holder[DRIVER]
+        self._baton.wake_all()  # who has begun to wait meanwhile
 
     def _finish(self) -> None:
         """What was handed over is still called; then the descriptors go. For the one who holds the baton."""
@@ -185,6 +192,26 @@ class Reactor(Handle, Rounds):
         self._error = ForkedError(f"the reactor was made by process {self._pid}; make one in this process")
         self._epoll.close()
         self._bell = None
+
+
+def check_not_patched() -> None:
+    """The reactor's thread sleeps in epoll, and others wait for it by locks: where all these are greenlets of one
+    thread, the first that slept would stop them all. Errors: MonkeyPatchedError."""
+    for patcher, probe in _PATCHERS.items():
+        library = sys.modules.get(patcher)
+        found = [] if library is None else [name for name in _NEEDED if getattr(library, probe)(name)]
+        if found:
+            raise MonkeyPatchedError(_patched(patcher.partition(".")[0], ", ".join(found)))
+    if not hasattr(select, "epoll"):
+        raise MonkeyPatchedError(_patched("a library", "select.epoll"))
+
+
+def _patched(library: str, found: str) -> str:
+    return (
+        f"expected the threads, sockets and epoll of Python, found that {library} has replaced {found}: use clusters, "
+        "topics and replica groups in a process without monkey patching (with gunicorn, worker class gthread), or "
+        f"leave {', '.join(_NEEDED)} as they are"
+    )
 
 
 def _run(ref: weakref.ref[Reactor], baton: Baton, epoll: Epoll, ready: threading.Event | None) -> None:

@@ -19,6 +19,7 @@ from pyreplog.net.handshake import Identity, Peer, Secret, ServerHandshake, refu
 from pyreplog.net.hello import NONCE_BYTES
 from pyreplog.net.inflight import Budget, ServerConnection
 from pyreplog.net.limits import Limits
+from pyreplog.net.pending import PendingConnections
 from pyreplog.net.reactor import READ, Reactor
 from pyreplog.net.sockets import Address, Stream, family_of, look_up, prepare, weakly
 from pyreplog.net.tls import TlsStream
@@ -67,7 +68,7 @@ class Server(Endpoint):
         self._handler = handler
         self._secret, self._tls, self._random = secret, tls, random
         self._wrap = None if tls is None else partial(TlsStream, tls, host=None)
-        self._greetings: set[Greeting] = set()
+        self._greetings = PendingConnections(self.limits.pending_connections, self.limits.pending_per_address)
         self._budget = Budget(self.limits.inflight_bytes, weakly(self._budget_changed))
         family = family_of(host)
         if family is None:
@@ -89,13 +90,13 @@ class Server(Endpoint):
     def _accept(self, _: int) -> None:
         for _ in range(_ACCEPTS_MAX):
             try:
-                sock, _ = self._listener.accept()
+                sock, name = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
                 self._accept_later(error)
                 return
-            self._greet(prepare(sock))
+            self._greet(prepare(sock), name[0])
 
     def _accept_later(self, error: OSError) -> None:
         """No descriptors left, or no memory: connections wait in the backlog."""
@@ -107,8 +108,8 @@ class Server(Endpoint):
         if self._listener.fileno() >= 0:
             self._reactor.modify(self._listener.fileno(), READ)
 
-    def _greet(self, sock: socket.socket) -> None:
-        if len(self.connections) + len(self._greetings) >= self.limits.connections:
+    def _greet(self, sock: socket.socket, address: str) -> None:
+        if len(self.connections) >= self.limits.connections:
             self._turn_away(sock)
             return
         handshake = ServerHandshake(
@@ -116,10 +117,12 @@ class Server(Endpoint):
             self.limits,
             self._random(NONCE_BYTES),
             secret=self._secret,
-            mutual_tls=self._tls is not None and self._tls.verify_mode is ssl.CERT_REQUIRED,
+            mutual_tls=self._tls is not None and self._tls.verify_mode == ssl.CERT_REQUIRED,
         )
         greeting = Greeting(self._reactor, sock, handshake, self.limits.handshake_s, weakly(self._greeted), self._wrap)
-        self._greetings.add(greeting)
+        former = self._greetings.add(greeting, address)
+        if former is not None:
+            former.make_room()
         greeting.begin()
 
     def _turn_away(self, sock: socket.socket) -> None:
@@ -134,6 +137,10 @@ class Server(Endpoint):
         if stream is None or peer is None:
             self.refused += 1
             logger.info("%s: a connection was not made: %s", self._what, error)
+            return
+        if len(self.connections) >= self.limits.connections:  # several were about to be the last one
+            self.refused += 1
+            stream.close()
             return
         connection = ServerConnection(
             self._reactor, stream, self._handler, self.limits, peer, self._budget, weakly(self._ended)

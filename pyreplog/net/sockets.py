@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import socket
+import struct
 import sys
 import termios
 import weakref
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 Address = tuple[str, int]
 
+_TCP_INFO = struct.Struct("=24xI28xI")
+"""Of Linux's tcp_info: tcpi_unacked, segments; tcpi_last_ack_recv, milliseconds."""
+
 
 class Stream(Protocol):
     """A non-blocking stream socket, plain or with TLS around it. "Not now" is BlockingIOError."""
@@ -33,6 +37,8 @@ class Stream(Protocol):
     def sendmsg(self, buffers: Iterable[ReadableBuffer], /) -> int: ...
 
     def shutdown(self, how: int, /) -> None: ...
+
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes: ...
 
     def close(self) -> None: ...
 
@@ -55,6 +61,18 @@ def receiver(stream: Stream, parser: FrameParser) -> Callable[[], tuple[int, Fra
 def unread_bytes(stream: Stream) -> int:
     """Bytes that have arrived and were not taken yet; of TLS, as far as it has not looked at them."""
     return int.from_bytes(fcntl.ioctl(stream.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def unacknowledged_s(stream: Stream) -> float:
+    """For how long the peer's machine has acknowledged nothing of what was sent; 0: nothing waits for that.
+
+    We send heartbeats also while we do not read: a peer whose machine or network has gone is found out by this alone.
+    """
+    found = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    if len(found) < _TCP_INFO.size:
+        return 0.0
+    unacknowledged, last_ack_ms = _TCP_INFO.unpack(found)
+    return last_ack_ms / 1000 if unacknowledged else 0.0
 
 
 def prepare(sock: socket.socket) -> socket.socket:

@@ -12,7 +12,7 @@ import ssl
 from _thread import allocate_lock
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from pyreplog.errors import AuthenticationError, HandshakeError, TlsMismatchError
 from pyreplog.net.reactor import READ, WRITE
@@ -24,6 +24,29 @@ _RECORD_BYTES = 16 << 10
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
 """OpenSSL's words for what is no TLS record. It does not answer that, not even with an alert."""
 _LATER = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class TlsContext(ssl.SSLContext):
+    """Stands for a context that may be replaced: connections that are made from then on are made with the other one."""
+
+    _current: ssl.SSLContext
+
+    def __new__(cls, context: ssl.SSLContext) -> Self:
+        return super().__new__(cls, context.protocol)
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._current = context
+
+    def replace(self, context: ssl.SSLContext) -> None:
+        """Any thread."""
+        self._current = context
+
+    @property
+    def verify_mode(self) -> int:  # type: ignore[override]
+        return self._current.verify_mode
+
+    def wrap_socket(self, *arguments: Any, **more: Any) -> ssl.SSLSocket:
+        return self._current.wrap_socket(*arguments, **more)
 
 
 class TlsStream:
@@ -103,6 +126,9 @@ class TlsStream:
         """From then on what is received is not decrypted: nobody wants to know what it says."""
         with self._lock:
             self._sock.shutdown(how)
+
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
+        return self._sock.getsockopt(level, option, size)
 
     def close(self) -> None:
         self._sock.close()
