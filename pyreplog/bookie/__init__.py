@@ -19,6 +19,7 @@
 | bootmark | whether memory held more than the disk when the machine went down |
 | registration | its key in metadata while it runs |
 | ledgerlist, collector | which ledgers there are; the space of the others comes back |
+| keychecks | keys that it does not know, and what the metadata say of them |
 | service | over TCP |
 | counts, metrics | what it has done; for Prometheus |
 | node | all of it, as a process runs it |

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from hmac import compare_digest
 
+from pyreplog.bookie.keychecks import Verdict
 from pyreplog.bookie.ledgerstate import LedgerState
 from pyreplog.bookie.protocol import RECOVERY, Request, Status
+
+logger = logging.getLogger(__name__)
 
 Refusal = tuple[Status, str]
 """And why."""
@@ -30,4 +34,28 @@ def check_writer(request: Request, state: LedgerState | None) -> Refusal | None:
         return Status.FENCED, "the ledger is fenced"
     if state is not None and state.limbo:
         return Status.UNKNOWN, "whether the ledger is fenced was lost in a crash"
+    return None
+
+
+def has_key(request: Request, state: LedgerState | None) -> bool:
+    """Whether the key of a request is the one that is noted here."""
+    return state is not None and state.key is not None and compare_digest(state.key, request.key)
+
+
+def check_claim(request: Request, state: LedgerState | None, verdict: Verdict, *, deleted: bool) -> Refusal | None:
+    """Of a request whose key is not noted here, by what the metadata say of it."""
+    if verdict is Verdict.WRONG:
+        return Status.UNAUTHORIZED, "the key is not that of the ledger"
+    if verdict is Verdict.NO_LEDGER:
+        return Status.UNAUTHORIZED, f"the metadata know no ledger {request.ledger}: keys are for ledgers that are there"
+    if verdict is Verdict.SURPLUS:
+        return (
+            Status.UNKNOWN,
+            "the metadata store is away, and this connection has given keys to many ledgers meanwhile",
+        )
+    if deleted or (state is not None and state.key is not None):
+        if verdict is Verdict.UNKNOWN:
+            return Status.UNKNOWN, "which key is that of the ledger is not known: the metadata store is away"
+        logger.warning("ledger %d: its key is refused, for another one was noted before; see 'Keys'", request.ledger)
+        return Status.UNAUTHORIZED, "another key was noted here before that of the ledger came"
     return None

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from pyreplog._native.bookie.peek import peek_entries
 from pyreplog._native.bookie.plainadd import PlainAdd, PlainAdds
-from pyreplog.bookie.admission import check_key, check_writer
+from pyreplog.bookie.admission import check_claim, check_key, check_writer, has_key
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.controls import Controls
 from pyreplog.bookie.counts import BookieCounts, Gauges
@@ -24,6 +24,7 @@ from pyreplog.bookie.duplicates import are_stored
 from pyreplog.bookie.entrylog import EntryLog
 from pyreplog.bookie.failures import is_final, status_of
 from pyreplog.bookie.group import CommitGroup, Waiting, nobody
+from pyreplog.bookie.keychecks import Verdict
 from pyreplog.bookie.ledgerstate import CONTROLS, FENCE, LedgerState
 from pyreplog.bookie.ledgerstates import LedgerStates
 from pyreplog.bookie.limbo import LIMBO_MAX, Limbo
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[Request, Respond], Reply | None]
 
+_KEYED, _FENCING = frozenset({Kind.ADD, Kind.SET_LAC}), frozenset({Kind.READ, Kind.LAST})
 _LOST = b"entries of the ledger may have been lost in a crash"
 
 
@@ -64,6 +66,7 @@ class Bookie(PlainAdds):
         super().__init__(log, space, polls, BookieCounts(), CommitGroup(), states, deleted)
         self.limbo = Limbo(log, self._ledgers, self._group)
         self._now_us = 0
+        self._client: Hashable = None  # of the request that is being handled
         self._handlers: dict[int, Handler] = {
             Kind.ADD: self._add,
             Kind.READ: self._read,
@@ -76,12 +79,43 @@ class Bookie(PlainAdds):
 
     # ---- requests -------------------------------------------------------------------------------------------
 
-    def handle(self, request: Request, respond: Respond) -> None:
-        """Do what is asked for. `respond` is called once, now or in a later call of any method here, with the Reply."""
+    def handle(
+        self, request: Request, respond: Respond, client: Hashable = None, verdict: Verdict | None = None
+    ) -> None:
+        """Do what is asked for. `respond` is called once, now or in a later call of any method here, with the Reply.
+
+        client: who asks, see `leave`. verdict: on the key of a request that `claims` its ledger; None:
+        every key is believed.
+        """
         self.counts.requests[request.kind] += 1
-        reply = self._reply_to(request, respond)
+        self._client = client
+        reply = self._refuse_claim(request, verdict) or self._reply_to(request, respond)
         if reply is not None:
             self._answer(respond, reply)
+
+    def claims(self, request: Request) -> bool:
+        """Whether it takes a ledger's key to do this, and that of the request is not the one that is noted here."""
+        if request.kind not in _KEYED and not (request.kind in _FENCING and request.flags & Flag.FENCE):
+            return False
+        if self._failure is not None or max(request.ledger, request.first, request.last) > ID_MAX:
+            return False
+        try:
+            state = self._ledgers.get(request.ledger)
+        except (ReplogError, OSError):  # `handle` tells
+            return False
+        return self._ledgers.is_deleted(request.ledger) or not has_key(request, state)
+
+    def _refuse_claim(self, request: Request, verdict: Verdict | None) -> Reply | None:
+        """None: the metadata have nothing against it, or it claims nothing any more."""
+        if verdict is None or not self.claims(request):
+            return None
+        deleted = self._ledgers.is_deleted(request.ledger)
+        refusal = check_claim(request, self._ledgers.peek(request.ledger), verdict, deleted=deleted)
+        return None if refusal is None else self._refuse(request, *refusal)
+
+    def leave(self, client: Hashable) -> None:
+        """A client has gone: what only waits for it ends, and is not answered."""
+        self._polls.leave(client)
 
     def _answer(self, respond: Respond, reply: Reply) -> None:
         self.counts.replies[reply.status] += 1
@@ -91,7 +125,7 @@ class Bookie(PlainAdds):
         """None: later."""
         if self._failure is not None:
             return self._refuse(request, Status.UNKNOWN, self._failure)
-        if max(request.ledger, request.first) > ID_MAX:
+        if max(request.ledger, request.first, request.last) > ID_MAX:
             return self._refuse(request, Status.REFUSED, f"ids are {ID_MAX} at most")
         if self._ledgers.is_deleted(request.ledger) and request.kind != Kind.STATUS:
             return self._refuse(request, Status.REFUSED, "the ledger was deleted")
@@ -151,7 +185,7 @@ class Bookie(PlainAdds):
             return self._refuse(request, Status.READ_ONLY, f"only {self._space.free} bytes are free")
         ledger, first, last = request.ledger, request.first, request.last
         count, highest, lac = peek_entries(request.records, ledger=ledger, first=first, last=last)
-        if state is not None and first <= state.last and last >= state.durable_below and self._log.staged:
+        if state is not None and first <= state.last and not state.is_durable(highest) and self._log.staged:
             again = request._replace(records=bytes(request.records))  # what is there cannot be read before the commit
             self._group.wait(respond, Reply(Status.UNKNOWN, ledger, first, last, state.lac), again)
             return None
@@ -191,15 +225,22 @@ class Bookie(PlainAdds):
         return self._read_now(request, respond)
 
     def _read_now(self, request: Request, respond: Respond) -> Reply | None:
-        """What is durable; None when the first of it is not durable yet."""
+        """What is durable; None when the first of it, or the fence, is not durable yet."""
         state = self._ledgers.get(request.ledger)
-        if state is not None and state.durable_below <= request.first:
+        if state is not None and self._read_waits(request, state):
             reply = Reply(Status.UNKNOWN, request.ledger, request.first, request.last, state.lac)
             self._group.wait(respond, reply, request)
             return None
         reply = read_entries(self._log, request, state)
         self.counts.read_bytes += len(reply.body) if reply.status == Status.OK else 0
         return reply
+
+    def _read_waits(self, request: Request, state: LedgerState) -> bool:
+        """Entries behind the last one are not here, durable or not: a read of them does not wait for the commits of
+        those who append meanwhile."""
+        if state.durable_below == FENCE:
+            return True
+        return request.first <= state.last and not state.is_durable(request.first)
 
     def _last(self, request: Request, respond: Respond) -> Reply | None:
         if request.flags & Flag.FENCE and (refusal := self._fence(request)) is not None:
@@ -211,7 +252,7 @@ class Bookie(PlainAdds):
             reply = Reply(Status.OK, request.ledger)
         else:
             reply = Reply(Status.OK, request.ledger, 0, state.last, state.lac)
-        if state is None or state.durable_below > state.last:
+        if state is None or state.is_durable(state.last):
             return reply
         self._group.wait(respond, reply)
         return None
@@ -219,8 +260,6 @@ class Bookie(PlainAdds):
     # ---- LACs -----------------------------------------------------------------------------------------------
 
     def _set_lac(self, request: Request, respond: Respond) -> Reply | None:
-        if request.last > ID_MAX:
-            return self._refuse(request, Status.REFUSED, f"ids are {ID_MAX} at most")
         state = self._ledgers.get(request.ledger)
         if (refusal := check_writer(request, state)) is not None:
             return self._refuse(request, *refusal)
@@ -242,8 +281,12 @@ class Bookie(PlainAdds):
         if lac > request.last:
             return Reply(Status.OK, request.ledger, 0, -1, lac)
         deadline_us = self._now_us + min(request.limit, WAIT_MS_MAX) * 1000
-        if not self._polls.add(request.ledger, request.last, deadline_us, respond):
-            return self._refuse(request, Status.OVERLOADED, f"{self._polls.count} long polls wait already")
+        if not self._polls.has_room:
+            poll = self._polls.make_room(self._client)
+            if poll is None:
+                return self._refuse(request, Status.OVERLOADED, f"{self._polls.count} long polls wait already")
+            self._tell([poll])
+        self._polls.add(request.ledger, request.last, deadline_us, respond, self._client)
         return None
 
     def _status(self, request: Request, respond: Respond) -> Reply | None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyreplog.log.files import Files, boot_id
+from pyreplog.plainfiles import read_plain
 
+_FILE_MAX = 4096
 NAME = "unsynced"
 
 
@@ -24,7 +26,7 @@ class BootMark:
     def tells_of_loss(self) -> bool:
         """Whether it was left there under another boot. A damaged one was, for all that is known."""
         try:
-            return self._path.read_bytes() != boot_id()
+            return read_plain(self._path, _FILE_MAX) != boot_id()
         except FileNotFoundError:
             return False
 

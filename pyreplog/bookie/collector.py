@@ -62,7 +62,8 @@ class Segment(NamedTuple):
 class Collector:
     """Collects in steps, each of which copies at most `collect_step_bytes` and may be made while the bookie serves.
 
-    alone: runs a function over the bookie while nothing else is handled (LocalBookie.with_bookie).
+    alone: runs a function over the bookie while nothing else is handled (LocalBookie.with_bookie). on_look: called when
+    a round has looked at the metadata (LocalBookie.when_collected).
     One thread at a time.
     """
 
@@ -72,8 +73,11 @@ class Collector:
         config: BookieConfig,
         ledgers: Ledgers,
         alone: Callable[[Callable[[Bookie], object]], object],
+        *,
+        on_look: Callable[[], None] | None = None,
     ) -> None:
         self._log, self._config, self._ledgers, self._alone = log, config, ledgers, alone
+        self._on_look = on_look
         self._round: Iterator[None] | None = None
         self._looked = False  # for ledgers in limbo
         self.copied_bytes = self.hollowed = self.trimmed = 0  # bytes of entries; segments
@@ -103,6 +107,7 @@ class Collector:
 
     def _collect(self) -> Iterator[None]:
         deleted = self._find_deleted()
+        self._note()
         for ledger in sorted(deleted):
             self._forget(ledger)
         yield
@@ -124,6 +129,13 @@ class Collector:
         if not missing or not self._ledgers.knows_us():
             return set()
         return {ledger for ledger in missing if not self._ledgers.exists(ledger)}
+
+    def _note(self) -> None:
+        try:
+            if self._on_look is not None:
+                self._on_look()
+        except OSError as error:
+            logger.warning("what the metadata said was not noted: %s", error)
 
     def _forget(self, ledger: int) -> None:
         self._alone(lambda bookie: bookie.forget(ledger))

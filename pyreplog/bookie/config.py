@@ -24,7 +24,7 @@ class BookieConfig(Settings):
     read_only_below_bytes, writable_from_bytes: with less free space than the first no new entries are taken, until
     there is as much as the second. reserve_bytes: with less than this not even those of ledger recovery are.
     space_check_bytes: free space is looked at after so many bytes of adds, beside the driver's regular look.
-    long_polls_max: requests that may wait for a LAC at a time.
+    long_polls_max: requests that may wait for a LAC at a time; a client that has most of them makes room for others.
     ledger_states_max: ledgers whose state is kept in memory, about 500 bytes each; of others it is looked up in the log
     when they are asked for.
     compact_below_percent: a segment is rewritten when less of it is live; 0: never.

@@ -11,6 +11,10 @@ that is not that one is refused. Making a bookie, and what a crash between the s
 
 The log may be swapped, too, or put back from an older copy, alone or with its directory. So the identity pins the log's
 uuid, where it ended when it was opened or closed last, and how often it was opened; and metadata that last number, too.
+
+The metadata may be put back from an older copy just as well. They would know nothing of newer ledgers, whose bytes
+would count as deleted, their numbers be given again. So the identity keeps what metadata have said: how often the
+bookie was opened, as soon as they had it, and which number the next ledger gets. Metadata that say less are refused.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import json
 import re
 import struct
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,8 +36,10 @@ from pyreplog.errors import (
     InvalidArgumentError,
     InvalidMetadataError,
     KeyExistsError,
+    LockedError,
     MissingIdentityError,
     StaleDirectoryError,
+    StaleMetadataError,
     UnknownBookieError,
     WrongIncarnationError,
     WrongLogError,
@@ -41,6 +48,7 @@ from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.lock import WriterLock
 from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.metadata.values import decode_object, field
+from pyreplog.plainfiles import read_plain
 
 IDENTITY = "identity"
 LOG = "log"
@@ -49,9 +57,12 @@ LOG = "log"
 CLUSTER = "/cluster"
 BOOKIES = "/bookies"
 
+FILE_MAX = 4096  # bytes
 MAGIC = b"RPBOOK01"
-VERSION = 2
-_HEAD = struct.Struct("<8sIHH16s16sHH16sqq")
+VERSION = 3
+_HEAD = struct.Struct("<8sIHH16s16sHH16sqqq")
+_HEAD_2 = struct.Struct("<8sIHH16s16sHH16sqq")
+_TOLD, _UNTOLD = 1, 2  # registered: metadata have the number of openings; they may have one less
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
@@ -59,7 +70,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 class Identity:
     """Of one bookie. cluster, incarnation: 16 random bytes each. registered: metadata knows it.
 
-    log: the uuid of its log; end: a position that the log's end was durably at; opens: how often it was opened.
+    log: the uuid of its log; end: a position that the log's end was durably at; opens: how often it was opened; told:
+    metadata had that number. next_ledger: the number that the next ledger was to get, as metadata said last.
     """
 
     name: str
@@ -69,6 +81,8 @@ class Identity:
     log: bytes = bytes(16)
     end: int = 0
     opens: int = 0
+    told: bool = False
+    next_ledger: int = 0
 
     @property
     def id(self) -> str:
@@ -83,23 +97,27 @@ class Identity:
     def encode(self) -> bytes:
         """The identity file."""
         name = self.name.encode()
-        owner = (self.incarnation, self.cluster, self.registered, len(name))
-        fields = (VERSION, VERSION, *owner, self.log, self.end, self.opens)
+        registered = (_TOLD if self.told else _UNTOLD) if self.registered else 0
+        owner = (self.incarnation, self.cluster, registered, len(name))
+        fields = (VERSION, VERSION, *owner, self.log, self.end, self.opens, self.next_ledger)
         body = _HEAD.pack(MAGIC, 0, *fields) + name
         return _HEAD.pack(MAGIC, crc32c(body[12:]), *fields) + name
 
     @classmethod
     def decode(cls, path: Path, data: bytes) -> Identity:
         """CorruptionError; FormatVersionError."""
-        if len(data) < _HEAD.size:
-            raise CorruptionError(path, 0, f"at least {_HEAD.size} bytes", f"{len(data)} bytes")
-        magic, crc, _, min_reader, incarnation, cluster, registered, length, *log = _HEAD.unpack_from(data)
-        name = data[_HEAD.size :]
+        if len(data) < _HEAD_2.size:
+            raise CorruptionError(path, 0, f"at least {_HEAD_2.size} bytes", f"{len(data)} bytes")
+        head = _HEAD_2 if data[12:14] == b"\2\0" or len(data) < _HEAD.size else _HEAD
+        magic, crc, version, min_reader, incarnation, cluster, registered, length, *log = head.unpack_from(data)
+        name = data[head.size :]
         if magic != MAGIC or crc != crc32c(data[12:]) or length != len(name):
             raise CorruptionError(path, 0, "an intact identity", f"{data[:12].hex()}, {len(name)} bytes of name")
         if min_reader > VERSION:
             raise FormatVersionError(path, min_reader, VERSION)
-        return cls(name.decode(), incarnation, cluster, bool(registered), *log)
+        told = registered == _TOLD and version > 2  # which did not know when metadata had the number
+        log_uuid, end, opens, next_ledger = (*log, 0)[:4]
+        return cls(name.decode(), incarnation, cluster, bool(registered), log_uuid, end, opens, told, next_ledger)
 
 
 def cluster_id(store: MetadataStore) -> bytes:
@@ -114,22 +132,46 @@ def cluster_id(store: MetadataStore) -> bytes:
     return _bytes(CLUSTER, found, "id")
 
 
+def known_bookies(store: MetadataStore) -> list[str]:
+    """Ids of the bookies that the cluster has, whether they run or not, sorted by name; of each its last incarnation.
+
+    Errors: those of the store. One whose metadata make no sense is left out.
+    """
+    found: list[str] = []
+    for name in store.list(BOOKIES):
+        known = store.get(f"{BOOKIES}/{name}")
+        with suppress(ValueError):
+            if known is not None:
+                found.append(field(decode_object(known.value), "id", str))
+    return found
+
+
+def count_bookies(store: MetadataStore) -> int:
+    """How many bookies the cluster has, whether they run or not. Errors: those of the store."""
+    return len(store.list(BOOKIES))
+
+
 def claim(
-    path: Path, name: str, store: MetadataStore, *, make_new: bool = False, files: Files | None = None
-) -> Identity:
+    path: Path, name: str, store: MetadataStore, *, next_ledger: int = 0, make_new: bool = False,
+    older_metadata: bool = False, files: Files | None = None,
+) -> Identity:  # fmt: skip
     """The identity of the bookie in this directory, before its log is opened; a new one, not registered, is made.
 
     name: what metadata calls it. make_new: a bookie of this name may have been registered; an empty directory becomes
-    its next incarnation, and what the earlier one held counts as lost.
+    its next incarnation, and what the earlier one held counts as lost. next_ledger: the number that the next ledger
+    gets, as metadata say. older_metadata: metadata that say less than they did are taken for good.
     Errors: LockedError, another process does this now; CorruptionError, FormatVersionError, the file;
     EmptyDirectoryError; MissingIdentityError; UnknownBookieError; ForeignDirectoryError; WrongIncarnationError;
-    StaleDirectoryError; InvalidArgumentError, the name; InvalidMetadataError; those of the store.
+    StaleDirectoryError; StaleMetadataError; InvalidArgumentError, the name; InvalidMetadataError; those of the store.
     """
     if not _NAME.fullmatch(name):
         raise InvalidArgumentError(f"a bookie's name is 1 to 100 of letters, digits, '.', '_' and '-', not {name!r}")
     files = files if files is not None else RealFiles()
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = WriterLock(path)
+    files.make_directory(path)
+    try:
+        lock = WriterLock(path)
+    except LockedError as error:
+        raise LockedError(path, error.pid, "a bookie runs in one process at a time") from error
     try:
         cluster = cluster_id(store)
         known = store.get(f"{BOOKIES}/{name}")
@@ -141,6 +183,8 @@ def claim(
             files.sync_directory(path.parent)
         else:
             _check_kept(path, name, cluster, kept, known, make_new=make_new)
+            if not older_metadata:
+                _check_metadata(path, kept, known, next_ledger)
         return kept
     finally:
         lock.release()
@@ -161,12 +205,15 @@ def check_log(path: Path, identity: Identity, uuid: bytes, end: int) -> None:
 
 
 def register(
-    path: Path, identity: Identity, store: MetadataStore, uuid: bytes, end: int, *, files: Files | None = None
-) -> Identity:
+    path: Path, identity: Identity, store: MetadataStore, uuid: bytes, end: int, *, next_ledger: int = 0,
+    files: Files | None = None,
+) -> Identity:  # fmt: skip
     """Make a claimed identity known, whose log is there: of this uuid, durable up to `end`. Counts one more opening, in
-    the file first: a crash before metadata knows leaves the lower number there. Errors: those of the store."""
+    the file first: a crash before metadata knows leaves the lower number there; and once more when they have it.
+    next_ledger: as metadata say. Errors: those of the store."""
     files = files if files is not None else RealFiles()
     opened = replace(identity, log=uuid, end=max(end, identity.end), opens=identity.opens + 1)
+    opened = replace(opened, told=False, next_ledger=next_ledger)
     if identity.registered:
         files.replace_small(path / IDENTITY, opened.encode())
     body = {"id": opened.id, "incarnation": opened.incarnation.hex(), "log": uuid.hex(), "opens": opened.opens}
@@ -176,15 +223,14 @@ def register(
         store.create(identity.key, value)
     elif known.value != value:
         store.put(identity.key, value, known.version)
-    if not identity.registered:
-        opened = replace(opened, registered=True)
-        files.replace_small(path / IDENTITY, opened.encode())
+    opened = replace(opened, registered=True, told=True)
+    files.replace_small(path / IDENTITY, opened.encode())
     return opened
 
 
-def note_end(path: Path, identity: Identity, end: int, *, files: Files | None = None) -> None:
-    """The log was closed, durable up to `end`. Errors: OSError."""
-    (files if files is not None else RealFiles()).replace_small(path / IDENTITY, replace(identity, end=end).encode())
+def note(path: Path, identity: Identity, *, files: Files | None = None) -> None:
+    """Keep what is known by now: where the log was durable up to, which ledgers metadata gave. Errors: OSError."""
+    (files if files is not None else RealFiles()).replace_small(path / IDENTITY, identity.encode())
 
 
 def is_registered(store: MetadataStore, identity: Identity) -> bool:
@@ -199,7 +245,7 @@ def is_registered(store: MetadataStore, identity: Identity) -> bool:
 
 def _load(path: Path) -> Identity | None:
     try:
-        data = (path / IDENTITY).read_bytes()
+        data = read_plain(path / IDENTITY, FILE_MAX)
     except FileNotFoundError:
         return None
     return Identity.decode(path / IDENTITY, data)
@@ -236,6 +282,32 @@ def _check_kept(
         raise StaleDirectoryError(
             f"{path} is an older copy of bookie {kept.id}: it was opened {kept.opens} times, that bookie {opens} times"
         )
+
+
+def _check_metadata(path: Path, kept: Identity, known: Versioned | None, next_ledger: int) -> None:
+    older = _why_older(kept, known, next_ledger)
+    if older is not None:
+        raise StaleMetadataError(
+            f"{path}: the metadata are an older copy: {older}. Put the newest copy back; or go on with this one, and "
+            "lose the ledgers that were made since, with --older-metadata or older_metadata=True (docs/operations.md, "
+            "Metadata from a backup)"
+        )
+
+
+def are_older(store: MetadataStore, identity: Identity, next_ledger: int) -> bool:
+    """Whether metadata say less than they have said to this bookie. Errors: InvalidMetadataError, the store's."""
+    return _why_older(identity, store.get(identity.key), next_ledger) is not None
+
+
+def _why_older(kept: Identity, known: Versioned | None, next_ledger: int) -> str | None:
+    if not kept.registered or known is None:
+        return None
+    opens = _opens(kept.key, known)
+    if kept.told and opens < kept.opens:
+        return f"they know of {opens} openings of bookie {kept.id}, which was opened {kept.opens} times"
+    if next_ledger < kept.next_ledger:
+        return f"the next ledger gets number {next_ledger}, and had bookie {kept.id} know of {kept.next_ledger} before"
+    return None
 
 
 def _opens(key: str, known: Versioned) -> int:

@@ -16,6 +16,18 @@ class LedgerFacts(Protocol):
         """Where they are kept; the last name is the ledger's id in decimal digits."""
         ...
 
+    def admits(self, ledger: int, key: bytes) -> bool | None:
+        """Whether this is the key of a ledger; None: there is no such ledger. InvalidMetadataError."""
+        ...
+
+    def next_id(self) -> int:
+        """The number that the next ledger gets; it only grows."""
+        ...
+
+    def skip_to(self, number: int) -> None:
+        """Give no number below this one to a ledger from now on."""
+        ...
+
     def open_with(self, bookie: str, *, unsynced: bool) -> Iterable[int]:
         """Ledgers that are not closed and have this bookie in their last ensemble, or whose metadata cannot be read.
         unsynced: without those all of whose entries are synced."""

@@ -6,7 +6,7 @@ from pyreplog._native.bookie.ledgerstate import NOTHING, State
 from pyreplog._native.bookie.peek import peek_entries
 from pyreplog.bookie.controls import Controls, load_controls
 from pyreplog.bookie.entrylog import EntryLog
-from pyreplog.errors import CorruptionError
+from pyreplog.errors import CorruptionError, InvalidRecordsError
 
 CONTROLS = NOTHING - 1
 """Above all entry ids, as NOTHING is: only control records that nobody waits for."""
@@ -37,6 +37,12 @@ class LedgerState(State):
         """Entries below this one are durable, if they are here; FENCE: not even the ledger's fence or key is."""
         return min(self.fresh, self.committing)
 
+    def is_durable(self, entry: int) -> bool:
+        """Whether an entry, if it is here, is durable. With nothing on its way to the disk that is true of every id,
+        so that nobody waits for a commit that would change nothing."""
+        below = self.durable_below
+        return entry < below or below == NOTHING
+
     @property
     def controls(self) -> Controls:
         return Controls(self.key, self.fenced, self.explicit_lac, self.limbo)
@@ -54,9 +60,9 @@ def load_state(log: EntryLog, ledger: int) -> LedgerState | None:
 def _lac_of(log: EntryLog, ledger: int, last: int) -> int:
     """The LAC that the highest entry carries: its writer knew none higher before.
 
-    -1 when the entry is damaged: a LAC too low only costs whoever believes it time."""
+    -1 when the entry is damaged, or claims what it cannot know: a LAC too low only costs whoever believes it time."""
     try:
         record, _ = log.read(ledger, last, last, 1)
-    except CorruptionError:
+        return peek_entries(record, ledger=ledger, first=last, last=last)[2]
+    except (CorruptionError, InvalidRecordsError):
         return -1
-    return peek_entries(record, ledger=ledger, first=last, last=last)[2]

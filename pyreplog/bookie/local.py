@@ -20,6 +20,7 @@ from pyreplog.bookie.identity import LOG
 from pyreplog.bookie.polls import Respond
 from pyreplog.bookie.protocol import Kind, Reply, Request
 from pyreplog.clock import Clock, SystemClock
+from pyreplog.errors import LockedError
 from pyreplog.handles import Handle
 from pyreplog.log.files import Files
 
@@ -29,6 +30,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 _LOOK_S = 5.0
+
+ONE_PROCESS = "a bookie runs in one process at a time"
 
 
 class LocalBookie(Handle):
@@ -61,7 +64,12 @@ class LocalBookie(Handle):
         self._stopping = False
         self.when_clean: Callable[[int], None] | None = None
         """Called after a clean close, with the position where the log ends: everything is on disk."""
-        self.log = DiskLog(self.path / LOG, self.config, create=create, clock=clock, files=files)
+        self.when_collected: Callable[[], None] | None = None
+        """Called whenever garbage collection has looked at the metadata. May raise OSError."""
+        try:
+            self.log = DiskLog(self.path / LOG, self.config, create=create, clock=clock, files=files)
+        except LockedError as error:
+            raise LockedError(error.path, error.pid, ONE_PROCESS) from error
         try:
             self._bookie = Bookie(self.log, self.config, limbo)
         except BaseException:

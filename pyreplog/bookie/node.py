@@ -32,8 +32,9 @@ _STEPS_MAX = 16
 class BookieNode(Handle):
     """Serves, in a thread of its own, from construction to `drain` or `close`.
 
-    path, name, store, config, ledgers, make_new: as of `open_bookie`. host, port (0: a free one), secret, tls, limits:
-    as of net.Server. advertise: the address that clients are told (default: where it listens). rack: for placement.
+    path, name, store, config, ledgers, make_new, older_metadata: as of `open_bookie`. host, port (0: a free one),
+    secret, tls, limits: as of net.Server. advertise: the address that clients are told (default: where it listens).
+    rack: for placement.
     lease_s: seconds for which a dead bookie counts as available. Errors: those of `open_bookie`, of net.Server, and of
     the store.
     """
@@ -51,6 +52,7 @@ class BookieNode(Handle):
         advertise: str | None = None,
         rack: str = "",
         make_new: bool = False,
+        older_metadata: bool = False,
         lease_s: float = 10.0,
         secret: Secret | None = None,
         tls: ssl.SSLContext | None = None,
@@ -63,13 +65,15 @@ class BookieNode(Handle):
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._rack, self._advertise = rack, advertise
         self.identity, self.bookie = open_bookie(
-            path, name, store, config, ledgers=ledgers, make_new=make_new, clock=clock
+            path, name, store, config, ledgers=ledgers, make_new=make_new, older_metadata=older_metadata, clock=clock
         )
         listed = LedgerList(store, ledgers, self.identity)
-        self._collector = Collector(self.bookie.log, self.bookie.config, listed, self.bookie.with_bookie)
+        self._collector = Collector(
+            self.bookie.log, self.bookie.config, listed, self.bookie.with_bookie, on_look=self.bookie.when_collected
+        )
         self._collect_us = self._clock.monotonic_us() + self.bookie.config.collect_interval_ms * 1000
         self._reactor = Reactor(clock=clock, busy_poll_us=busy_poll_us)
-        self._service = BookieService(self._reactor, self.bookie)
+        self._service = BookieService(self._reactor, self.bookie, ledgers.admits)
         try:
             self._server = Server(
                 self._reactor, self._service, host=host, port=port, identity=self._hello(), secret=secret, tls=tls,

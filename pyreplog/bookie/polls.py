@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pyreplog.bookie.protocol import Reply
+
+K = TypeVar("K", bound=Hashable)
 
 Respond = Callable[[Reply], object]
 
@@ -19,6 +21,7 @@ class Poll(NamedTuple):
     ledger: int
     above: int
     respond: Respond
+    client: Hashable
 
 
 class Polls:
@@ -28,19 +31,34 @@ class Polls:
         self._limit = limit
         self._number = 0
         self._waiting: dict[int, dict[int, Poll]] = {}  # ledger, number
+        self._clients: dict[Hashable, dict[int, Poll]] = {}  # client, number: the oldest first
         self._deadlines: list[Poll] = []  # a heap; those that ended early stay until their time or the next purge
         self.count = 0
 
-    def add(self, ledger: int, above: int, deadline_us: int, respond: Respond) -> bool:
-        """False: too many wait."""
-        if self.count >= self._limit:
-            return False
+    @property
+    def has_room(self) -> bool:
+        return self.count < self._limit
+
+    def make_room(self, client: Hashable) -> Poll | None:
+        """End the oldest poll of the client that has most, so that one client cannot use up the room of all; None: no
+        other has more than `client`."""
+        greediest = max(self._clients.values(), key=len)
+        if len(greediest) <= len(self._clients.get(client, ())):
+            return None
+        return self._end([next(iter(greediest.values()))])[0]
+
+    def add(self, ledger: int, above: int, deadline_us: int, respond: Respond, client: Hashable = None) -> None:
+        """There is room."""
         self._number += 1
-        poll = Poll(deadline_us, self._number, ledger, above, respond)
+        poll = Poll(deadline_us, self._number, ledger, above, respond, client)
         self._waiting.setdefault(ledger, {})[poll.number] = poll
+        self._clients.setdefault(client, {})[poll.number] = poll
         heappush(self._deadlines, poll)
         self.count += 1
-        return True
+
+    def leave(self, client: Hashable) -> None:
+        """End all polls of a client."""
+        self._end(list(self._clients.get(client, {}).values()))
 
     def awaits(self, ledger: int) -> bool:
         """Whether somebody waits for this ledger."""
@@ -80,11 +98,16 @@ class Polls:
 
     def _end(self, polls: list[Poll]) -> list[Poll]:
         for poll in polls:
-            of_ledger = self._waiting[poll.ledger]
-            del of_ledger[poll.number]
-            if not of_ledger:
-                del self._waiting[poll.ledger]
+            _remove(self._waiting, poll.ledger, poll.number)
+            _remove(self._clients, poll.client, poll.number)
         self.count -= len(polls)
         if len(self._deadlines) > 2 * self.count + 16:
             self._deadlines = sorted(poll for poll in self._deadlines if self._waits(poll))
         return polls
+
+
+def _remove(table: dict[K, dict[int, Poll]], key: K, number: int) -> None:
+    polls = table[key]
+    del polls[number]
+    if not polls:
+        del table[key]

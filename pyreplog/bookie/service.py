@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from pyreplog._native.bookie.answering import Answering
 from pyreplog._native.bookie.plainadd import LATER, plain_add
 from pyreplog._native.net.frame import CONTROL_OFFSET, FrameBatch, encode_header
 from pyreplog.bookie.bookie import Bookie
+from pyreplog.bookie.keychecks import KeyChecks, Verdict
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import (
     ADD,
@@ -27,6 +29,7 @@ from pyreplog.errors import InvalidMessageError, ReplogError
 from pyreplog.net.connection import Connection
 from pyreplog.net.inflight import ServerConnection
 from pyreplog.net.reactor import Reactor
+from pyreplog.net.sockets import weakly
 from pyreplog.net.timers import Timer
 
 if TYPE_CHECKING:
@@ -43,14 +46,16 @@ _LOOK_S = 1.0
 class BookieService(Answering):
     """What a net.Server calls (`connection.Handler`). All calls come from the reactor's driver.
 
-    bookie: opened, and not used through `request`: the reactor's driver commits for all.
+    bookie: opened, and not used through `request`: the reactor's driver commits for all. admits: whether a key is a
+    ledger's, see KeyChecks.
     """
 
     _reactor: Reactor
     _bookie: LocalBookie
 
-    def __init__(self, reactor: Reactor, bookie: LocalBookie) -> None:
+    def __init__(self, reactor: Reactor, bookie: LocalBookie, admits: Callable[[int, bytes], bool | None]) -> None:
         super().__init__(reactor, bookie)
+        self._keys = KeyChecks(reactor, admits, weakly(self._checked))
         self._reads: dict[ServerConnection, deque[tuple[int, Request]]] = {}  # READs that wait
         self._timer: Timer = reactor.call_later(_LOOK_S, self._look)
 
@@ -85,13 +90,27 @@ class BookieService(Answering):
                 if request.kind == READ and self._has_enough(connection):
                     self._reads.setdefault(connection, deque()).append((number, request))
                     continue
+                if bookie.claims(request):
+                    self._keys.ask(connection, number, request)
+                    continue
                 if request.kind == WAIT_LAC:
                     bookie.expire(self._reactor.clock.monotonic_us())
-                bookie.handle(request, partial(self._answer, connection, number))
+                bookie.handle(request, partial(self._answer, connection, number), connection)
                 if request.kind == WAIT_LAC:
                     self._look_in(bookie)
         if bookie.waits:
             self._commit_soon()
+
+    def _checked(self, connection: ServerConnection, waiting: list[tuple[int, Request]], verdict: Verdict) -> None:
+        """What the metadata say of the key of requests."""
+
+        def go_on(bookie: Bookie) -> None:
+            for number, request in waiting:
+                bookie.handle(request, partial(self._answer, connection, number), connection, verdict)
+            if bookie.waits:
+                self._commit_soon()
+
+        self._bookie.with_bookie(go_on)
 
     def _has_enough(self, connection: ServerConnection) -> bool:
         """A reader that asks for more than it takes: what is read for it fills our memory, or holds our segments."""
@@ -107,16 +126,21 @@ class BookieService(Answering):
     def _read_on(self, bookie: Bookie, connection: ServerConnection, waiting: deque[tuple[int, Request]]) -> None:
         while waiting and not self._has_enough(connection):
             number, request = waiting.popleft()
-            bookie.handle(request, partial(self._answer, connection, number))
+            if bookie.claims(request):
+                self._keys.ask(connection, number, request)
+            else:
+                bookie.handle(request, partial(self._answer, connection, number), connection)
         if waiting:
             self._reads[connection] = waiting
         if bookie.waits:
             self._commit_soon()
 
     def closed(self, connection: Connection, error: ReplogError) -> None:
-        """What it has asked for is done all the same, but for reads; replies to it go nowhere."""
+        """What it has asked for is done all the same, but for reads and long polls; replies to it go nowhere."""
         assert isinstance(connection, ServerConnection)
         self._reads.pop(connection, None)
+        self._keys.leave(connection)
+        self._bookie.with_bookie(lambda bookie: bookie.leave(connection))
         logger.debug("%s: %s", connection.peer.identity.node or "a client", error)
 
     def _frame(self, connection: ServerConnection, number: int, reply: Reply, /) -> tuple[ReadableBuffer, ...]:
@@ -150,6 +174,7 @@ class BookieService(Answering):
     def close(self) -> None:
         """After the server; in any thread."""
         self._timer.cancel()
+        self._keys.close()
 
 
 def _decode(number: int, body: memoryview, max_body: int) -> Request:

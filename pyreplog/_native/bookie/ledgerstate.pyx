@@ -40,14 +40,16 @@ cdef class Uncommitted:
         return 0
 
     def begin(self):
-        """A commit begins; returns who waits for it, if anybody: otherwise there is none."""
+        """A commit begins; returns who waits for it, if anybody: otherwise there is none, and who waits from now on is not
+        of it."""
         cdef list taken = self.waiting
         cdef State state
-        if taken:
-            self.waiting = []
-            for state in self.touched:
-                state.committing, state.fresh = state.fresh, NO_ENTRY
-            self.committing, self.touched = self.touched, []
+        if not taken:
+            return []
+        self.waiting = []
+        for state in self.touched:
+            state.committing, state.fresh = state.fresh, NO_ENTRY
+        self.committing, self.touched = self.touched, []
         return taken
 
     def end(self):

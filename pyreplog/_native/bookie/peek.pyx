@@ -39,7 +39,7 @@ cdef bint look(const uint8_t *p, int64_t length, int64_t ledger, int64_t first, 
         header = <const LongHeader *>(p + at)
         stride = stride_at(p + at, length - at)
         if (stride < 0 or header.head.kind == 0 or header.head.kind > KIND_BATCH or header.ledger != ledger
-                or not first <= header.entry <= last or header.lac < -1):
+                or not first <= header.entry <= last or not -1 <= header.lac < header.entry):
             return False
         seen.highest, seen.lac = max(seen.highest, header.entry), max(seen.lac, header.lac)
         seen.count += 1

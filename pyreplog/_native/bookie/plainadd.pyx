@@ -106,7 +106,7 @@ def plain_add(FrameBatch batch not None, dict taken not None, /):
     if p[AT_FLAGS] & ~FLAG_UNSYNCED:
         return None
     ledger, first, last = load_i64(p + AT_LEDGER), load_i64(p + AT_FIRST), load_i64(p + AT_LAST)
-    if not 0 <= ledger < LEDGERS or not 0 <= first < LEDGERS or batch.column(0)[0] < 0:
+    if not 0 <= ledger < LEDGERS or not 0 <= first <= last < LEDGERS or batch.column(0)[0] < 0:
         return None
     if not look(p + REQUEST_BYTES, size, ledger, first, last, &seen) or batch.column(0)[0] in taken:
         return None
@@ -122,7 +122,9 @@ def plain_request(request, /):
     cdef PlainAdd add
     cdef Seen seen
     cdef int64_t ledger = request[1], first = request[2], last = request[3]
-    if request[0] != KIND_ADD or request[5] != FLAG_UNSYNCED or not 0 <= ledger < LEDGERS or not 0 <= first < LEDGERS:
+    if request[0] != KIND_ADD or request[5] != FLAG_UNSYNCED:
+        return None
+    if not 0 <= ledger < LEDGERS or not 0 <= first <= last < LEDGERS:
         return None
     add = PlainAdd.__new__(PlainAdd)
     get_buffer(request[9], &add.view, "records")
