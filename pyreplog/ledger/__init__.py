@@ -5,6 +5,7 @@
 | protocol/ | BookKeeper's protocol as state machines: writing, reading, fencing, recovery, mending |
 | cluster, handle, reader | what user code has: Cluster, Ledger, LedgerReader |
 | surroundings, embedded, remote | what the drivers of a cluster share: in one directory; over TCP |
+| registrations, quarantine | which bookies run, as a client follows it; which of them failed lately |
 | driver, workers | runs a state machine; threads for what blocks |
 | ledgermetadata, stored | what the metadata store keeps of a ledger; getting it there |
 | status, metrics | how a cluster is; for Prometheus |

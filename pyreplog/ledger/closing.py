@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable
 
@@ -15,10 +16,10 @@ from pyreplog.ledger.ledgermetadata import LedgerMetadata
 logger = logging.getLogger(__name__)
 
 
-def close_all(ledgers: Iterable[Ledger], around: Surroundings) -> None:
-    """Close those that are open, as their own `close` does. What goes wrong with one is logged."""
+def close_all(ledgers: Iterable[Ledger], around: Surroundings, timeout: float | None = CLOSE_S) -> None:
+    """Close those that are open, as their own `close(timeout)` does. What goes wrong with one is logged."""
     closing = [(ledger, ledger.begin_close()) for ledger in ledgers]
-    deadline = time.monotonic() + CLOSE_S
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
     late = [one for one in closing if not _wait(one[1], around, deadline)]
     for ledger, _ in late:
         ledger.give_up()
@@ -35,7 +36,7 @@ def close_all(ledgers: Iterable[Ledger], around: Surroundings) -> None:
 def _wait(done: Ack[LedgerMetadata], around: Surroundings, deadline: float) -> bool:
     """Whether there is an outcome."""
     try:
-        around.wait(done, max(deadline - time.monotonic(), 0.0))
+        around.wait(done, None if deadline == math.inf else max(deadline - time.monotonic(), 0.0))
     except OutcomeUnknownError:
         return done.done()
     except ReplogError:

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from pyreplog._native.machines.turns import check_may_wait
 from pyreplog._native.quorum.quorum import check_quorums
-from pyreplog.ack import Ack
+from pyreplog.ack import Ack, as_timeout
 from pyreplog.bookie.config import BookieConfig
-from pyreplog.bookie.identity import cluster_id
+from pyreplog.bookie.identity import cluster_id, count_bookies, known_bookies
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import (
     ClosedError,
@@ -37,7 +37,7 @@ from pyreplog.handles import Handle
 from pyreplog.ledger.closing import close_all
 from pyreplog.ledger.driver import Driver, StartingMachine
 from pyreplog.ledger.embedded import open_embedded
-from pyreplog.ledger.handle import WINDOW_BYTES, Ledger
+from pyreplog.ledger.handle import CLOSE_S, WINDOW_BYTES, Ledger
 from pyreplog.ledger.ledgermetadata import (
     Fragment,
     LedgerMetadata,
@@ -49,23 +49,25 @@ from pyreplog.ledger.ledgermetadata import (
 from pyreplog.ledger.mending import LimboQuery, Mending
 from pyreplog.ledger.metrics import client_metrics
 from pyreplog.ledger.openledgers import OpenLedgers
-from pyreplog.ledger.placement import choose
+from pyreplog.ledger.placement import Candidate, choose
 from pyreplog.ledger.protocol.copies import CopyCount
 from pyreplog.ledger.protocol.lac import LedgerEnds
 from pyreplog.ledger.protocol.recovery import LedgerRecovery
 from pyreplog.ledger.protocol.writer import LedgerWriter
 from pyreplog.ledger.reader import LedgerReader
 from pyreplog.ledger.remote import RemoteSurroundings
-from pyreplog.ledger.repairs import Repair, repairs
-from pyreplog.ledger.status import ClusterStatus, ledger_status
+from pyreplog.ledger.repairs import Repair, lacking_since_us, repairs
+from pyreplog.ledger.status import ClusterStatus, DegradedLedger, ledger_status
 from pyreplog.ledger.stored import delete_garbled, find_ledger, list_ledgers, load_ledger, next_id, survey
 from pyreplog.ledger.surroundings import Shared
-from pyreplog.log.files import opening_told
+from pyreplog.log.files import Files, opening_told
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
 from pyreplog.metrics import Metric
 from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits
+from pyreplog.net.reactor import check_not_patched
+from pyreplog.net.sockets import weakly
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +80,7 @@ class Cluster(Handle):
         self._ledgers = OpenLedgers()
         super().__init__(what)
         around.belong_to(self)
+        around.on_bookies = weakly(self._bookies_changed)
 
     @classmethod
     def embedded(
@@ -86,19 +89,27 @@ class Cluster(Handle):
         *,
         bookies: int = 3,
         replace: bool = False,
+        older_metadata: bool = False,
         clock: Clock | None = None,
+        files: Files | None = None,
         **settings: Any,
     ) -> Self:
         """Bookies of this process, in folders of `path`, with their metadata in SQLite beside them.
 
         bookies: at least so many; those that the directory has already are opened, whatever this says. replace:
-        a bookie whose folder was lost begins anew; else that is an EmptyDirectoryError. settings: fields of
-        BookieConfig. Errors: LockedError names the process that has the directory; ConfigError; DiskError, no
+        a bookie whose folder was lost begins anew; else that is an EmptyDirectoryError. older_metadata: go on with
+        metadata from a backup, and lose the ledgers that were made since; else that is a StaleMetadataError. files: the
+        disk. settings:
+        fields of BookieConfig. Errors: LockedError names the process that has the directory; ConfigError; DiskError, no
         descriptor is left, or the disk refuses something; InvalidArgumentError, a name that is too long; those of
         `open_bookie`.
         """
+        check_not_patched()
         clock = clock or SystemClock()
-        around = open_embedded(Path(path), bookies, BookieConfig.of(settings), clock, replace=replace)
+        around = open_embedded(
+            Path(path), bookies, BookieConfig.of(settings), clock, replace=replace, older_metadata=older_metadata,
+            files=files,
+        )  # fmt: skip
         return cls(f"cluster in {path}", around, clock)
 
     @classmethod
@@ -106,7 +117,7 @@ class Cluster(Handle):
         cls,
         url: str,
         *,
-        secret: bytes | None = None,
+        secret: bytes | Secret | None = None,
         tls: ssl.SSLContext | None = None,
         limits: Limits | None = None,
         request_timeout_s: float = 5.0,
@@ -124,7 +135,7 @@ class Cluster(Handle):
         try:
             with opening_told(url):
                 around = RemoteSurroundings(
-                    metadata, cluster_id(metadata), secret=None if secret is None else Secret(secret), tls=tls,
+                    metadata, cluster_id(metadata), secret=Secret.of(secret), tls=tls,
                     limits=limits, request_timeout_s=request_timeout_s, busy_poll_us=busy_poll_us,
                 )  # fmt: skip
         except BaseException:
@@ -145,13 +156,16 @@ class Cluster(Handle):
         metadata: Mapping[str, str] | None = None,
         window_bytes: int = WINDOW_BYTES,
         delay_ensemble_change: bool = False,
+        allow_degraded: bool = False,
     ) -> Ledger:
         """Make a ledger striped over `ensemble` bookies, `write_quorum` copies of each entry (default: all of them), of
         which `ack_quorum` (default: a majority) confirm it.
 
         durability: "synced", a bookie acknowledges what is on its disk; "appended", what its memory holds. password:
         whoever reads, recovers or writes to it needs it. metadata: kept with the ledger. window_bytes: of entries that
-        do not have all their copies yet, as encoded.
+        do not have all their copies yet, as encoded. allow_degraded: if too few bookies take entries, also choose some
+        that are away or read-only, as long as every write set has its ack quorum without them: the ledger is degraded
+        from its first entry on, until they come back or others take their places.
         Errors: InvalidArgumentError; NotEnoughBookiesError; MetadataUnavailableError, OutcomeUnknownError.
         """
         self._check_open()
@@ -161,10 +175,10 @@ class Cluster(Handle):
         check_quorums(ensemble, copies, acks)
         _check_choices(durability, window_bytes, metadata)
         key = _key(password)
+        away_max = copies - acks if allow_degraded else 0
+        self._members(0, ensemble, away_max)  # an id is not taken in vain
         ledger = next_id(self._around.metadata)
-        members = choose(ledger, ensemble, self._around.candidates(), frozenset())
-        if len(members) < ensemble:
-            raise NotEnoughBookiesError(f"an ensemble of {ensemble} bookies was asked for, {len(members)} take entries")
+        members = self._members(ledger, ensemble, away_max)
         made = LedgerMetadata(
             ledger=ledger, ensemble_size=ensemble, write_quorum=copies, ack_quorum=acks,
             fragments=(Fragment(0, tuple(members)),), proof=key_proof(key), durability=durability,
@@ -177,6 +191,21 @@ class Cluster(Handle):
         opened = Ledger(writer, self._around, self._clock, window_bytes=window_bytes)
         self._ledgers.add(opened, self)
         return opened
+
+    def _members(self, ledger: int, ensemble: int, away_max: int) -> list[str]:
+        """The first ensemble of a ledger. away_max: so many may be bookies that take no entries now."""
+        members = choose(ledger, ensemble, self._around.candidates(), frozenset())
+        members += choose(ledger, ensemble - len(members), self._around.candidates(suspects=True), frozenset(members))
+        missing = ensemble - len(members)
+        if 0 < missing <= away_max:
+            away = (Candidate(bookie) for bookie in known_bookies(self._around.metadata))
+            members += choose(ledger, missing, away, frozenset(members))
+        if len(members) < ensemble:
+            take = f"{ensemble - missing} take entries"
+            if missing <= away_max:
+                take += f", and the cluster has {len(members)}"
+            raise NotEnoughBookiesError(f"an ensemble of {ensemble} bookies was asked for, {take}")
+        return members
 
     def open_ledger(
         self, ledger: int, *, password: bytes = b"", recover: bool = True, force: bool = False
@@ -256,7 +285,8 @@ class Cluster(Handle):
     def metrics(self) -> list[Metric]:
         """Numbers for `pyreplog.metrics`: of this client, and of the bookies in this process."""
         self._check_open()
-        return [*client_metrics(list(self._ledgers), self._around.counts), *self._around.bookie_metrics()]
+        counts, degraded = self._around.counts, len(self._around.degraded)
+        return [*client_metrics(list(self._ledgers), counts, degraded), *self._around.bookie_metrics()]
 
     def status(self) -> ClusterStatus:
         """Bookies, ledgers, and what lacks copies. Asks the bookies of open ledgers. Errors: those of the store."""
@@ -267,9 +297,28 @@ class Cluster(Handle):
         found, garbled = survey(store)
         limbo = self._start(0, LimboQuery(running))
         ends = [(metadata, self._ask_ends(metadata)) for metadata in found]  # all are asked before one is waited for
-        ledgers = [ledger_status(metadata, self._around.wait(asked), running) for metadata, asked in ends]
+        ledgers = [
+            ledger_status(metadata, self._around.wait(asked), running, self._lacking(metadata))
+            for metadata, asked in ends
+        ]
         noted, odd = repairs(store)
         return ClusterStatus(bookies, ledgers, noted, self._around.wait(limbo), [*garbled, *odd])
+
+    def _lacking(self, metadata: LedgerMetadata) -> dict[str, int]:
+        """Of an open ledger. A closed one lacks what is noted for repair."""
+        closed = metadata.state is State.CLOSED
+        return {} if closed else lacking_since_us(self._around.metadata, metadata.ledger)
+
+    @property
+    def degraded(self) -> list[DegradedLedger]:
+        """Ledgers that are written here, and go on without a bookie that no other can replace; see docs/ledgers.md."""
+        self._check_open()
+        return sorted(self._around.degraded.copy().values(), key=lambda one: one.ledger)
+
+    def bookie_count(self) -> int:
+        """How many bookies the cluster has, whether they run or not. Errors: those of the store."""
+        self._check_open()
+        return count_bookies(self._around.metadata)
 
     def _ask_ends(self, metadata: LedgerMetadata) -> Ack[tuple[int, int]]:
         """(LAC, highest entry) as some bookie of an open ledger knows them; of a closed one, its last entry."""
@@ -345,27 +394,37 @@ class Cluster(Handle):
                 raise
             return there.version
 
-    def _choose(self, metadata: LedgerMetadata, count: int, taken: Set[str]) -> list[str]:
+    def _choose(self, metadata: LedgerMetadata, count: int, taken: Set[str], last_resort: bool) -> list[str]:
         turn = len(metadata.fragments) + len(taken)
         chosen = choose(metadata.ledger, count, self._around.candidates(), taken, turn=turn)
-        if len(chosen) == count:
+        if last_resort:
+            left, known = count - len(chosen), taken | set(chosen)
+            chosen += choose(metadata.ledger, left, self._around.candidates(suspects=True), known, turn=turn)
+        if chosen and not set(chosen) & set(metadata.last_fragment.ensemble):  # else one takes up its own place again
             self._around.counts.change_ensemble()
         return chosen
 
+    def _bookies_changed(self) -> None:
+        """Some came, went, or say something else of themselves."""
+        for ledger in self._ledgers:
+            ledger.reconsider()
+
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Close the ledgers that are open for appending, all at once, as their own `close` does, and let go of all.
+    def close(self, timeout: float | None = CLOSE_S) -> None:
+        """Close the ledgers that are open for appending, all at once, as their own `close(timeout)` does, and let go of
+        all. After `timeout` seconds (None: never) what has no outcome is given up.
 
         Whoever waits for something of this cluster gets ClosedError. What the ledgers' closing raises is logged.
         Closing twice is fine. Errors: InvalidArgumentError, in a callback.
         """
         check_may_wait()
+        self._close_s = as_timeout(timeout)
         super().close()
 
     def _let_go(self) -> None:
         try:
-            close_all(list(self._ledgers), self._around)
+            close_all(list(self._ledgers), self._around, self._close_s)
         finally:
             self._around.close()
 

@@ -16,7 +16,7 @@ from pyreplog._native.ledger.driving import Driving
 from pyreplog._native.machines.effects import Send
 from pyreplog._native.net.answers import Answer
 from pyreplog.ack import Ack
-from pyreplog.bookie.protocol import Reply, Request
+from pyreplog.bookie.protocol import Reply, Request, Status
 from pyreplog.errors import (
     InvalidMetadataError,
     NoSuchKeyError,
@@ -24,7 +24,7 @@ from pyreplog.errors import (
     VersionConflictError,
 )
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, metadata_key
-from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished, Store, Wake
+from pyreplog.ledger.protocol.effects import BadCopy, Degraded, Effect, Finished, Store, Suspect, Wake
 from pyreplog.ledger.stored import find_ledger
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.uninterrupted import uninterrupted
@@ -109,6 +109,14 @@ class Surroundings(Protocol):
         """One more, or one less, waits for the metadata store."""
         ...
 
+    def suspect(self, bookie: str) -> None:
+        """A bookie failed: it is not to be chosen for a while."""
+        ...
+
+    def note_degraded(self, ledger: int, degraded: Degraded | None) -> None:
+        """A ledger goes on without some of its bookies; or with all of them again; or (None) has ended."""
+        ...
+
 
 class Driver(Driving):
     """One machine, from any number of threads.
@@ -123,6 +131,7 @@ class Driver(Driving):
         super().__init__(ledger, machine, around, after)
         self.done: Ack[Any] = Ack()
         self._waits = self._is_over = False  # for the metadata store; and will not any more
+        self._is_degraded = False
         self._timers: dict[object, Timer] = {}
         around.expect(self.done)
 
@@ -150,6 +159,11 @@ class Driver(Driving):
             self._wakes.append(effect)
         elif isinstance(effect, BadCopy):
             self._around.report(self._ledger, effect)
+        elif isinstance(effect, Suspect):
+            self._around.suspect(effect.bookie)
+        elif isinstance(effect, Degraded):
+            self._is_degraded = bool(effect.bookies)
+            self._around.note_degraded(self._ledger, effect)
         elif isinstance(effect, Store):
             self._around.work(lambda: self._store(effect))
         else:
@@ -164,6 +178,7 @@ class Driver(Driving):
                 if not waiting:
                     return
                 waiting.clear()
+                self._note_refusal(send, answer)
                 if isinstance(answer, Exception):
                     self.post(lambda: machine.failed(send, answer))
                 else:
@@ -174,10 +189,19 @@ class Driver(Driving):
     def answered(self, send: Send, answer: Reply | Exception) -> None:
         """Any other answer to an ADD; should it come twice, nothing changes."""
         machine = self._machine
+        self._note_refusal(send, answer)
         if isinstance(answer, Exception):
             self.post(lambda: machine.failed(send, answer))
         else:
             self.post(lambda: machine.replied(send, answer))
+
+    def _note_refusal(self, send: Send, answer: Reply | Exception) -> None:
+        """A bookie that refuses a key is named: if the key is right, somebody has given it another one."""
+        if not isinstance(answer, Exception) and answer.status == Status.UNAUTHORIZED:
+            logger.warning(
+                "ledger %d: bookie %s refuses its key: %s", self._ledger, send.bookie,
+                bytes(answer.body).decode("utf-8", "replace"),
+            )  # fmt: skip
 
     def _wake_all(self, wakes: list[Wake]) -> None:
         """What has been answered meanwhile, by bookies of this process, comes first: mostly nothing is waited for then,
@@ -250,6 +274,9 @@ class Driver(Driving):
         """The machine wants nothing any more."""
         self._is_over = True
         self._wait_for_metadata(False)
+        if self._is_degraded:
+            self._is_degraded = False
+            self._around.note_degraded(self._ledger, None)
 
     def _wait_for_metadata(self, waits: bool) -> None:
         """Whether its last call to the store had no outcome: it is tried again for as long as it takes."""

@@ -113,6 +113,16 @@ class Ledger(Handle, Appending):
         """Done when nothing more will be done to the ledger here: with its metadata, when it was closed in order."""
         return self._driver.done
 
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        """Bookies without which it goes on: they failed, no other can replace them, and every entry has its ack quorum
+        without them. What they lack is noted for repair."""
+        return self._writer.degraded
+
+    def reconsider(self) -> None:
+        """Look at once for bookies to take the places of those that failed."""
+        self._driver.post(self._writer.reconsider)
+
     # ---- appending ------------------------------------------------------------------------------------------
 
     def append_batch(
@@ -242,6 +252,7 @@ class Ledger(Handle, Appending):
             return ack
         with self._room_lock:
             self._waiting_for_room.append(ack)
+        self._driver.post(self._writer.hurry)  # what is kept for a bookie that failed takes the room
         self._give_room()
         return ack
 

@@ -40,8 +40,8 @@ class ClientCounts:
             self.bad_copies += 1
 
 
-def client_metrics(ledgers: Collection[Ledger], counts: ClientCounts) -> Iterator[Metric]:
-    """ledgers: open for appending, or that have been."""
+def client_metrics(ledgers: Collection[Ledger], counts: ClientCounts, degraded: int) -> Iterator[Metric]:
+    """ledgers: open for appending, or that have been. degraded: how many of them go on without a bookie."""
     ledgers = [ledger for ledger in ledgers if ledger.metadata.state is State.OPEN]
     behind = [max(ledger.last_add_pushed - ledger.last_add_confirmed, 0) for ledger in ledgers]
     yield _gauge("open_ledgers", "Ledgers open for appending.", len(ledgers))
@@ -49,6 +49,7 @@ def client_metrics(ledgers: Collection[Ledger], counts: ClientCounts) -> Iterato
     yield _gauge("pending_entries", "Entries that lack copies.", sum(ledger.pending_entries for ledger in ledgers))
     yield _gauge("unconfirmed_entries", "LAP - LAC: entries nobody was told are safe.", sum(behind))
     yield _gauge("unconfirmed_entries_max", "The same, of the ledger that has most.", max(behind, default=0))
+    yield _gauge("degraded_ledgers", "Ledgers that go on without a bookie that no other can replace.", degraded)
     yield _gauge("waiting_for_metadata", "Ledgers that wait for the metadata store.", counts.waiting_for_metadata)
     yield _counter("ensemble_changes", "Times that bookies of a ledger were replaced.", counts.ensemble_changes)
     yield _counter("recoveries", "Recoveries of ledgers that were not closed.", counts.recoveries)

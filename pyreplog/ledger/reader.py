@@ -79,12 +79,13 @@ class LedgerReader(Handle):
     def read(self, first: int = 0, last: int | None = None) -> Iterator[RecordBatch]:
         """Entries from `first` to `last` (default: the last confirmed one), verified, in batches; reads ahead.
 
-        Errors: OutOfRangeError, beyond what is confirmed; UnreadableError; UnauthorizedError; ClosedError, ForkedError.
+        Errors: OutOfRangeError, beyond what is confirmed; NoSuchEntryError, behind the end of a closed ledger;
+        UnreadableError; UnauthorizedError; ClosedError, ForkedError.
         """
         self._check_open()
         last = self._lac if last is None else last
         if first < 0 or last > self._lac:
-            raise OutOfRangeError(f"ledger {self.id}: entries 0 to {self._lac} are confirmed, not {first} to {last}")
+            check_range(self.id, first, last, self._lac, is_closed=self.is_closed)
         return self._batches(first, last)
 
     def read_unconfirmed(self, first: int, last: int) -> Iterator[RecordBatch]:
@@ -108,7 +109,7 @@ class LedgerReader(Handle):
         handle are raised here, the others of `read` are the Ack's; NoSuchLedgerError, it was deleted meanwhile.
         """
         self._check_open()
-        check_range(self.id, first, last, self._lac)
+        check_range(self.id, first, last, self._lac, is_closed=self.is_closed)
         return SomeRead(
             self.metadata, self._key, self._around, first, last, bytes_max=bytes_max, adopt=self._adopt
         ).start()

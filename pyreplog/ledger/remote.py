@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import ssl
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack
 from functools import partial
 
 from pyreplog._native.ledger.remotes import Remotes
 from pyreplog._native.net.answers import Group
 from pyreplog.bookie.protocol import ADD, Kind, Reply, Request, decode_reply, encode_request
-from pyreplog.bookie.registration import AVAILABLE, Availability
+from pyreplog.bookie.registration import Availability
 from pyreplog.bookie.service import SERVICE
 from pyreplog.errors import (
     InvalidArgumentError,
@@ -23,6 +22,7 @@ from pyreplog.errors import (
 )
 from pyreplog.ledger.protocol.merging import UNANSWERED_MAX, Adds
 from pyreplog.ledger.protocol.push import ENTRY_BYTES_MAX
+from pyreplog.ledger.registrations import Registrations
 from pyreplog.ledger.status import BookieStatus
 from pyreplog.ledger.surroundings import Shared
 from pyreplog.metadata.store import MetadataStore
@@ -30,8 +30,6 @@ from pyreplog.net.client import Channel
 from pyreplog.net.handshake import Identity, Secret
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
-
-logger = logging.getLogger(__name__)
 
 _ADDS_MAX = 4096
 """Pairs of bookie and ledger that are kept in mind; of more, those without a request are forgotten."""
@@ -41,6 +39,9 @@ QUEUED_BYTES = 64 << 20
 fills it before `request_timeout_s` is over, and the bookie counts as failed at once."""
 
 REQUEST_TIMEOUT_MAX_S = 86_400.0
+
+READ_AGAIN_S = 1.0
+"""Behind a failure to read the registrations of bookies."""
 
 ENTRY_MARGIN_BYTES = 4096
 """What a frame holds beside a record is less."""
@@ -78,44 +79,32 @@ class RemoteSurroundings(Remotes, Shared):
         self._request_timeout_us = int(request_timeout_s * 1e6)
         self._now_us = self.reactor.clock.monotonic_us
         self._lock = threading.Lock()
-        self._registered: dict[str, Availability] = {}  # by bookie id; those that run now
         self._channels: dict[str, Channel] = {}
         self._ready = {}  # those of bookies that run, as far as is known, where they did
         self._adds, self._unanswered_max = {}, UNANSWERED_MAX
-        self._looked = threading.Event()
         try:
-            self._watch = metadata.watch(AVAILABLE, lambda key: self._look())
+            self._registrations = Registrations(metadata, self._registered, self._read_again)
         except BaseException:
             super().close()
             raise
-        self._looked.wait(request_timeout_s)
+        self._registrations.wait(request_timeout_s)
 
     # ---- who is there ---------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Read the registrations anew; called by the metadata store when some came or went."""
-        found: dict[str, Availability] = {}
-        try:
-            for bookie in self.metadata.list(AVAILABLE):
-                there = self.metadata.get(f"{AVAILABLE}/{bookie}")
-                try:
-                    if there is not None:
-                        found[bookie] = Availability.decode(there.value)
-                except InvalidMetadataError as error:
-                    logger.warning("bookie %s is left out: %s", bookie, error)
-        except ReplogError as error:
-            logger.warning("the list of bookies cannot be read: %s", error)  # the last one stays
-            return
+    def _registered(self, changed: Set[str]) -> None:
+        """Bookies came, went, or say something else of themselves."""
         with self._lock:
-            self._registered, self._ready = found, {}
-        self._looked.set()
+            self._ready = {}
+        self._quarantine.release(changed)
+        self.on_bookies()
+
+    def _read_again(self, read: Callable[[], None]) -> None:
+        self.wake_after(READ_AGAIN_S, lambda: self.work(read))
 
     def bookie_statuses(self) -> list[BookieStatus]:
-        with self._lock:
-            registered = sorted(self._registered.items())
         return [
             BookieStatus(bookie, there.address, there.rack, there.read_only, there.free_bytes)
-            for bookie, there in registered
+            for bookie, there in self._registrations.items()
         ]
 
     # ---- requests -------------------------------------------------------------------------------------------
@@ -155,7 +144,7 @@ class RemoteSurroundings(Remotes, Shared):
     def _channel(self, bookie: str) -> Channel:
         """NotConnectedError: it does not run, as far as is known. ClosedError."""
         with self._lock:
-            channel, there = self._channels.get(bookie), self._registered.get(bookie)
+            channel, there = self._channels.get(bookie), self._registrations.get(bookie)
             if channel is not None and (there is None or channel.address == _address(there)):
                 self._ready[bookie] = channel
                 return channel
@@ -180,10 +169,10 @@ class RemoteSurroundings(Remotes, Shared):
         )  # fmt: skip
 
     def close(self) -> None:
-        self._watch.close()
+        self._registrations.close()
         with self._lock:
             channels, self._channels = list(self._channels.values()), {}
-            self._registered, self._ready = {}, {}
+            self._ready = {}
         with ExitStack() as rest:
             rest.callback(super().close)
             for channel in channels:

@@ -1,19 +1,22 @@
 """Copies that are missing or damaged: noted in the metadata, repaired by command (later by auto-recovery).
 
 Keys are /repairs/LEDGER/ENTRY-BOOKIE. Those with a + instead of the - were noted by whoever was about to close the
-ledger: they stay until it is closed, and all that the bookie should have was looked at.
+ledger, or goes on without the bookie: they stay until it is closed, and all that the bookie should have was looked at.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from typing import NamedTuple
 
 from pyreplog.errors import KeyExistsError, ReplogError
 from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.values import decode_object, field
 
 REPAIRS = "/repairs"
 _NOTE = re.compile(r"([0-9]+)[-+](.*)")
+_LACKING = re.compile(r"[0-9]+\+(.*)")
 
 
 class Repair(NamedTuple):
@@ -31,13 +34,39 @@ class Garbled(NamedTuple):
     why: str
 
 
-def note_repair(metadata: MetadataStore, ledger: int, bookie: str, entry: int, *, closing: bool = False) -> bool:
-    """Note a bad copy; one that is noted already stays as it is. False: it was. closing: its ledger is closed next."""
+def note_repair(
+    metadata: MetadataStore, ledger: int, bookie: str, entry: int, *, lacking_since_us: int | None = None
+) -> bool:
+    """Note a bad copy; one that is noted already stays as it is. False: it was.
+
+    lacking_since_us: this one, maybe more, were not written there, and the ledger is closed next, or goes on without
+    (microseconds since 1970).
+    """
+    lacking = lacking_since_us is not None
+    value = json.dumps({"since_us": lacking_since_us}).encode() if lacking else b""
     try:
-        metadata.create(_key(Repair(ledger, entry, bookie), closing=closing), b"")
+        metadata.create(_key(Repair(ledger, entry, bookie), closing=lacking), value)
     except KeyExistsError:
         return False
     return True
+
+
+def lacking_since_us(metadata: MetadataStore, ledger: int) -> dict[str, int]:
+    """Of a ledger that is not closed: which bookies its writer goes, or went, on without, and since when (0: nobody
+    knows). Errors: those of the store."""
+    found: dict[str, int] = {}
+    folder = _folder(ledger)
+    for name in metadata.list(folder):
+        note = _LACKING.fullmatch(name)
+        there = metadata.get(f"{folder}/{name}") if note is not None else None
+        if note is None or there is None:
+            continue
+        try:
+            since_us = field(decode_object(there.value), "since_us", int)
+        except ValueError:  # of a version before, or garbled
+            since_us = 0
+        found[note[1]] = min(since_us, found.get(note[1], since_us))
+    return found
 
 
 def repairs(metadata: MetadataStore) -> tuple[list[Repair], list[Garbled]]:

@@ -13,10 +13,11 @@ from pyreplog.ledger.protocol.reading import LedgerReading
 from pyreplog.ledger.stored import load_ledger
 
 
-def check_range(ledger: int, first: int, last: int, lac: int) -> None:
-    """OutOfRangeError: not all of it is confirmed, or it is none."""
+def check_range(ledger: int, first: int, last: int, lac: int, *, is_closed: bool = False) -> None:
+    """OutOfRangeError: not all of it is confirmed, or it is none; NoSuchEntryError: the ledger ends before."""
     if not 0 <= first <= last <= lac:
-        raise OutOfRangeError(f"ledger {ledger}: entries 0 to {lac} are confirmed, not {first} to {last}")
+        kind = NoSuchEntryError if is_closed and 0 <= first <= last else OutOfRangeError
+        raise kind(f"ledger {ledger}: entries 0 to {lac} are confirmed, not {first} to {last}")
 
 
 class SomeRead:

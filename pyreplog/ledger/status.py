@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from pyreplog._native.quorum.stripe import member_count
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
@@ -12,7 +14,9 @@ from pyreplog.ledger.repairs import Garbled, Repair
 @dataclass(frozen=True)
 class LedgerStatus:
     """One ledger. last_add_confirmed, last_add_pushed: of an open one as its bookies know them, -1: nothing, or nobody
-    tells. below_write_quorum: copies of entries that lie on bookies that do not run."""
+    tells. below_write_quorum: copies of entries that lie on bookies that do not run. lacking: of one that is not
+    closed, bookies that its writer goes on without, or went on without for a while; lacking_since_us: since when,
+    microseconds since 1970, 0: nobody knows."""
 
     ledger: int
     state: State
@@ -20,11 +24,23 @@ class LedgerStatus:
     last_add_confirmed: int
     last_add_pushed: int
     below_write_quorum: int
+    lacking: tuple[str, ...] = ()
+    lacking_since_us: int = 0
 
     @property
     def distance(self) -> int:
         """LAP - LAC: entries that are on their way."""
         return max(self.last_add_pushed - self.last_add_confirmed, 0)
+
+
+@dataclass(frozen=True)
+class DegradedLedger:
+    """A ledger that is written here, and goes on without copies on `bookies`, which failed. since_us: since 1970."""
+
+    ledger: int
+    bookies: tuple[str, ...]
+    since_us: int
+    why: str
 
 
 @dataclass(frozen=True)
@@ -55,6 +71,12 @@ class ClusterStatus:
         """Copies that are missing, or cannot be reached now."""
         return sum(ledger.below_write_quorum for ledger in self.ledgers) + len(self.repairs)
 
+    @property
+    def health(self) -> Literal["green", "amber"]:
+        """ "amber": nothing is lost as far as is known, and there is less than there should be: copies are missing or
+        noted for repair, bookies may have lost entries, or metadata make no sense."""
+        return "amber" if self.below_write_quorum or self.limbo or self.garbled else "green"
+
 
 def missing_copies(metadata: LedgerMetadata, last: int, running: set[str]) -> int:
     """How many copies of entries up to `last` lie on bookies that are not among `running`."""
@@ -71,8 +93,14 @@ def missing_copies(metadata: LedgerMetadata, last: int, running: set[str]) -> in
     return missing
 
 
-def ledger_status(metadata: LedgerMetadata, ends: tuple[int, int], running: set[str]) -> LedgerStatus:
-    """Of one ledger. ends: LAC and highest entry. running: bookies."""
+def ledger_status(
+    metadata: LedgerMetadata, ends: tuple[int, int], running: set[str], lacking: Mapping[str, int]
+) -> LedgerStatus:
+    """Of one ledger. ends: LAC and highest entry. running: bookies. lacking: see `repairs.lacking_since_us`."""
     confirmed, pushed = ends
     missing = missing_copies(metadata, pushed, running)
-    return LedgerStatus(metadata.ledger, metadata.state, len(metadata.fragments), confirmed, pushed, missing)
+    here = sorted(lacking.keys() & metadata.bookies())
+    since_us = min((lacking[bookie] for bookie in here), default=0)
+    return LedgerStatus(
+        metadata.ledger, metadata.state, len(metadata.fragments), confirmed, pushed, missing, tuple(here), since_us
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from pyreplog.bookie.protocol import ID_MAX
@@ -13,6 +14,7 @@ from pyreplog.errors import (
     NoSuchKeyError,
     NoSuchLedgerError,
     VersionConflictError,
+    WrongTypeError,
 )
 from pyreplog.ledger.ledgermetadata import ID_DIGITS, LEDGERS, LedgerMetadata, State, metadata_key
 from pyreplog.ledger.repairs import Garbled
@@ -74,7 +76,10 @@ def survey(store: MetadataStore) -> tuple[list[LedgerMetadata], list[Garbled]]:
 
 
 def delete_garbled(store: MetadataStore, name: str) -> None:
-    """Delete a key among those of ledgers, whatever it says. Errors: NoSuchKeyError; those of the store."""
+    """Delete a key among those of ledgers, whatever it says. Errors: NoSuchKeyError; WrongTypeError; those of
+    the store."""
+    if not isinstance(name, str):
+        raise WrongTypeError(f"name: expected a str, found {type(name).__name__}")
     key = metadata_key(int(name)) if name.isdecimal() and len(name) < ID_DIGITS else f"{LEDGERS}/{name}"
     while True:
         there = store.get(key)
@@ -115,6 +120,22 @@ class StoredLedgers:
 
     def key(self, ledger: int) -> str:
         return metadata_key(ledger)
+
+    def admits(self, ledger: int, key: bytes) -> bool | None:
+        found = find_ledger(self._store, ledger)
+        return None if found is None else found.metadata.admits(key)
+
+    def next_id(self) -> int:
+        found = self._store.get(NEXT_LEDGER)
+        return 0 if found is None else _number(found.value)
+
+    def skip_to(self, number: int) -> None:
+        while (found := self._store.get(NEXT_LEDGER)) is None or _number(found.value) < number:
+            with suppress(KeyExistsError, NoSuchKeyError, VersionConflictError):  # somebody else was quicker
+                if found is None:
+                    self._store.create(NEXT_LEDGER, b"%d" % number)
+                else:
+                    self._store.put(NEXT_LEDGER, b"%d" % number, found.version)
 
     def open_with(self, bookie: str, *, unsynced: bool) -> Iterator[int]:
         """Of which this bookie may hold entries whose fate is not decided."""

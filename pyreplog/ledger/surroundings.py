@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
@@ -20,9 +21,10 @@ from pyreplog.handles import Handle
 from pyreplog.ledger.driver import Add, Timer
 from pyreplog.ledger.metrics import ClientCounts
 from pyreplog.ledger.placement import Candidate
-from pyreplog.ledger.protocol.effects import BadCopy
+from pyreplog.ledger.protocol.effects import BadCopy, Degraded
+from pyreplog.ledger.quarantine import Quarantine
 from pyreplog.ledger.repairs import note_repair
-from pyreplog.ledger.status import BookieStatus
+from pyreplog.ledger.status import BookieStatus, DegradedLedger
 from pyreplog.ledger.workers import Workers
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metrics import Metric
@@ -54,6 +56,10 @@ class Shared:
         self._workers = Workers(4, "pyreplog-metadata")
         self._expected: set[Ack[Any]] = set()
         self.counts = ClientCounts()
+        self.degraded: dict[int, DegradedLedger] = {}  # of those that are written here
+        self._quarantine = Quarantine(self.reactor.clock, random.random)
+        self.on_bookies: Callable[[], object] = lambda: None
+        """Called when bookies came, went, or say something else of themselves."""
         self._closed = False
 
     def belong_to(self, cluster: Handle) -> None:
@@ -94,9 +100,27 @@ class Shared:
             logger.warning("ledger %d, entry %d on %s: not noted for repair: %s", ledger, bad.entry, bad.bookie, error)
 
     def note_lacking(self, ledger: int, copies: Sequence[BadCopy]) -> None:
+        now_us = self.reactor.clock.now_us()
         for bad in copies:
-            if note_repair(self.metadata, ledger, bad.bookie, bad.entry, closing=True):
+            if note_repair(self.metadata, ledger, bad.bookie, bad.entry, lacking_since_us=now_us):
                 self.counts.find_bad_copy()
+
+    def note_degraded(self, ledger: int, degraded: Degraded | None) -> None:
+        before = self.degraded.get(ledger)
+        if degraded is not None and degraded.bookies:
+            since_us = self.reactor.clock.now_us() if before is None else before.since_us
+            logger.warning(
+                "ledger %d goes on degraded: no other bookie can replace %s; the copies there are noted for repair: %s",
+                ledger, ", ".join(degraded.bookies), degraded.why,
+            )  # fmt: skip
+            self.degraded[ledger] = DegradedLedger(ledger, degraded.bookies, since_us, degraded.why)
+            return
+        if before is not None and degraded is not None:
+            logger.warning("ledger %d is degraded no more: %s", ledger, ", ".join(before.bookies))
+        self.degraded.pop(ledger, None)
+
+    def suspect(self, bookie: str) -> None:
+        self._quarantine.add(bookie)
 
     def send(self, bookie: str, request: Request, on_reply: Callable[[Reply | Exception], None]) -> None:
         """Ask a bookie; `on_reply` is called, from any thread, maybe before this returns."""
@@ -121,10 +145,19 @@ class Shared:
         """Numbers of the bookies in this process."""
         return iter(())
 
-    def candidates(self) -> list[Candidate]:
-        """Bookies that take new entries now."""
+    @property
+    def embedded_bookies(self) -> int | None:
+        """How many bookies this process has; None: they are elsewhere."""
+        return None
+
+    def candidates(self, *, suspects: bool = False) -> list[Candidate]:
+        """Bookies that take new entries now, and did not fail lately. suspects: those that did, instead."""
         there = (status for status in self.bookie_statuses() if not status.read_only)
-        return [Candidate(status.bookie, weight=float(status.free_bytes), rack=status.rack) for status in there]
+        return [
+            Candidate(status.bookie, weight=float(status.free_bytes), rack=status.rack)
+            for status in there
+            if (status.bookie in self._quarantine) is suspects
+        ]
 
     def close(self) -> None:
         """Who waits for something is told; errors of what is closed come behind the rest."""
@@ -183,6 +216,10 @@ class EmbeddedSurroundings(Shared):
 
     def bookie_statuses(self) -> list[BookieStatus]:
         return [BookieStatus(name, "", "", there.read_only, there.free_bytes) for name, there in self.bookies.items()]
+
+    @property
+    def embedded_bookies(self) -> int | None:
+        return len(self.bookies)
 
     def bookie_metrics(self) -> Iterator[Metric]:
         for name, bookie in self.bookies.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -35,13 +36,15 @@ class Workers:
         else:
             self._jobs.put(job)
 
-    def close(self) -> None:
-        """Do what was submitted, and end. Not for the workers themselves."""
+    def close(self, timeout: float | None = None) -> None:
+        """Do what was submitted, and end. Not for the workers themselves. timeout: seconds; jobs that still wait for
+        something then are left alone. None: never."""
+        deadline = None if timeout is None else time.monotonic() + timeout
         self._closed = True
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
-            thread.join()
+            thread.join(None if deadline is None else max(deadline - time.monotonic(), 0.0))
 
 
 def _work(jobs: SimpleQueue[Job | None]) -> None:

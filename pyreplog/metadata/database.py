@@ -27,6 +27,7 @@ from pyreplog.errors import (
     UnsupportedFilesystemError,
 )
 from pyreplog.metadata.owner import Owner
+from pyreplog.plainfiles import check_plain
 
 APPLICATION_ID = 0x7079726D
 FORMAT = 1
@@ -94,6 +95,8 @@ class Database:
         self._lock = threading.Lock()
         self._timeout = timeout
         self._open = True
+        for part in ("", "-wal", "-shm"):
+            check_plain(Path(f"{path}{part}"), missing_ok=True)
         try:
             _make(path)
             self._connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import os
+import sys
 import threading
 import weakref
 from abc import abstractmethod
@@ -51,7 +52,7 @@ class MetadataStore(Handle):
 
     def close(self) -> None:
         """End the leases and watches, and let go. Waits for a callback that is under way. Closing twice is fine."""
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or sys.is_finalizing():  # which ends the leases, as a kill does
             return
         with self._lease_lock:
             self._takes_leases = False

@@ -109,8 +109,8 @@ cdef class Pushing:
         ))
 
     cdef int let_go(self) except -1:
-        cdef int64_t complete = self.tracker.complete(self.tracker.write_quorum)
-        while self.batches and (<Batch?>self.batches[0]).last < complete:
+        cdef int64_t settled = self.tracker.settled()
+        while self.batches and (<Batch?>self.batches[0]).last < settled:
             self.pending_bytes -= (<Batch>self.batches.popleft()).nbytes
-        self.tracker.released = complete
+        self.tracker.released = settled
         return 0

@@ -70,7 +70,7 @@ cdef class Writing:
         return self._push.tracker.confirmed > self._told_lac and self.error is None
 
     cdef int64_t outstanding(self) noexcept:
-        return self._push.tracker.lap + 1 - self._push.tracker.complete(self._push.tracker.write_quorum)
+        return self._push.tracker.lap + 1 - self._push.tracker.settled()
 
     # ---- appending
 

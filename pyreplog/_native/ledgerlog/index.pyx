@@ -6,9 +6,6 @@ since the segment began, its header included.
 Of an entry added twice (sent again, or copied by re-replication; both copies are the same bytes) the last one wins.
 """
 
-import os
-from pathlib import Path
-
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MAX, uint64_t
@@ -262,17 +259,6 @@ cdef class LedgerIndex:
                 self.write_runs(image)
                 seal(image)
         return made
-
-    def save(self, path, *, bytes uuid not None, int64_t base, uint32_t stamp, int64_t end):
-        """Write `to_bytes(...)` to a new file with mode 0600, in place of any file of that name.
-
-        Neither synced nor renamed: the caller does both before it relies on the file. Errors: those of `to_bytes`;
-        OSError, then part of the file may be left.
-        """
-        made = self.to_bytes(uuid=uuid, base=base, stamp=stamp, end=end)
-        Path(path).unlink(missing_ok=True)   # never written in place: whoever has the old file mapped keeps it whole
-        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(made)
 
     cdef int refuse(self, int status, int64_t ledger, int64_t entry, int64_t offset, int64_t stride) except -1:
         if status == INDEX_NO_MEMORY:

@@ -41,13 +41,14 @@ cdef class AckTracker:
     cdef uint8_t order[ENSEMBLE_LIMIT]      # indexes by what they await, as of the last computation
     cdef public int64_t released            # the owner has let go of all below
     cdef int64_t lives[ENSEMBLE_LIMIT]      # how often a place was given away
-    cdef uint64_t muted, heard_of           # a bit per index
+    cdef uint64_t muted, heard_of, excused  # a bit per index
 
     # For other modules, under the GIL or the caller's own lock.
     cdef int push(self, int64_t entry) noexcept nogil
     cdef int take(self, int index, int64_t first, int64_t last) noexcept nogil
     cdef int take_up_to(self, int index, int64_t entry) noexcept nogil
     cdef int64_t complete(self, int copies) noexcept nogil
+    cdef int64_t settled(self) noexcept nogil
     cdef int64_t confirm_complete(self) noexcept nogil
     cdef int drop(self, uint64_t indexes, int64_t start) noexcept nogil
 

@@ -79,7 +79,8 @@ cdef class AckTracker:
 
         Takes back their acks from there on: entries may be incomplete again. Acks of the replaced bookies that arrive
         later are the caller's to drop. from_entry is at most what each awaits, else what lies between would never
-        get all its copies (the fate of BookKeeper's entries at Qa): InvalidArgumentError, and nothing is changed.
+        get all its copies (the fate of BookKeeper's entries at Qa): InvalidArgumentError, and nothing is changed. Of
+        one that was excused it is at most `released`: what lies below is confirmed, and counts as complete.
         Begin below that, and confirmed entries may lack an ack quorum until they are sent again: a recovery in
         between may not find them.
         """
@@ -90,6 +91,18 @@ cdef class AckTracker:
             raise InvalidArgumentError(
                 f"withdraw: expected an entry from {self.first} on, and not above those awaited {found}, found {start}"
             )
+
+    def excuse(self, index, /):
+        """Nobody waits for bookie `index`, which is muted: what it lacks does not hold up `released`. Until `withdraw` gives
+        its place away. At least ack_quorum bookies of each write set are to be left."""
+        cdef uint64_t bit = <uint64_t>1 << self.index_of(index)
+        if not self.muted & bit:
+            raise InvalidArgumentError(f"excuse: expected the index of a bookie that is muted, found {index}")
+        self.excused |= bit
+
+    def is_excused(self, index, /):
+        """Whether nobody waits for bookie `index`."""
+        return bool(self.excused >> self.index_of(index) & 1)
 
     def mute(self, index, /):
         """What is on its way to bookie `index` counts no more, if it is acknowledged as a Part, nor does what follows:
@@ -102,7 +115,7 @@ cdef class AckTracker:
 
     @property
     def has_news(self):
-        """Whether `confirm` would move, or an entry above `released` has got all its copies."""
+        """Whether `confirm` would move, or an entry above `released` has got all copies that are waited for."""
         return self.news()
 
     def confirm(self):
@@ -131,8 +144,8 @@ cdef class AckTracker:
 
     @property
     def outstanding(self):
-        """How many entries, from the lowest with a copy outstanding on, were pushed."""
-        return self.lap + 1 - self.complete(self.write_quorum)
+        """How many entries, from the lowest with a copy outstanding that is waited for, were pushed."""
+        return self.lap + 1 - self.settled()
 
     def awaited(self, index, /):
         """The lowest entry sent to bookie `index`, or next to be, that it does not hold.
@@ -270,6 +283,18 @@ cdef class AckTracker:
                 stripe = stripe - 1 if stripe > 0 else self.ensemble_size - 1
         return lowest
 
+    cdef int64_t settled(self) noexcept nogil:
+        """The lowest entry that a bookie which is not excused is to hold and does not; LAP + 1 if there is none.
+
+        All below have all their copies, but for those on bookies that are excused.
+        """
+        cdef int i
+        cdef int64_t lowest = self.lap + 1
+        for i in range(self.ensemble_size):
+            if self.next_of[i] < lowest and not self.excused >> i & 1:
+                lowest = self.next_of[i]
+        return min(lowest, self.complete(self.ack_quorum)) if self.excused else lowest
+
     cdef void sort(self) noexcept nogil:
         """Put `order` right; few bookies have moved since the last time."""
         cdef int i, at
@@ -282,7 +307,7 @@ cdef class AckTracker:
             self.order[at] = index
 
     cdef bint news(self) noexcept nogil:
-        return self.complete(self.ack_quorum) - 1 > self.confirmed or self.complete(self.write_quorum) > self.released
+        return self.complete(self.ack_quorum) - 1 > self.confirmed or self.settled() > self.released
 
     cdef int64_t confirm_complete(self) noexcept nogil:
         self.confirmed = max(self.confirmed, self.complete(self.ack_quorum) - 1)
@@ -292,7 +317,9 @@ cdef class AckTracker:
         """Withdraw the acks of a set of indexes from entry `start` on; ACK_ORDER if one awaits a lower entry."""
         cdef int i
         for i in range(self.ensemble_size):
-            if indexes >> i & 1 and next_member(start, i, self.ensemble_size, self.write_quorum) > self.next_of[i]:
+            if not indexes >> i & 1 or self.excused >> i & 1 and start <= self.released:
+                continue
+            if next_member(start, i, self.ensemble_size, self.write_quorum) > self.next_of[i]:
                 return ACK_ORDER
         if start < self.first:
             return ACK_ORDER
@@ -302,6 +329,7 @@ cdef class AckTracker:
                 self.waiting[i].count = 0
                 self.lives[i] += 1
         self.muted &= ~indexes
+        self.excused &= ~indexes
         self.heard_of &= ~indexes
         return ACK_KEPT
 
@@ -316,6 +344,11 @@ cdef class Part:
     def __cinit__(self, AckTracker tracker not None, place, int64_t first, int64_t last, /):
         self.tracker, self.place, self.first, self.last = tracker, tracker.index_of(place), first, last
         self.life = tracker.lives[self.place]
+
+    @property
+    def is_current(self):
+        """Whether its place was not given away since, be it to the same bookie."""
+        return self.tracker.lives[self.place] == self.life
 
     cdef bint counts(self) noexcept:
         return self.tracker.lives[self.place] == self.life and not self.tracker.muted >> self.place & 1

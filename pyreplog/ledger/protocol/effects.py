@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pyreplog._native.machines.effects import Send, Settle
-from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.ledger.ledgermetadata import LedgerMetadata, State
 
-__all__ = ["BadCopy", "Effect", "Finished", "Load", "Store", "Wake"]
+__all__ = ["BadCopy", "Degraded", "Effect", "Finished", "Load", "Store", "Suspect", "Wake"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class Store:
     there instead, or `store_unknown()`.
 
     lacking: noted for repair first, durably. Who closes a ledger and dies leaves no copy missing that nobody knows of.
+    Nor does a writer that goes on without a bookie: it then stores the metadata as they are.
     """
 
     metadata: LedgerMetadata
@@ -45,6 +46,31 @@ class BadCopy:
     bookie: str
     entry: int
 
+    def within(self, metadata: LedgerMetadata) -> BadCopy:
+        """Of a closed ledger: the first one from there on that the bookie is to hold. A note of another one says
+        nothing: somebody else may have given the first entries of this bookie to others meanwhile."""
+        if metadata.state is not State.CLOSED:
+            return self
+        stripes = metadata.holdings(self.bookie)
+        later = (stripe[max(-(-(self.entry - stripe.start) // stripe.step), 0) :] for stripe in stripes)
+        return BadCopy(self.bookie, min((stripe.start for stripe in later if stripe), default=self.entry))
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A bookie failed: it is not to be chosen for a while, if there are others."""
+
+    bookie: str
+
+
+@dataclass(frozen=True, slots=True)
+class Degraded:
+    """The writer goes on without copies on these bookies, which failed and which no other replaces; why. None: from now
+    on every entry gets all its copies again."""
+
+    bookies: tuple[str, ...] = ()
+    why: str = ""
+
 
 @dataclass(frozen=True, slots=True)
 class Finished:
@@ -54,4 +80,4 @@ class Finished:
     error: Exception | None = None
 
 
-Effect: TypeAlias = Send | Store | Load | Settle | Wake | BadCopy | Finished
+Effect: TypeAlias = Send | Store | Load | Settle | Wake | BadCopy | Suspect | Degraded | Finished

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyreplog._native.ledger.pushing import Batch, Pushing
 from pyreplog._native.machines.effects import Send
 from pyreplog._native.quorum.acktracker import AckTracker, Part
+from pyreplog._native.quorum.quorum import coverage
 from pyreplog._native.quorum.stripe import gather, members
 from pyreplog.bookie.protocol import ADD, Flag, Reply, Request
 from pyreplog.errors import OutOfRangeError
@@ -83,7 +84,8 @@ class Push(Pushing):
 
     def is_current(self, send: Send) -> bool:
         """Whether the bookie that a Send went to is still where it was; if not, nothing it says counts (#4459)."""
-        return isinstance(send.about, Part) and self.ensemble[send.about.place] == send.bookie
+        part = send.about
+        return isinstance(part, Part) and part.is_current and self.ensemble[part.place] == send.bookie
 
     def acknowledged(self, send: Send, reply: Reply) -> bool:
         """Note a bookie's OK. False: it speaks of entries that it was not asked to store."""
@@ -96,12 +98,18 @@ class Push(Pushing):
             return False
         return True
 
+    def keeps_quorums(self, places: Iterable[int]) -> bool:
+        """Whether every write set has an ack quorum without these places: at most Qw - Qa of each are among them."""
+        tracker = self.tracker
+        spare = tracker.write_quorum - tracker.ack_quorum
+        return coverage(tracker.ensemble_size, tracker.write_quorum, spare + 1, places)
+
     def lacking(self, lac: int) -> list[BadCopy]:
         """Of each bookie that has not acknowledged all of its entries up to `lac`, the first of those, for repair."""
         size, write_quorum = self.tracker.ensemble_size, self.tracker.write_quorum
         found = []
         for index, bookie in enumerate(self.ensemble):
-            since = self.since(index)
+            since = min(self.tracker.awaited(index), self.tracker.confirmed + 1)
             mine = members(index, since, max(min(since + size, lac + 1), since), size, write_quorum)
             found += [BadCopy(bookie, int(entry)) for entry in mine[:1]]
         return found
@@ -120,8 +128,13 @@ class Push(Pushing):
           Qa of the bookies it asks, though the new ones were sent nothing yet, and whatever LAC it starts from.
         - Nothing is confirmed, and no batch let go of, between the choice of `since` and the change here: both would
           rest on copies that are about to be dropped.
+
+        Of a bookie that was excused some of what it did not acknowledge is not here any more: all of that is confirmed
+        without it, and noted for repair, and the next one begins behind it. Again no counted copy is dropped.
         """
-        return min(self.tracker.awaited(index), self.tracker.confirmed + 1)
+        tracker = self.tracker
+        awaited = tracker.awaited(index)
+        return min(max(awaited, tracker.released) if tracker.is_excused(index) else awaited, tracker.confirmed + 1)
 
     def replace(self, change: Change) -> list[Send]:
         """Others have taken places in the ensemble: first every ack of theirs is withdrawn, then they are sent what

@@ -29,9 +29,10 @@ from pyreplog.errors import (
     UnreadableError,
 )
 from pyreplog.ledger.ledgermetadata import Change, LedgerMetadata, State
-from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished, Load, Store, Wake
+from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished, Load, Store, Suspect, Wake
 from pyreplog.ledger.protocol.fences import Fences
 from pyreplog.ledger.protocol.push import Push, batches_of
+from pyreplog.ledger.protocol.refusals import is_foreign_key
 from pyreplog.ledger.protocol.stretch import Stretch, totals
 from pyreplog.ledger.protocol.writer import RETRY_METADATA_S, Choose
 
@@ -106,7 +107,7 @@ class LedgerRecovery:
     # ---- 1: metadata ----------------------------------------------------------------------------------------
 
     def _store(self, wanted: LedgerMetadata, lacking: Iterable[BadCopy] = ()) -> list[Effect]:
-        self._storing, self._lacking = wanted, tuple(lacking)
+        self._storing, self._lacking = wanted, tuple(copy.within(wanted) for copy in lacking)
         return [Store(wanted, self._version, self._lacking)]
 
     def stored(self, version: int) -> list[Effect]:
@@ -167,6 +168,8 @@ class LedgerRecovery:
             return []
         if reply.status == Status.LIMBO and self._force:
             reply = _despite_limbo(send.request, reply)
+        if is_foreign_key(self.metadata, self._key, reply):
+            reply = reply._replace(status=Status.UNKNOWN)
         if reply.status == Status.UNAUTHORIZED:
             return self._fail(UnauthorizedError(self.metadata.ledger, f"{send.bookie} refuses its password"))
         if isinstance(send.about, _Fence):
@@ -314,15 +317,23 @@ class LedgerRecovery:
         Were it in the metadata already, another recoverer would ask it, hear that it has nothing, and cut the ledger
         (BOOKKEEPER-355).
         """
-        chosen = self._choose(self.metadata, 1, self._used)
-        if not chosen:
-            lost = self._push.ensemble[index]
-            error = f"ledger {self.metadata.ledger}: nobody can take the place of {lost} in its recovery"
+        if self._push.tracker.is_excused(index):
+            return []
+        suspect = Suspect(self._push.ensemble[index])
+        without = {index, *filter(self._push.tracker.is_excused, range(self.metadata.ensemble_size))}
+        can_do_without = self._push.keeps_quorums(without)
+        chosen = self._choose(self.metadata, 1, self._used, not can_do_without)
+        if not chosen and not can_do_without:
+            error = f"ledger {self.metadata.ledger}: nobody can take the place of {suspect.bookie} in its recovery"
             return self._fail(NotEnoughBookiesError(error))
+        if not chosen:  # what is found is closed without the copies there, which are noted for repair
+            self._push.tracker.mute(index)
+            self._push.tracker.excuse(index)
+            return [suspect, *self.acked()]
         self._used.update(chosen)
         change: Change = {index: (chosen[0], self._push.since(index))}
         self._changes.append(change)
-        return list(self._push.replace(change))
+        return [suspect, *self._push.replace(change)]
 
     # ---- 6: close -------------------------------------------------------------------------------------------
 
@@ -368,7 +379,10 @@ class LedgerRecovery:
         for change in self._changes:
             meta = meta.replace_bookies(change)
         closed = meta.closed(self._last, self._length, self._messages)
-        return self._store(closed, self._fences.unsure(closed, self._written_from))
+        unsure = list(self._fences.unsure(closed, self._written_from))
+        known = {copy.bookie for copy in unsure}
+        given_up = [copy for copy in self._push.lacking(self._last) if copy.bookie not in known]
+        return self._store(closed, [*unsure, *given_up])
 
     def _done(self) -> list[Effect]:
         self._step = _Step.DONE

@@ -13,6 +13,7 @@ from pyreplog.errors import (
     ReplogError,
     UnauthorizedError,
 )
+from pyreplog.ledger.ledgermetadata import LedgerMetadata
 
 NOT_OURS = (
     InvalidMetadataError,
@@ -35,6 +36,12 @@ def refusal(ledger: int, bookie: str, reply: Reply) -> ReplogError | None:
     if reply.status == Status.REFUSED:
         return LedgerRefusedError(ledger, why)
     return EntryRefusedError(ledger, why) if reply.status == Status.INVALID else None
+
+
+def is_foreign_key(metadata: LedgerMetadata, key: bytes, reply: Reply) -> bool:
+    """Whether a bookie refuses the right key of a ledger: it was given another one before, by somebody who may not.
+    That is a fault of this bookie; others can take its place."""
+    return reply.status == Status.UNAUTHORIZED and metadata.admits(key)
 
 
 def complaint(reply: Reply) -> str:
