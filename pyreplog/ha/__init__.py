@@ -36,6 +36,7 @@ from pyreplog.ha.node import Node
 from pyreplog.ha.protocol.group import GroupConfig
 from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.protocol.stats import GroupStats
+from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits
 
 __all__ = ["GroupConfig", "GroupStats", "Mark", "Node", "NodeConfig", "open_master", "open_replica"]
@@ -48,7 +49,7 @@ def open_master(
     sync_replicas: int = 0,
     force: bool = False,
     peers: Mapping[str, str] | None = None,
-    secret: bytes | None = None,
+    secret: bytes | Secret | None = None,
     tls_server: ssl.SSLContext | None = None,
     tls_client: ssl.SSLContext | None = None,
     limits: Limits | None = None,
@@ -83,7 +84,7 @@ def open_replica(
     *,
     master: str | None = None,
     peers: Mapping[str, str] | None = None,
-    secret: bytes | None = None,
+    secret: bytes | Secret | None = None,
     tls_server: ssl.SSLContext | None = None,
     tls_client: ssl.SSLContext | None = None,
     limits: Limits | None = None,

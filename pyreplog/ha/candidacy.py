@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pyreplog.ack import Ack
-from pyreplog.errors import HigherTermError, NotConnectedError, ReplogError
+from pyreplog.errors import DisconnectedError, HigherTermError, NotConnectedError, ReplogError
 from pyreplog.ha.context import Context, ends_of
 from pyreplog.ha.peers import Peers
 from pyreplog.ha.protocol.effects import StorePromise
-from pyreplog.ha.protocol.election import Ask, Effect, Election, Won
+from pyreplog.ha.protocol.election import Ask, Effect, Election, Lost, Won
 from pyreplog.ha.protocol.mark import Mark
-from pyreplog.ha.protocol.messages import Decline, Message, Promise
+from pyreplog.ha.protocol.messages import Command, Decline, Message, Promise, Trial
 from pyreplog.ha.protocol.terms import Term, Terms
 from pyreplog.ha.replica import ends_of_replica
 from pyreplog.log.commitlog import CommitLog
@@ -28,36 +29,60 @@ logger = logging.getLogger(__name__)
 AGAIN_S = 0.2
 """Who could not be reached is asked again after so long: it may be about to start."""
 
+LOOK_S = 0.005
+"""How often a candidate that receives still looks whether it has caught up."""
+
+PATIENCE_S = 1.0
+"""A master that is to hand over has so long to answer."""
+
 
 class Candidacy:
     """One election of this node.
 
-    prepare: make ready for a term (stop following, promise it, sync the log) and return where the log ends; called with
-    the node's lock held. done: gives what was won, or fails with why it was lost.
+    end: where the log ends now. prepare: make ready for a term (stop following, promise it, sync the log) and return
+    where the log ends then; called with the node's lock held. patience_s: how long the answer of the master that it
+    follows is waited for. done: gives what was won, or fails with why it was lost.
     """
 
-    def __init__(self, context: Context, peers: Peers, election: Election, prepare: Callable[[Term], Mark]) -> None:
+    def __init__(
+        self, context: Context, peers: Peers, election: Election, end: Callable[[], Mark],
+        prepare: Callable[[Term], Mark], patience_s: float = PATIENCE_S,
+    ) -> None:  # fmt: skip
         self.election = election
         self.done: Ack[Won] = Ack()
-        self._context, self._peers, self._prepare = context, peers, prepare
+        self._context, self._peers, self._end, self._prepare = context, peers, end, prepare
+        self._patience_s = patience_s
 
-    def run(self, end: Mark) -> Won:
-        """Elect; blocks. end: of the log now. Errors: PromotionRefusedError, HigherTermError; OSError of the disk."""
-        timeout = self._context.config.election_timeout_ms / 1000
+    def run(self) -> Won:
+        """Elect; blocks. Errors: PromotionRefusedError, HigherTermError; OSError of the disk."""
+        timeout, reactor = self._context.config.election_timeout_ms / 1000, self._context.reactor
         try:
-            self.step(lambda: self.election.start(end))  # its time begins behind the own promise, if that comes first
-            timer = self._context.reactor.call_later(timeout, lambda: self.step(self.election.deadline))
+            self.step(lambda: self.election.start(self._end()))  # its time begins behind the own promise of force
+            timer = reactor.call_later(timeout, lambda: self.step(self.election.deadline))
+            self._look()
+            reactor.call_later(self._patience_s, self._lose_patience)
             try:
-                self._context.reactor.drive(self.done.done)
+                reactor.drive(self.done.done)
             finally:
                 timer.cancel()
         finally:
             self.election.is_over = True  # also when Ctrl-C ends it
         return self.done.result()
 
+    def _look(self) -> None:
+        if self.election.is_trial and not self.election.is_over:
+            self.step(lambda: self.election.grew(self._end()))
+            self._context.reactor.call_later(LOOK_S, self._look)
+
+    def _lose_patience(self) -> None:
+        if self.election.is_trial and not self.election.is_over:
+            self.step(self.election.overdue)
+            self._context.reactor.call_later(self._patience_s, self._lose_patience)
+
     def step(self, event: Callable[[], Iterable[Effect]]) -> None:
         """One event and its effects."""
         asks: list[Ask] = []
+        lost: Lost | None = None
         with self._context.lock:
             pending = list(event())
             while pending:
@@ -69,9 +94,19 @@ class Candidacy:
                 elif isinstance(effect, Won):
                     self.done.complete(effect)
                 else:
-                    self.done.fail(effect.error)
+                    lost = effect
         for ask in asks:
             self._ask(ask)
+        if lost is not None:
+            self._give_up(lost)
+
+    def _give_up(self, lost: Lost) -> None:
+        """The former master goes on at once: its appends are held back, or it was deposed for nothing."""
+        if lost.release is not None:
+            self._peers.ask(lost.release.member, lost.release.prepare, lambda _: None)
+        if lost.restore:
+            restore(self._context, self._peers, lost.restore)
+        self.done.fail(lost.error)
 
     def _ask(self, ask: Ask) -> None:
         if not self.election.is_over:
@@ -94,24 +129,43 @@ class Candidacy:
             self.step(lambda: self.election.declined(ask.member, decline))
         else:
             logger.info("%s: %s does not answer: %s", self._context.path, ask.member, answer)
+            if isinstance(answer, DisconnectedError) and ask.prepare.trial > Trial.YES:  # of an older version, it seems
+                ask = Ask(ask.member, ask.prepare._replace(trial=Trial.YES))
             if isinstance(answer, NotConnectedError) and self._peers.is_unreachable(ask.member):
                 self.step(lambda: self.election.unreachable(ask.member))
             self._context.reactor.call_later(AGAIN_S, partial(self._ask, ask))
 
 
-def elect(node: Node, end: Mark, force: bool) -> Won:
-    """Have a node that has a log elected; blocks. end: of its log. Errors: as `Node.promote`."""
+def restore(context: Context, peers: Peers, member: str) -> None:
+    """Have a former master, which was deposed for nothing, stand for election itself."""
+    logger.warning("%s: %s is asked to be master again", context.path, member)
+    peers.ask(member, Command(json.dumps({"command": "promote"}).encode()), lambda _: None)
+
+
+def elect(
+    node: Node, *, force: bool = False, master: str = "", if_lost: bool = False, patience_s: float = PATIENCE_S
+) -> Won:
+    """Have a node that has a log elected; blocks. master, if_lost: as of `Election`. Errors: as `Node.promote`."""
     context, log = node._context, node._log
     assert log is not None, "who has no log is no candidate"
     election = Election(
         node.name, log.uuid, context.terms.terms, context.members.members, ack=context.config.group.ack,
-        above=node._above, force=force,
+        above=node._above, force=force, master=master, if_lost=if_lost,
     )  # fmt: skip
-    candidacy = node._candidacy = Candidacy(context, node._peers, election, partial(_promise, node, log))
+    candidacy = node._candidacy = Candidacy(
+        context, node._peers, election, partial(end_of, log), partial(_promise, node, log), patience_s
+    )
+    why = "by force" if force else f"{master} seems to be lost" if if_lost else f"{master or 'nobody'} is to hand over"
+    logger.info("%s stands for election, term %s: %s", node.name, election.term, why)
     try:
-        won = candidacy.run(end)
-    except HigherTermError as error:
-        node._above = max(node._above, Term(*error.term))
+        won = candidacy.run()
+    except ReplogError as error:
+        if isinstance(error, HigherTermError):
+            node._above = max(node._above, Term(*error.term))
+        level = (
+            logging.INFO if if_lost else logging.WARNING
+        )  # it tries again and again, while its master lives elsewhere
+        logger.log(level, "%s is not elected, term %s: %s", node.name, election.term, error)
         raise
     finally:
         with context.lock:

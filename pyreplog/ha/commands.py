@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,8 @@ from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.fields import TEXT_BYTES_MAX
 from pyreplog.ha.protocol.messages import Command, Status
 from pyreplog.ha.status import describe
+from pyreplog.net.connection import Connection
+from pyreplog.net.fairjobs import FairJobs
 from pyreplog.net.inflight import ServerConnection
 
 if TYPE_CHECKING:
@@ -21,35 +21,27 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-THREADS_MAX = 8
+THREADS_MAX, RUNNING_MAX = 8, 2
 
 
 class Commands:
-    """Threads that do what they are told, a few at a time; others wait: as many as the limits of the server let in."""
+    """Threads that do what they are told, a few at a time; connections take turns."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._lock = threading.Lock()
-        self._waiting: deque[tuple[ServerConnection, int, Command]] = deque()
-        self._working = 0
+        self._jobs = FairJobs("pyreplog-command", threads_max=THREADS_MAX, running_max=RUNNING_MAX)
 
     def take(self, connection: ServerConnection, number: int, command: Command) -> None:
         """Have it done and answered. Never blocks."""
-        with self._lock:
-            self._waiting.append((connection, number, command))
-            if self._working == THREADS_MAX:
-                return
-            self._working += 1
-        threading.Thread(target=self._work, name="pyreplog-command", daemon=True).start()
+        self._jobs.submit(connection, lambda: obey(self._node, connection, number, command))
 
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._working -= 1
-                    return
-                connection, number, command = self._waiting.popleft()
-            obey(self._node, connection, number, command)
+    def leave(self, connection: Connection) -> None:
+        """What it has asked for, and was not begun, is not done."""
+        self._jobs.leave(connection)
+
+    def close(self) -> None:
+        """Nothing more is done; does not wait for what is under way, which may be what closes the node."""
+        self._jobs.stop()
 
 
 def obey(node: Node, connection: ServerConnection, number: int, command: Command) -> None:

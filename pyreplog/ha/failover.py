@@ -3,6 +3,10 @@
 Who holds the lease of the key `master` is to be master, and says there where it is reached; the others follow it. The
 lease only says whose turn it is: an election decides who may, and terms keep a former master from acknowledging
 anything. So a lease that two believe in, a paused process or a clock that jumps lose nothing.
+
+That is why nobody waits for a lease to end. A replica whose master is silent, or whose connection is lost, asks the
+others; if none of them hears from the master either, and enough promise, it is elected. Whoever is elected takes the
+key from its holder, by compare and set; a master that finds its key taken follows the one that took it.
 """
 
 from __future__ import annotations
@@ -12,13 +16,21 @@ import logging
 import random as _random
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from pyreplog.errors import InvalidArgumentError, KeyExistsError, LeaseLostError, ReplogError
+from pyreplog.errors import (
+    InvalidArgumentError,
+    KeyExistsError,
+    LeaseLostError,
+    NoSuchKeyError,
+    ReplogError,
+    VersionConflictError,
+)
 from pyreplog.handles import Handle
 from pyreplog.metadata.lease import Lease
-from pyreplog.metadata.store import MetadataStore
+from pyreplog.metadata.store import MetadataStore, Versioned
 from pyreplog.metadata.watching import Watch
 from pyreplog.net.sockets import weakly
 
@@ -29,6 +41,18 @@ logger = logging.getLogger(__name__)
 
 LEASE_S = 6.0
 _LOOK_S = 1.0
+
+_SILENCE, _SILENCE_LEAST_S = 1 / 5, 0.8
+"""A master that is connected is missed after such a part of a lease, and a few of its beats."""
+
+_PATIENCE = 1 / 10
+"""One that is missed, and may be stopped, has such a part of a lease to say that it lives."""
+
+_SPREAD = 1 / 16
+"""Candidates begin within such a part of a lease, so that not all try at once."""
+
+_RESTS_MOST = 8
+"""Who is refused, for others hear from the master, tries less and less often, down to so much."""
 
 
 class Failover(Handle):
@@ -56,7 +80,12 @@ class Failover(Handle):
         self._registered: Lease | None = None
         self._shown: tuple[str, str] | None = None
         self._was_replica = False
-        self._awaits_until = 0.0  # the lease of another, while this node is master
+        self._missed_at: float | None = None  # since when the master is missed
+        self._tries = 0
+        self._begins_s = 0.0  # so long after that this node is a candidate
+        self._taken_s = 0.0  # when it got the lease
+        self._waits_until = 0.0  # for one that has removed the key
+        self._yields_until = 0.0  # to others, for it could commit nothing
         self._held_by = ""  # the lease, when it was held last
         self._term, self._promised_s = node.term, 0.0  # the last that it promised, and when that was noticed
         super().__init__(f"failover of {node.name}")
@@ -75,7 +104,10 @@ class Failover(Handle):
                 self._look()
             except (ReplogError, OSError) as error:
                 logger.warning("%s: %s", self._what, error)
-            self._wake.wait(_LOOK_S)
+            next_s = monotonic() + _LOOK_S
+            while (left_s := next_s - monotonic()) > 0 and not self._is_to_challenge():
+                if self._wake.wait(min(left_s, self._lease_s * _SPREAD / 4)):
+                    break
             self._wake.clear()
 
     def _look(self) -> None:
@@ -83,27 +115,72 @@ class Failover(Handle):
         self._learn()
         if self._node.term != self._term:
             self._term, self._promised_s = self._node.term, monotonic()
-        holder = self._holder()
+        held = self._held()
+        holder = None if held is None else self._parse(held)
         self._held_by = self._held_by if holder is None else holder[0]
-        if holder is None:
+        if self._is_promoted() and held is not None and self._lease is None:
+            self._claim(held)
+        elif holder is None:
             self._stand()
         elif holder[0] == self._node.name:
             self._keep()
-        elif not self._is_promoted():
+        else:
+            self._follow(holder)
+        if self._node.role == "replica":
+            self._was_replica = True
+        elif self._lease is not None:
+            self._was_replica = False
+
+    def _follow(self, holder: tuple[str, str]) -> None:
+        """Somebody else is master, unless it is lost, or this node is being promoted."""
+        if self._lease is not None:
+            logger.warning("%s: %s has taken the lease", self._what, holder[0])
             self._give_up_lease()
-            if self._shown != holder or self._node.role != "replica":
-                # It may be about to be master, by command: whether it is shows when its role does not change any more.
-                self._node.follow(holder[1], unless=self._is_promoted)
-                self._shown = holder
-        if self._node.role != "candidate":
-            self._was_replica = self._node.role == "replica"
+        if self._shown != holder or self._node.role != "replica":
+            # It may be about to be master, by command: whether it is shows when its role does not change any more.
+            self._node.follow(holder[1], unless=self._is_promoted)
+            self._shown = holder
+        if self._is_to_challenge():
+            self._challenge(holder[0])
 
     def _is_promoted(self) -> bool:
-        """Whether this node was elected by command: whoever holds the lease is deposed by that, and gives it up. For as
-        long as a lease lasts that is waited for."""
-        if self._node.role == "master" and self._was_replica:
-            self._awaits_until = monotonic() + self._lease_s
-        return self._node.role == "master" and monotonic() < self._awaits_until
+        """Whether this node was elected since it was a replica: whoever holds the lease is deposed by that."""
+        return self._node.leads and self._was_replica
+
+    # ---- a master that is lost ------------------------------------------------------------------------------
+
+    def _is_to_challenge(self) -> bool:
+        """Whether the master that holds the lease has been missed for so long that this node is a candidate."""
+        node, now_s = self._node, monotonic()
+        silence_s = max(self._lease_s * _SILENCE, _SILENCE_LEAST_S)
+        if self._shown is None or node.role != "replica" or node.hears_master(silence_s):
+            self._missed_at = None
+            return False
+        if self._missed_at is None:
+            self._missed_at, self._begins_s = now_s, self._random() * self._lease_s * _SPREAD
+            self._tries = 0
+            logger.warning("%s: the master, %s, is missed", self._what, self._shown[0])
+        return now_s >= self._missed_at + self._begins_s
+
+    def _challenge(self, holder: str) -> None:
+        """Be elected in its place, if nobody else hears from it."""
+        rest_s = (1 + self._random()) * self._lease_s * _SPREAD * min(1 << self._tries, _RESTS_MOST)
+        self._tries, self._begins_s = self._tries + 1, monotonic() + rest_s - (self._missed_at or 0.0)
+        if not self._node.is_eligible or self._has_promised_another():
+            return
+        try:
+            self._node.take_over(holder, self._lease_s * _PATIENCE)
+        except (ReplogError, OSError) as error:
+            logger.debug("%s: not elected in the place of %s: %s", self._what, holder, error)
+        self._wake.set()
+
+    def _claim(self, held: Versioned) -> None:
+        """This node was elected: the lease is its own from now on. Whoever held it cannot acknowledge anything."""
+        logger.info("%s: takes the lease from %s", self._what, self._held_by or "nobody")
+        with suppress(VersionConflictError, NoSuchKeyError):
+            self._store.delete(f"{self._root}/master", held.version)
+        if not self._take_lease():  # another one was faster: it may be of a higher term
+            self._was_replica = False
 
     def _moved(self, _: str) -> None:
         """Nodes came or went: an election that runs meanwhile asks them where they are now."""
@@ -117,10 +194,15 @@ class Failover(Handle):
         """Others find this node here; elections ask it."""
         if self._registered is not None:
             return
+        key = f"{self._root}/nodes/{self._node.name}"
+        there = self._store.get(key)
+        if there is not None:  # of an earlier life, which ended without a word
+            with suppress(VersionConflictError, NoSuchKeyError):
+                self._store.delete(key, there.version)
         lease = self._store.lease(self._lease_s, self._unregistered)
         try:
-            lease.create(f"{self._root}/nodes/{self._node.name}", self._node.address.encode())
-        except BaseException:  # that of an earlier life goes with its lease
+            lease.create(key, self._node.address.encode())
+        except BaseException:
             lease.close()
             raise
         self._registered = lease
@@ -139,15 +221,15 @@ class Failover(Handle):
             except InvalidArgumentError as error:
                 logger.error("%s/nodes/%s: %s", self._root, name, error)
 
-    def _holder(self) -> tuple[str, str] | None:
+    def _held(self) -> Versioned | None:
+        return self._store.get(f"{self._root}/master")
+
+    def _parse(self, held: Versioned) -> tuple[str, str] | None:
         """(name, address) of who holds the lease."""
-        there = self._store.get(f"{self._root}/master")
-        if there is None:
-            return None
         try:
-            name, address = json.loads(there.value)
+            name, address = json.loads(held.value)
         except (ValueError, TypeError):
-            logger.error("%s/master: expected a name and an address, found %r", self._root, there.value[:80])
+            logger.error("%s/master: expected a name and an address, found %r", self._root, held.value[:80])
             return None
         return str(name), str(address)
 
@@ -156,29 +238,45 @@ class Failover(Handle):
     def _stand(self) -> None:
         """Nobody is master: wait a moment, take the lease, be elected; or give it to another."""
         self._shown = None
-        if not self._node.is_eligible or self._has_promised_another():
+        if self._lease is not None:  # somebody was elected, has removed the key, and is about to make its own
+            self._give_up_lease()
+            self._waits_until = monotonic() + self._lease_s / 4
+        if not self._node.is_eligible or self._has_promised_another() or self._yields():
             return
-        if self._node.role != "master" and self._stopped.wait(self._random() * self._lease_s / 4):
+        if self._node.role != "master" and self._stopped.wait(self._random() * self._lease_s * _SPREAD):
             return
         if self._node.term != self._term:  # it has promised another meanwhile, or follows one
             self._wake.set()
             return
-        lease = self._store.lease(self._lease_s, self._lost)
-        try:
-            lease.create(f"{self._root}/master", json.dumps([self._node.name, self._node.address]).encode())
-        except (KeyExistsError, LeaseLostError):
-            lease.close()
+        if not self._take_lease():
             return
-        except BaseException:  # whether it was made is unknown: it must not stay
-            lease.close()
-            raise
-        self._lease = lease
         try:
             if self._node.role != "master":
                 self._node.promote()
         except (ReplogError, OSError) as error:
             logger.warning("%s: not elected: %s", self._what, error)
             self._give_up_lease()
+
+    def _take_lease(self) -> bool:
+        """Whether it was free."""
+        lease = self._store.lease(self._lease_s, self._lost)
+        try:
+            lease.create(f"{self._root}/master", json.dumps([self._node.name, self._node.address]).encode())
+        except (KeyExistsError, LeaseLostError):
+            lease.close()
+            return False
+        except BaseException:  # whether it was made is unknown: it must not stay
+            lease.close()
+            raise
+        self._lease, self._taken_s = lease, monotonic()
+        return True
+
+    def _yields(self) -> bool:
+        """Whether another one may try first: it has removed the key, or as master this node could commit nothing, and
+        still cannot."""
+        if monotonic() < self._waits_until:
+            return True
+        return monotonic() < self._yields_until and (self._node.role != "master" or self._node.stalled_s > 0)
 
     def _has_promised_another(self) -> bool:
         """Just now, one that did not have the lease: it is about to be master, by command, and takes the lease then; if
@@ -190,6 +288,10 @@ class Failover(Handle):
         """It is this node's turn; a lease of an earlier life ends by itself."""
         if self._lease is not None and (self._node.role != "master" or not self._node.is_eligible):
             logger.warning("%s: deposed, or its disk failed, while it held the lease", self._what)
+            self._give_up_lease()
+        elif self._lease is not None and min(self._node.stalled_s, monotonic() - self._taken_s) >= self._lease_s:
+            logger.warning("%s: gives the lease up: nothing was committed for %.1f s", self._what, self._node.stalled_s)
+            self._yields_until = monotonic() + 2 * self._lease_s
             self._give_up_lease()
 
     def _lost(self) -> None:

@@ -11,6 +11,7 @@ from pyreplog.log import names, replica
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import boot_id
 from pyreplog.log.mirrorlog import MirrorLog
+from pyreplog.plainfiles import open_reading
 
 TERM_MARK = b"RPTERM"
 """What the control record begins with that a master appends first of all."""
@@ -27,7 +28,7 @@ def lost_nothing(context: Context) -> bool:
     page = context.path / names.TAIL
     if not page.exists() or page.stat().st_size < PAGE:
         return False
-    with page.open("rb") as file:
+    with open_reading(page) as file:
         return Tail(file, writable=False).belongs_to(boot_id(), checkpoint.uuid)
 
 
@@ -58,7 +59,7 @@ def open_mirror(context: Context) -> MirrorLog | None:
     if not replica.is_replica(path):
         checkpoint = checkpoints.load(path)
         if checkpoint is None:
-            path.mkdir(parents=True, mode=0o700, exist_ok=True)
+            files.make_directory(path)
             return None
         _open(context, create=False).close()
         replica.mark(path, files, checkpoint.uuid)

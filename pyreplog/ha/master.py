@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,6 +42,9 @@ TICK_S = 0.05
 PROBE_US = 2_000_000
 """Members that do not follow are asked so often whether there is a newer master."""
 
+BEAT_US = 200_000
+"""Replicas hear from their master at least so often: whoever does not takes it for lost."""
+
 TELL_S = 0.002
 """Replicas hear of the commit point after so long, and at the end: with each piece of data would cost as much again."""
 
@@ -71,6 +75,10 @@ class Master:
         self._least, self._is_received_enough = config.min_in_sync, config.ack == "received"
         self._is_synced = self._config.log.durability == "synced"
         self._fenced: Term | None = None
+        self._is_guarded = self._least > 0  # appends have to ask whether they are admitted
+        self._admits = threading.Event()
+        self._admits.set()
+        self._beat_us = context.now_us
         self._syncer: Syncer | None = None
         self._unstored: OSError | None = None  # why members were not stored
         self._probed_us = context.now_us
@@ -90,6 +98,8 @@ class Master:
         properties: Mapping[str, str | bytes] | None,
     ) -> int:
         check_may_wait(self._context.reactor)
+        if self._is_guarded:
+            self._await_admission()
         entry, position = self._write(self.log._append_pending, value, key, event_time, properties)
         self._wait(position)
         return entry
@@ -101,6 +111,8 @@ class Master:
         event_times: Iterable[int | None] | None,
     ) -> range:
         check_may_wait(self._context.reactor)
+        if self._is_guarded:
+            self._await_admission()
         made, position = self._write(self.log._batch, values, keys, event_times, None)
         if position is not None:
             self._wait(position)
@@ -136,7 +148,7 @@ class Master:
 
     def _write(self, write: Callable[..., T], *what: Any) -> T:
         """Into the log, if it may be. One that was closed meanwhile, for another role, says what this one says."""
-        if self._fenced is not None or self._least:
+        if self._is_guarded:
             self._admit()
         try:
             return write(*what)
@@ -147,6 +159,21 @@ class Master:
     def _admit(self) -> None:
         with self._lock:
             self.group.admit(self._now_us())
+
+    def _await_admission(self) -> None:
+        """While this master hands over: the other one takes over in a moment, or this one goes on."""
+        while not self._admits.wait(TICK_S):
+            with self._lock:
+                self._guard()
+
+    def _guard(self) -> None:
+        """Have appends ask before they are written, if there is a reason. Under the lock."""
+        is_held = self._fenced is None and not self._closed and bool(self.group.heir(self._now_us()))
+        self._is_guarded = is_held or self._least > 0 or self._fenced is not None
+        if is_held:
+            self._admits.clear()
+        else:
+            self._admits.set()
 
     def _wait(self, position: int) -> None:
         """Until all before `position` is committed; this thread sends it, and receives the reports, while it waits."""
@@ -221,7 +248,9 @@ class Master:
         """A replica reports."""
         if (follower := self._followers.get(connection)) is None:
             return
-        feed, follower.reported = follower.sender.feed, progress.received.position
+        feed, reported = follower.sender.feed, progress.received.position
+        if reported > follower.reported:
+            follower.reported = reported
         with self._lock:  # as `_do`, with less in between: there is one for each append
             if follower.reported > self._offered:  # it is not counted yet
                 self.group.grew(*self._ends())
@@ -251,6 +280,32 @@ class Master:
     def fence(self, term: Term) -> None:
         """This node is about to promise a higher term."""
         self._do(lambda now_us: self.group.fence(term, now_us))
+
+    def hold(self, member: str) -> None:
+        """A candidate is about to take over: appends wait, so that it catches up."""
+        with self._lock:
+            before = self.group.heir(self._now_us())
+            self.group.hold(member, self._now_us())
+            self._guard()
+            heir = self.group.heir(self._now_us())
+        if heir != before:
+            logger.info("%s: appends wait while %s catches up to take over", self.log.path, heir)
+        self.offer()
+
+    def release(self, member: str) -> None:
+        """It does not take over."""
+        with self._lock:
+            was_held = self.group.heir(self._now_us()) == member
+            self.group.release(member)
+            self._guard()
+        if was_held:
+            logger.info("%s: %s does not take over: appends go on", self.log.path, member)
+
+    @property
+    def stalled_us(self) -> int:
+        """As of `Group`."""
+        with self._lock:
+            return self.group.stalled_us(self._now_us())
 
     def change_members(self, names: Iterable[str], sync_replicas: int, *, force: bool) -> None:
         wanted, self._unstored = list(names), None
@@ -283,6 +338,7 @@ class Master:
                 self._committed(effect.mark)
             elif isinstance(effect, Fenced):
                 deposed_by = self._fenced = effect.term
+                self._guard()
             elif isinstance(effect, StoreMembers):
                 if not self._store(effect.members):
                     break
@@ -348,6 +404,13 @@ class Master:
         for follower in list(self._followers.values()):
             follower.tell(self.group.commit)
 
+    def _beat(self) -> None:
+        """Replicas hear that their master lives."""
+        if (now_us := self._now_us()) - self._beat_us >= BEAT_US:
+            self._beat_us = now_us
+            for follower in list(self._followers.values()):
+                follower.tell(self.group.commit, again=True)
+
     def _tell_deposed(self, term: Term) -> None:
         self._awaited.fail(DeposedError(f"term {term} took over while this append waited", term))
         self._on_fenced(term)
@@ -360,6 +423,9 @@ class Master:
         try:
             self._do(lambda now_us: [*self._grown(now_us), *self.group.tick(now_us)])
             self._awaited.tick()
+            with self._lock:
+                self._guard()
+            self._beat()
             self._hold()
             self._probe()
             self.offer()
@@ -389,6 +455,7 @@ class Master:
         """Replicas hear of the last commit point and leave; who waits is told. The log is synced and closed.
         resigned: told to appends that come now, when the node goes on in another role."""
         self._closed, self._resigned = True, resigned
+        self._admits.set()
         self._timer.cancel()
         self._sync_always(False)
         closed = DeposedError("the master was closed while this append waited", self.group.term)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock, SystemClock
-from pyreplog.errors import InvalidArgumentError, NotMasterError, ReplicaError, ReplogError
+from pyreplog.errors import InvalidArgumentError, NotMasterError, PromotionRefusedError, ReplicaError, ReplogError
 from pyreplog.ha import logs
-from pyreplog.ha.candidacy import Candidacy, elect, end_of
+from pyreplog.ha.candidacy import Candidacy, elect, end_of, restore
 from pyreplog.ha.commands import Commands
 from pyreplog.ha.config import NodeConfig
 from pyreplog.ha.context import SERVICE, Context, parse_address, start_of
@@ -27,7 +27,7 @@ from pyreplog.ha.protocol.members import Members, MembersFile
 from pyreplog.ha.protocol.messages import Command, Message, Prepare, Status
 from pyreplog.ha.protocol.stats import GroupStats
 from pyreplog.ha.protocol.terms import NO_TERM, Term, TermsFile
-from pyreplog.ha.replica import Replica, ends_of_replica
+from pyreplog.ha.replica import Replica
 from pyreplog.ha.service import Service, Streams
 from pyreplog.ha.status import describe
 from pyreplog.ha.voting import vote
@@ -36,6 +36,7 @@ from pyreplog.log import replica as replicas
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.mirrorlog import MirrorLog
+from pyreplog.net.connection import Connection
 from pyreplog.net.handshake import Identity, Secret
 from pyreplog.net.inflight import ServerConnection
 from pyreplog.net.limits import Limits
@@ -48,6 +49,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Role = Literal["master", "replica", "candidate"]
+
+_CHANGE_OVERS = 3
+"""So often a planned change-over is tried."""
+
+_RESTORED_S = 2.0
+"""A master that was deposed for nothing leads again within so long, or not at all."""
 
 
 class Node(Handle):
@@ -65,7 +72,7 @@ class Node(Handle):
         config: NodeConfig,
         *,
         peers: Mapping[str, str] | None = None,
-        secret: bytes | None = None,
+        secret: bytes | Secret | None = None,
         tls_server: ssl.SSLContext | None = None,
         tls_client: ssl.SSLContext | None = None,
         limits: Limits | None = None,
@@ -78,7 +85,7 @@ class Node(Handle):
         self._context = Context(
             path=directory, config=config, files=files, clock=clock or SystemClock(),
             terms=TermsFile(directory, files), members=MembersFile(directory, files), limits=limits or Limits(),
-            secret=None if secret is None else Secret(secret), tls=(tls_server, tls_client),
+            secret=Secret.of(secret), tls=(tls_server, tls_client),
             reactor=Reactor(clock=clock, busy_poll_us=busy_poll_us),
         )  # fmt: skip
         self._master: Master | None = None
@@ -146,6 +153,23 @@ class Node(Handle):
         log = self._log
         is_sound = log is not None and log._error is None
         return is_sound and bool(self._context.terms.history.starts) and not self.config.observer
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is master, and has met no higher term."""
+        master = self._master
+        return master is not None and master.group.fenced is None
+
+    def hears_master(self, within_s: float) -> bool:
+        """Whether it is master, or its master has said something so lately."""
+        replica = self._replica
+        return replica is None or (replica.is_streaming and replica.silent_us <= within_s * 1e6)
+
+    @property
+    def stalled_s(self) -> float:
+        """Of a master: for how long entries have waited to be committed, and none was."""
+        master = self._master
+        return 0.0 if master is None else master.stalled_us / 1e6
 
     @property
     def committed(self) -> Mark:
@@ -260,7 +284,7 @@ class Node(Handle):
                 context.members.store(Members.first({name, *members}, sync_replicas))
                 context.terms.begin(Term(1, name), start_of(log), lossless=self.config.lossless)
             elif not context.terms.terms.leads:
-                self._take_office(elect(self, end_of(log), force))
+                self._take_office(elect(self, force=force))
             if context.terms.history.start_of(self.term) == end_of(log):  # nobody is elected who holds nothing
                 logs.mark_term(log, self.term)
             self._begin_master(log, Mark(0, 0))
@@ -299,24 +323,67 @@ class Node(Handle):
     def promote(self, *, force: bool = False) -> str:
         """Become master. Returns what may have been lost: "" unless it was forced.
 
+        A master that it follows hands over: its appends wait until all is here. If this one is not elected then, it
+        goes on.
+
         Errors: PromotionRefusedError; HigherTermError; NotMasterError, it has no log.
         """
         with self._changing:
-            self._check_open()
-            replica = self._replica
+            replica = self._candidate()
             if replica is None:
-                self._leader()
                 return ""
-            log = replica.log
-            if log is None:
-                raise NotMasterError(f"{self.name} has no log: there is nothing to be master of")
-            won = elect(self, ends_of_replica(log)[0], force)
-            try:
-                self._change_over(replica, log, won)
-            except BaseException:
-                self._fall_back()
-                raise
-            return won.possible_loss
+            master = "" if force else replica.leader
+            where = replica.master
+            if master and where is not None and master not in self._peers.addresses:
+                self._peers.learn({master: f"[{where[0]}]:{where[1]}" if ":" in where[0] else f"{where[0]}:{where[1]}"})
+            for tries_left in range(_CHANGE_OVERS - 1, -1, -1):
+                term = self.term
+                try:
+                    return self._be_elected(replica, force=force, master=master)
+                except PromotionRefusedError:
+                    if not tries_left or not self._is_worth_another_try(replica, master, term):
+                        raise
+            raise AssertionError("the last try returns or raises")
+
+    def _is_worth_another_try(self, replica: Replica, master: str, term: Term) -> bool:
+        """Whether a planned change-over failed after all had promised: an append that was under way got through, then,
+        and the master is about to lead again. This waits until it does."""
+        if not master or self.term == term or replica is not self._replica:
+            return False
+        return self._context.reactor.drive(lambda: replica.leader == master, _RESTORED_S)
+
+    def take_over(self, master: str, patience_s: float) -> None:
+        """Become master, if `master` is lost: neither it nor another member that hears from it says no, within that
+        time. Errors: as `promote`."""
+        with self._changing:
+            replica = self._candidate()
+            if replica is not None:
+                self._be_elected(replica, master=master, if_lost=True, patience_s=patience_s)
+
+    def _candidate(self) -> Replica | None:
+        """This node as it may be promoted; None: it is master. Errors: as `promote`."""
+        self._check_open()
+        master = self._master
+        if master is not None and (fenced := master.group.fenced) is not None:
+            self.follow(self._peers.addresses.get(fenced.master))  # it is about to
+        replica = self._replica
+        if replica is None:
+            self._leader()
+        elif replica.log is None:
+            raise NotMasterError(f"{self.name} has no log: there is nothing to be master of")
+        return replica
+
+    def _be_elected(self, replica: Replica, *, master: str, if_lost: bool = False, **how: Any) -> str:
+        won, log = elect(self, master=master, if_lost=if_lost, **how), replica.log
+        assert log is not None, "it was looked at"
+        try:
+            self._change_over(replica, log, won)
+        except BaseException:
+            self._fall_back()
+            if master and not if_lost:
+                restore(self._context, self._peers, master)
+            raise
+        return won.possible_loss
 
     def _change_over(self, replica: Replica, log: MirrorLog, won: Won) -> None:
         with self._context.lock:  # as in _resign; none is given before it is master
@@ -343,11 +410,11 @@ class Node(Handle):
 
     def _begin_master(self, log: CommitLog, committed: Mark) -> None:
         self._master = Master(self._context, log, committed=committed, ask=self._peers.ask, on_fenced=self._fenced)
-        logger.info("%s is master of term %s", self.name, self.term)
+        logger.info("%s is master of term %s, from entry %d on", self.name, self.term, log.tail.end_entry)
 
     def _fenced(self, term: Term) -> None:
         """A newer master: follow that one, as soon as this thread is done."""
-        logger.warning("%s is no master any more: there is term %s", self.name, term)
+        logger.warning("%s steps down: term %s was promised to %s", self.name, term, term.master)
         threading.Thread(target=self._rejoin, args=(term,), name="pyreplog-rejoin", daemon=True).start()
 
     def _rejoin(self, term: Term) -> None:
@@ -382,12 +449,17 @@ class Node(Handle):
         """What somebody wants of this node; in another thread, for it may take long."""
         self._commands.take(connection, number, command)
 
+    def left(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self._commands.leave(connection)
+
     # ---- the end --------------------------------------------------------------------------------------------
 
     def _let_go(self) -> None:
         with self._changing:
             self._peers.close()
             self._server.close()
+            self._commands.close()
             master, replica = self._master, self._replica
             try:
                 if replica is not None:

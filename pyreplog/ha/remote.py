@@ -27,9 +27,11 @@ class RemoteNode:
     secret, tls: as the node's; tls is a client's context.
     """
 
-    def __init__(self, address: str, *, secret: bytes | None = None, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, address: str, *, secret: bytes | Secret | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.address, there = address, parse_address(address)
-        known = None if secret is None else Secret(secret)
+        known = Secret.of(secret)
         self._reactor = Reactor()
         self._channel = Channel(
             self._reactor, there, expected=Identity(service=SERVICE),

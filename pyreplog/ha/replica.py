@@ -72,6 +72,7 @@ class Replica:
         self._chain: Chain | None = None
         self._joined: tuple[int, int] | None = None  # where the log went on, and when
         self._was_of_use = True  # the connection before
+        self._heard_us = 0  # when the master spoke last
         self._held_until = 0  # with the log's end there, it is time to look again at what is held
         self._hold()
         if master is not None:
@@ -109,6 +110,17 @@ class Replica:
     @property
     def is_streaming(self) -> bool:
         return self.following.is_streaming
+
+    @property
+    def silent_us(self) -> int:
+        """For how long its master has said nothing."""
+        return self._context.now_us - self._heard_us
+
+    @property
+    def leader(self) -> str:
+        """Name of the master whose stream it takes; "" there is none, or it is a replica's."""
+        accepted = self.following.accepted
+        return "" if accepted is None or not self.is_streaming or self.following.observer else accepted.term.master
 
     @property
     def trouble(self) -> str:
@@ -212,14 +224,21 @@ class Replica:
     def _heard(self, body: bytes) -> None:
         """InvalidMessageError ends the connection."""
         message = messages.decode(body)
+        self._heard_us = self._context.now_us
         if isinstance(message, Accept) and self._link is not None and self._was_of_use:
             self._link.well()
         self._do(lambda: self.following.heard(message))
         self._hold()
 
-    def _progressed(self, received: Mark, synced: Mark) -> None:
-        """For each append: as `_do`, with less in between. Under the lock till it is said: reports keep their order."""
+    def _progressed(self, *_seen: Mark) -> None:
+        """For each append: as `_do`, with less in between. Under the lock from the look at the log till it is said:
+        reports keep their order. Marks that a caller has seen before may be older than what another thread has reported
+        since, or from before the log was cut: they are no news."""
         with self._context.lock:
+            log = self.log
+            if log is None:
+                return
+            received, synced = log.progress
             report = self.following.progressed(received, synced)
             if report is not None:
                 self._receiver.say(messages.encode(report))
@@ -308,7 +327,8 @@ class Replica:
         self._on_log(self.log)
 
     def _leave(self, leave: Leave) -> None:
-        level = logging.ERROR if leave.permanent else logging.WARNING
+        is_early = isinstance(leave.error, JoinRefusedError) and leave.error.code == Code.NOT_MASTER  # or late
+        level = logging.ERROR if leave.permanent else logging.INFO if is_early else logging.WARNING
         logger.log(level, "%s: this replica does not follow: %s", self._context.path, leave.error)
         self._receiver.hang_up(leave.error if isinstance(leave.error, ReplogError) else JoinRefusedError(0, ""))
         self._receiver.stop()

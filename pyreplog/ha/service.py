@@ -43,6 +43,7 @@ class Answers(Protocol):
     def vote(self, prepare: Prepare) -> Message: ...
     def status(self) -> Message: ...
     def command(self, connection: ServerConnection, number: int, command: Command) -> None: ...
+    def left(self, connection: Connection) -> None: ...
 
 
 class Service:
@@ -107,6 +108,7 @@ class Service:
             streams.drained(connection)
 
     def closed(self, connection: Connection, error: ReplogError) -> None:
+        self._node.left(connection)
         streams = self._node.streams
         if streams is not None:
             streams.disconnected(connection)

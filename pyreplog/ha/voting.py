@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from pyreplog.errors import ReplicationError
 from pyreplog.ha.context import ends_of, parse_address
 from pyreplog.ha.protocol.election import refuse_candidate
 from pyreplog.ha.protocol.mark import ORIGIN, Mark
-from pyreplog.ha.protocol.messages import NO_UUID, Decline, Message, Prepare, Promise
+from pyreplog.ha.protocol.messages import NO_UUID, Decline, Message, Prepare, Promise, Trial
 from pyreplog.ha.protocol.terms import Term, Terms
 from pyreplog.ha.replica import ends_of_replica
-from pyreplog.log.mirrorlog import MirrorLog
+from pyreplog.log.mirrorlog import MirrorLog, canonical
 
 if TYPE_CHECKING:
+    from pyreplog.ha.master import Master
     from pyreplog.ha.node import Node
+
+logger = logging.getLogger(__name__)
+
+HEARD_US = 800_000
+"""A master that has said something so lately is not lost: four of its beats."""
 
 
 def vote(node: Node, prepare: Prepare) -> Message:
@@ -28,8 +35,8 @@ def vote(node: Node, prepare: Prepare) -> Message:
         declined = _declines(node, prepare)
     if declined is not None:
         return declined
-    if not prepare.trial and master is not None:
-        master.fence(prepare.term)  # tells those who wait: not under the lock
+    if master is not None:
+        _prepare_master(master, prepare)  # tells those who wait: not under the lock
     with context.lock:
         if node._master is not master:
             raise _changing(node)
@@ -42,6 +49,16 @@ def vote(node: Node, prepare: Prepare) -> Message:
         return _promise_to(node, prepare)
 
 
+def _prepare_master(master: Master, prepare: Prepare) -> None:
+    """It is deposed by what is asked for; or waits for the candidate, or does so no more."""
+    if not prepare.trial:
+        master.fence(prepare.term)
+    elif prepare.trial == Trial.HOLD:
+        master.hold(prepare.term.master)
+    else:
+        master.release(prepare.term.master)
+
+
 def _changing(node: Node) -> ReplicationError:
     return ReplicationError(f"{node.name} is opening its log, or changes its role: ask again")
 
@@ -50,7 +67,18 @@ def _declines(node: Node, prepare: Prepare) -> Decline | None:
     if node.role == "candidate" and node._candidacy is None:
         raise _changing(node)
     uuid = NO_UUID if node._log is None else node._log.uuid
-    return refuse_candidate(prepare, uuid, node._context.terms.terms, node.members)
+    declined = refuse_candidate(prepare, uuid, node._context.terms.terms, node.members, _hears(node))
+    if declined is not None and not prepare.trial:
+        logger.info("%s: no promise for term %s: %s", node.name, prepare.term, declined.text)
+    return declined
+
+
+def _hears(node: Node) -> str:
+    """Name of the master that this node is, or hears from."""
+    master, replica = node._master, node._replica
+    if master is not None:
+        return node.name if master.group.fenced is None else ""
+    return replica.leader if replica is not None and replica.silent_us < HEARD_US else ""
 
 
 def _give_promise(node: Node, term: Term) -> None:
@@ -62,6 +90,7 @@ def _give_promise(node: Node, term: Term) -> None:
     if candidacy is not None:
         candidacy.step(lambda: candidacy.election.outdone(term))
     terms.promise(term)
+    logger.info("%s: promised term %s: whatever is lower is fenced", node.name, term)
 
 
 def _look_for(node: Node, master: str) -> None:
@@ -72,9 +101,14 @@ def _look_for(node: Node, master: str) -> None:
 
 
 def _promise_to(node: Node, prepare: Prepare) -> Promise:
-    received, synced = ends(node)
+    received, synced = (_canonical(node, mark) for mark in ends(node))
     history = node._context.terms.history.up_to(received)
-    return Promise(prepare.term, history, received, synced, node.members, prepare.trial)
+    return Promise(prepare.term, history, received, synced, node.members, bool(prepare.trial))
+
+
+def _canonical(node: Node, mark: Mark) -> Mark:
+    """As the candidate says where its own log ends."""
+    return mark if node._log is None else Mark(*canonical(mark, node._log._segment_bytes))
 
 
 def ends(node: Node) -> tuple[Mark, Mark]:

@@ -24,6 +24,12 @@ cdef bint is_behind(object mark, object other) except -1:
     return position_of(mark) < position_of(other) or entry_of(mark) < entry_of(other)
 
 
+cdef bint is_before(object mark, object other) except -1:
+    """Of the same log, from an earlier moment: behind in one, and ahead in none."""
+    return (is_behind(mark, other) and position_of(mark) <= position_of(other)
+            and entry_of(mark) <= entry_of(other))
+
+
 cdef class Reporting:
     """One replica, as far as it has reported. To be subclassed, by what knows its connections and answers `rate`, and sets
     all of this.
@@ -49,10 +55,10 @@ cdef class Reporting:
             return f"it reports {received}, it was sent {sent} of {end}"
         if is_behind(received, synced):
             return f"it reports to have synced {synced} and received {received}"
-        if is_behind(received, self.received):
-            return f"it reports {received}, behind {self.received} before"
-        if is_behind(synced, self.synced):
-            return f"it reports to have synced {synced}, behind {self.synced} before"
+        if is_behind(received, self.received) and not is_before(received, self.received):
+            return f"it reports {received}, and {self.received} before"
+        if is_behind(synced, self.synced) and not is_before(synced, self.synced):
+            return f"it reports to have synced {synced}, and {self.synced} before"
         return ""
 
     cdef int take(self, object received, object synced, object mark, int64_t end, int64_t now_us) except -1:
@@ -128,6 +134,11 @@ cdef class Committing:
         if absurdity:
             return self._absurd(connection, absurdity, now_us)
         self._reports += 1
+        # Two threads of a replica may have sent their reports in the other order: what is older says nothing.
+        if is_behind(received, standing.received):
+            received = standing.received
+        if is_behind(synced, standing.synced):
+            synced = standing.synced
         mark = synced if self.waits_for_disks else received
         standing.take(received, synced, mark, position_of(self._end), now_us)
         if self.members.former is None and not self.fallback.is_alone and self.fallback.owed is None:

@@ -10,6 +10,12 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t, uint32_t
 
+from pyreplog._native.system.scheduling cimport Seam
+
+from pyreplog._native.system import scheduling
+
+cdef Seam seam = scheduling.seam
+
 
 cdef extern from * nogil:
     """
@@ -110,8 +116,9 @@ cdef class ParkingLot:
             raise MemoryError
         me.position, me.woken = position, 0
         append(&self.ring, me)
-        with nogil:
-            futex_park(&me.woken, timeout_us)
+        if seam.scheduler is None or not seam.scheduler.park(<size_t>&me.woken, timeout_us):
+            with nogil:
+                futex_park(&me.woken, timeout_us)
         self.waking -= me.woken
         unlink(me)
         PyMem_Free(me)
@@ -158,3 +165,5 @@ cdef class ParkingLot:
         unlink(sleeper)
         self.waking += 1
         futex_unpark(&sleeper.woken)
+        if seam.scheduler is not None:
+            seam.scheduler.unpark(<size_t>&sleeper.woken, 1)

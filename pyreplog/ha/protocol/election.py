@@ -3,6 +3,9 @@
 A candidate's term is above all that it has heard of and bears its name. It is elected by |M| - k promises, its own
 included, of each quorum that is in force, if nobody among them holds more: a higher last term or, of the same, a longer
 log (Raft, §5.4.1). Every acknowledged record is held by one of them, with its term, so the winner holds it.
+
+A planned change-over begins at a master that lives and is written to. It holds its appends back, the candidate receives
+what it lacks, and only then asks for promises (Raft's leadership transfer, thesis §3.10).
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from pyreplog.ha.protocol.effects import StorePromise
 from pyreplog.ha.protocol.group import AckMode
 from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.protocol.members import Members
-from pyreplog.ha.protocol.messages import NO_UUID, Code, Decline, Prepare, Promise
+from pyreplog.ha.protocol.messages import NO_UUID, Code, Decline, Prepare, Promise, Trial
 from pyreplog.ha.protocol.terms import History, Term, Terms
 
 
@@ -43,9 +46,15 @@ class Won:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """It was not elected. Its promise, if it came so far, stands."""
+    """It was not elected. Its promise, if it came so far, stands.
+
+    release: tell this master so, which holds appends back. restore: tell this one to stand for election itself, for it
+    was deposed for nothing; "" nobody.
+    """
 
     error: ReplicationError
+    release: Ask | None = None
+    restore: str = ""
 
 
 Effect: TypeAlias = StorePromise | Ask | Won | Lost
@@ -56,7 +65,8 @@ class Election:
 
     uuid: of its log. terms: as in its file. members: as in its file; of None nobody can be elected but by force.
     above: a term that is known to exist elsewhere. force: be master with whatever answers there are at the deadline, or
-    when nobody is left who could answer.
+    when nobody is left who could answer. master: name of the one that it follows, which lives, and is to hand over, or
+    seems to be lost (`if_lost`); its answer is waited for, until `overdue`. "" there is none.
 
     First it asks who would promise, so that a candidate that cannot win deposes nobody (Raft's PreVote, §9.6); then it
     promises itself and asks for promises. Between that promise and the end nothing is received any more.
@@ -64,12 +74,18 @@ class Election:
     """
 
     def __init__(
-        self, name: str, uuid: bytes, terms: Terms, members: Members | None, *, ack: AckMode, above: Term, force: bool
-    ) -> None:
+        self, name: str, uuid: bytes, terms: Terms, members: Members | None, *, ack: AckMode, above: Term, force: bool,
+        master: str = "", if_lost: bool = False,
+    ) -> None:  # fmt: skip
         self.name, self.members = name, members
         self.term = max(terms.promised, terms.history.last, above).after(name)
         self._uuid, self._history, self._ack, self._force = uuid, terms.history, ack, force
-        self._trial = not force
+        self._trial = Trial.NO if force else Trial.IF_LOST if if_lost else Trial.HOLD if master else Trial.YES
+        self._master = "" if force else master
+        self._is_planned = self._trial == Trial.HOLD
+        self._awaits_master = bool(self._master)
+        self._answered = 0  # so often, when it was `overdue` last
+        self._answers = 0  # of the master: an append may have been on its way while it gave the first
         self._end: Mark | None = None
         self._promises: dict[str, Promise] = {}
         self._declined: dict[str, str] = {}
@@ -97,9 +113,11 @@ class Election:
 
     def promised(self, member: str, promise: Promise) -> list[Effect]:
         """Once or more often, in any order."""
-        if self.is_over or promise.term != self.term or promise.trial != self._trial:
+        if self.is_over or promise.term != self.term or promise.trial != bool(self._trial):
             return []
         self._promises[member] = promise
+        if member == self._master:  # of a planned change-over: now all is awaited that it holds
+            self._awaits_master, self._answers = True, self._answers + 1
         self._learn(promise.members)
         return self._look()
 
@@ -108,8 +126,12 @@ class Election:
         if self.is_over:
             return []
         self._learn(decline.members)
-        if decline.code == Code.HIGHER_TERM and decline.promised > self.term:
+        is_higher = decline.promised > self.term and not decline.promised.is_absurd(self.term)
+        if decline.code == Code.HIGHER_TERM and is_higher:
             return self._lose(HigherTermError(f"{member}: {decline.text}", decline.promised))
+        if decline.code == Code.MASTER_LIVES:
+            refused = PromotionRefusedError(f"term {self.term}: {member}: {decline.text}")
+            return self._lose(refused) if self._trial else []
         self._declined[member] = decline.text
         return self._look()
 
@@ -119,6 +141,34 @@ class Election:
             return []
         self._unreachable.add(member)
         return self._look()
+
+    def overdue(self) -> list[Effect]:
+        """The master had its time to answer. To be told now and then while `is_trial`: it may be late anew."""
+        is_late, self._answered = self._answers == self._answered, self._answers
+        if self.is_over or not is_late or self._master in self._promises:
+            return []
+        self._awaits_master = False
+        return self._look()
+
+    def grew(self, end: Mark) -> list[Effect]:
+        """Its own log ends there now, for it follows still. To be told every few milliseconds while `is_trial`: who
+        held more is asked how much that is by now."""
+        if self.is_over or not self._trial or self._end is None:
+            return []
+        self._end = end
+        if self._trial == Trial.HOLD:
+            again = self._ahead(end)
+            if self._answers == 1 and self._master in self._promises:
+                again.add(self._master)
+            for member in again:
+                del self._promises[member]
+            self._asked -= again
+        return self._look()
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether it has deposed nobody so far."""
+        return bool(self._trial)
 
     def outdone(self, term: Term) -> list[Effect]:
         """Before this node promises a higher term itself."""
@@ -132,7 +182,8 @@ class Election:
             return []
         if self._end is not None and self._force:
             return self._win(self._end, self._doubt())
-        return self._lose(PromotionRefusedError(f"term {self.term}: {self._doubt() or 'the log was not synced'}"))
+        late = f"not all that {self._master} holds came in time" if self._trial else "the log was not synced"
+        return self._lose(PromotionRefusedError(f"term {self.term}: {self._doubt() or late}"))
 
     # ---- deciding -------------------------------------------------------------------------------------------
 
@@ -155,20 +206,31 @@ class Election:
             for member in sorted(self.members.everyone - self._asked - {self.name})
         ]
         self._asked |= self.members.everyone
+        told = {self.name, *self._promises, *self._declined, *self._unreachable}
+        if self._waits_for_master(told):
+            return asks
         if self.name in self.members.everyone and not self._missing():
             further = self._further(self._end)
             if not further:
                 return [*asks, *(self._go_ahead() if self._trial else self._win(self._end, ""))]
             if not self._force:
                 return [*asks, *self._lose(PromotionRefusedError(f"term {self.term}: {further}"))]
-        told = {self.name, *self._promises, *self._declined, *self._unreachable}
         if self._force and self.members.everyone <= told:
             return [*asks, *self._win(self._end, self._doubt())]
         return asks
 
+    def _waits_for_master(self, told: set[str]) -> bool:
+        """For what it says, and until all that it says is here: a trial is of no harm to anybody."""
+        assert self._end is not None and self.members is not None
+        if not self._trial or not self._awaits_master or self._master not in self.members.everyone:
+            return False
+        if self._master not in told:
+            return True
+        return self._is_planned and (self._answers == 1 or bool(self._ahead(self._end)))
+
     def _go_ahead(self) -> list[Effect]:
         """Enough would promise: now they are to."""
-        self._trial, self._end = False, None
+        self._trial, self._end = Trial.NO, None
         self._promises.clear()
         self._asked.clear()
         return [StorePromise(self.term)]
@@ -176,6 +238,11 @@ class Election:
     def _missing(self) -> int:
         assert self.members is not None
         return self.members.missing(frozenset({self.name, *self._promises}))
+
+    def _ahead(self, end: Mark) -> set[str]:
+        """Who of those that answered holds more than the candidate, or will when it has synced that."""
+        mine = _reach(self._history, end)
+        return {name for name, promise in self._promises.items() if _reach(promise.history, promise.received) > mine}
 
     def _reach_of(self, promise: Promise) -> tuple[Term, Mark]:
         return _reach(promise.history, promise.synced if self._ack == "synced" else promise.received)
@@ -219,7 +286,12 @@ class Election:
 
     def _lose(self, error: ReplicationError) -> list[Effect]:
         self.is_over = True
-        return [Lost(error)]
+        release, restore = None, ""
+        if self._trial == Trial.HOLD and self.members is not None:
+            release = Ask(self._master, Prepare(self.term, self._uuid, self.members.stamp, Trial.YES))
+        elif self._is_planned and not self._trial and not isinstance(error, HigherTermError):
+            restore = self._master
+        return [Lost(error, release, restore)]
 
 
 def _reach(history: History, end: Mark) -> tuple[Term, Mark]:
@@ -227,10 +299,12 @@ def _reach(history: History, end: Mark) -> tuple[Term, Mark]:
     return history.up_to(end).last, end
 
 
-def refuse_candidate(prepare: Prepare, uuid: bytes, terms: Terms, members: Members | None) -> Decline | None:
+def refuse_candidate(
+    prepare: Prepare, uuid: bytes, terms: Terms, members: Members | None, hears: str = ""
+) -> Decline | None:
     """How a node answers a PREPARE; None: it promises. Unless that is a trial: `Following.promised` or `Group.fence`,
     `Election.outdone`, the promise durable; then Promise with the ends that the log has then. To ask twice does no
-    harm."""
+    harm. hears: name of the master that it is, or hears from; "" none."""
     if NO_UUID not in (prepare.uuid, uuid) and prepare.uuid != uuid:
         return Decline(Code.FOREIGN, terms.promised, f"the log here is {uuid.hex()}, not {prepare.uuid.hex()}", members)
     if prepare.term < terms.promised:
@@ -239,4 +313,9 @@ def refuse_candidate(prepare: Prepare, uuid: bytes, terms: Terms, members: Membe
     if members is not None and members.stamp >= prepare.stamp and prepare.term.master not in members.everyone:
         text = f"{prepare.term.master} is none of {', '.join(sorted(members.everyone))}"
         return Decline(Code.NOT_A_MEMBER, terms.promised, text, members)
+    if prepare.term.is_absurd(terms.promised):
+        text = f"no group is at term {prepare.term} when {terms.promised} was promised last"
+        return Decline(Code.ABSURD, terms.promised, text, members)
+    if prepare.trial == Trial.IF_LOST and hears:
+        return Decline(Code.MASTER_LIVES, terms.promised, f"{hears} is master, and is heard", members)
     return None

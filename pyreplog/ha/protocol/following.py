@@ -52,13 +52,14 @@ class Following:
         """Position where the master's log begins, as far as it is known."""
         self.is_streaming = False
         """Whether log bytes are taken."""
+        self._is_connected = False
         self._start = self._end = ORIGIN
         self._reported: Progress | None = None
 
     def connected(self, start: Mark, received: Mark, synced: Mark) -> list[Effect]:
         """There is a connection to what should be the master. start, received, synced: of its own log."""
         self.disconnected()
-        self._start, self._end = start, received
+        self._is_connected, self._start, self._end = True, start, received
         if self.uuid == NO_UUID:
             received = synced = ORIGIN  # it is made anew
         history = self.terms.history.up_to(received)
@@ -67,11 +68,14 @@ class Following:
         return [Say(Join(self.uuid, segment_bytes, self.name, self.observer, received, synced, promised, history))]
 
     def disconnected(self) -> None:
-        """Try again, after a while."""
+        """Try again, after a while. What the former master still says counts for nothing."""
+        self._is_connected = False
         self.accepted, self.is_streaming, self._reported = None, False, None
 
     def heard(self, message: Message) -> list[Effect]:
-        """From the master, on the present connection."""
+        """From the master, on the present connection. One that was left may have said more before it knew."""
+        if not self._is_connected:
+            return []
         if isinstance(message, Commit) and self.is_streaming:
             return self._show(message)
         if isinstance(message, MembersAre) and self.is_streaming:
@@ -145,6 +149,8 @@ class Following:
         """The log has, and has synced, so much. To be told after each batch that was received, and each sync. Returns
         what to say to the master; None: nothing. It is no effect, for there is one for each append."""
         self._end = received
+        if synced > received:  # a segment ended between the two looks
+            synced = received
         progress = progress_from(received, synced)
         if not self.is_streaming or progress == self._reported:
             return None
@@ -179,12 +185,14 @@ class Following:
 
     def _refused(self, refusal: Refuse) -> list[Effect]:
         self.disconnected()
-        is_final = refusal.code in PERMANENT and not self._asks_anew(refusal.code)
-        return [Leave(JoinRefusedError(refusal.code, refusal.text), permanent=is_final)]
+        return [Leave(JoinRefusedError(refusal.code, refusal.text), permanent=self._is_final(refusal.code))]
 
     def _leave(self, code: Code, text: str) -> list[Effect]:
         self.disconnected()
-        return [Say(Refuse(code, text)), Leave(JoinRefusedError(code, text), permanent=not self._asks_anew(code))]
+        return [Say(Refuse(code, text)), Leave(JoinRefusedError(code, text), permanent=self._is_final(code))]
+
+    def _is_final(self, code: int) -> bool:
+        return code in PERMANENT and not self._asks_anew(code)
 
     def _asks_anew(self, code: int) -> bool:
         """Who holds nothing and does not fit asks for a new copy next time. Not at once: it may have held, and reported

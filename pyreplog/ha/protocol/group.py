@@ -14,7 +14,7 @@ from typing import Literal
 
 from pyreplog._native.ha.committing import Committing
 from pyreplog.config import Settings
-from pyreplog.errors import ConfigError, HigherTermError, InvalidArgumentError, NotEnoughReplicasError
+from pyreplog.errors import ConfigError, HigherTermError, InvalidArgumentError, NotEnoughReplicasError, NotMasterError
 from pyreplog.ha.protocol.effects import Effect, Fenced, HangUp, ModeChanged, Replicated, StoreMembers, Tell
 from pyreplog.ha.protocol.fallback import Fallback
 from pyreplog.ha.protocol.holding import Holding
@@ -28,6 +28,12 @@ from pyreplog.ha.protocol.terms import Term
 
 AckMode = Literal["received", "synced"]
 ACK_MODES: tuple[AckMode, ...] = ("received", "synced")
+
+HOLD_US = 2_000_000
+"""A candidate to which the master hands over has so long before it asks again, or for promises."""
+
+HOLD_MOST_US = 5_000_000
+"""Appends are held back so long at most, and not again before as much time is over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +94,10 @@ class Group(Committing):
         self._changing_from = source.end  # all that former members alone may have acknowledged, to whichever process
         self._limits = Limits(config.in_sync_bytes, config.in_sync_ms * 1000)
         self._refused = 0
+        self._heir = ""  # to whom it is handing over
+        self._held_since_us, self._held_until_us = -2 * HOLD_MOST_US, 0
+        self._stalled_at: Mark | None = None
+        self._stalled_since_us = 0  # since when the commit point is there
         self._holding = Holding(config.retention_hold_bytes, config.remember_ms * 1000)
 
     # ---- where it stands ------------------------------------------------------------------------------------
@@ -116,9 +126,12 @@ class Group(Committing):
         ]
 
     def admit(self, now_us: int) -> None:
-        """Called before anything is appended. HigherTermError; NotEnoughReplicasError."""
+        """Called before anything is appended. HigherTermError; NotMasterError, while it hands over;
+        NotEnoughReplicasError."""
         if self.fenced is not None:
             raise HigherTermError(f"term {self.term} is over: {self.fenced} was promised", self.fenced)
+        if heir := self.heir(now_us):
+            raise NotMasterError(f"{self.name} is handing over to {heir}")
         least = self.config.min_in_sync
         if least and len(found := self.in_sync(now_us)) < least:
             raise NotEnoughReplicasError(
@@ -139,6 +152,34 @@ class Group(Committing):
             self.term, self.fenced, self.members, self.committed, self.asynchronous, self.fallback.owed is not None,
             self.fallback.count, self.fallback.commits, self._refused, self._reports, replicas,
         )  # fmt: skip
+
+    # ---- handing over ---------------------------------------------------------------------------------------
+
+    def hold(self, member: str, now_us: int) -> None:
+        """A candidate asks to take over, once or again: if it follows and lags little, nothing is admitted for a while,
+        so that it catches up."""
+        standing = self._standings.get(member)
+        follows = standing is not None and standing.connection is not None and standing.counts and not standing.observer
+        if standing is None or not follows or member not in self.members.everyone:
+            return
+        if self._end.position - standing.received.position > self._limits.bytes:
+            return
+        if not self.heir(now_us):
+            if now_us < self._held_since_us + 2 * HOLD_MOST_US:
+                return
+            self._heir, self._held_since_us = member, now_us
+        if self._heir == member:
+            self._held_until_us = min(now_us + HOLD_US, self._held_since_us + HOLD_MOST_US)
+
+    def release(self, member: str) -> None:
+        """That candidate does not take over."""
+        if member == self._heir:
+            self._heir = ""
+            self._held_since_us = -2 * HOLD_MOST_US
+
+    def heir(self, now_us: int) -> str:
+        """For whom it holds appends back; "" nobody."""
+        return self._heir if now_us < self._held_until_us else ""
 
     # ---- the log --------------------------------------------------------------------------------------------
 
@@ -184,12 +225,20 @@ class Group(Committing):
         if join.uuid not in (NO_UUID, self._uuid):  # what it promised to others is not about this log
             return foreign(join.uuid, self._uuid)
         known = join.history.last if join.observer else join.promised
+        if known.is_absurd(self.term):
+            return Refuse(Code.ABSURD, f"no group that is at term {self.term} has promised {known}: {NEW_COPY}")
         if known > self.term:
             return self._over(known)
-        if standing is not None and not join.observer and join.synced < standing.proven:
+        if standing is not None and not join.observer and self._lacks(join.synced, standing.proven):
             had = f"{name} had synced {standing.proven.position}, now {join.synced.position}"
             return Refuse(Code.LOST, f"{had}: {NEW_COPY}")
         return None
+
+    def _lacks(self, synced: Mark, proven: Mark) -> bool:
+        """Whether records that were proven to be on a disk are not. Behind the last one of a segment is either its end
+        or the next segment's beginning, as long as the blank between the two may be lost to a power cut."""
+        is_next = proven.position % self._segment_bytes == 0 and proven.entry == synced.entry
+        return synced < proven and not (is_next and proven.position - synced.position < self._segment_bytes)
 
     def _admit(self, connection: Hashable, join: Join, resume: Mark, now_us: int) -> list[Effect]:
         """Its earlier connection, if any, ends."""
@@ -270,10 +319,18 @@ class Group(Committing):
 
     def tick(self, now_us: int) -> list[Effect]:
         """Time has passed. To be called a few times within `fallback_after_ms`."""
+        if self.committed != self._stalled_at or self.own.entry <= self.committed.entry:
+            self._stalled_at, self._stalled_since_us = self.committed, now_us
         if self.fenced is not None or not self.fallback.is_due(now_us):
             return []
         self.fallback.begin(self.committed, now_us)
         return [ModeChanged(True), *self._advance(now_us)]
+
+    def stalled_us(self, now_us: int) -> int:
+        """For how long entries have waited to be committed, and none was; as of the ticks."""
+        if self._stalled_at is None or self.own.entry <= self.committed.entry:
+            return 0
+        return max(0, now_us - self._stalled_since_us)
 
     def absent(self) -> list[str]:
         """Members that do not follow. To be sent `probe` every now and then, so that a master that everybody left hears
@@ -288,7 +345,9 @@ class Group(Committing):
 
     def declined(self, decline: Decline, now_us: int) -> list[Effect]:
         """A member's answer to `probe`."""
-        return self.fence(decline.promised, now_us) if decline.code == Code.HIGHER_TERM else []
+        if decline.code != Code.HIGHER_TERM or decline.promised.is_absurd(self.term):
+            return []
+        return self.fence(decline.promised, now_us)
 
     def fence(self, term: Term, now_us: int) -> list[Effect]:
         """A higher term was met, or is about to be promised: nothing is acknowledged from now on."""

@@ -18,8 +18,10 @@ from pyreplog.errors import ChangeUnderWayError, CorruptionError, InvalidArgumen
 from pyreplog.ha.protocol.fields import NAME_BYTES_MAX, FieldReader, FieldWriter
 from pyreplog.ha.protocol.terms import NO_TERM, Term, read_term, seal, unseal, write_term
 from pyreplog.log.files import Files
+from pyreplog.plainfiles import read_plain
 
 MEMBERS = "members"
+FILE_MAX = 1 << 20  # bytes
 MAGIC = b"RPMEMB01"
 MEMBERS_MAX = MAX_ENSEMBLE
 """Replicas that are to be no members, observers, there may be any number of."""
@@ -176,7 +178,10 @@ class MembersFile:
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._path, self._files = directory / MEMBERS, files
-        self.members = Members.decode(self._path, self._path.read_bytes()) if self._path.exists() else None
+        self.members: Members | None = None
+        if self._path.exists():
+            files.sync_directory(directory)  # who stored it may have been killed before that
+            self.members = Members.decode(self._path, read_plain(self._path, FILE_MAX))
 
     def store(self, members: Members) -> None:
         """Durable when it returns. A master's members replace any others, even newer ones: nobody elected those."""

@@ -57,10 +57,22 @@ class Code(IntEnum):
     HIGHER_TERM = 9
     REPLACED = 10  # the same member connected again
     NOT_MASTER = 11
+    MASTER_LIVES = 12  # to a candidate that takes it for lost
 
 
-PERMANENT = frozenset({Code.VERSION, Code.FOREIGN, Code.BEHIND, Code.AHEAD, Code.DIVERGED, Code.LOST, Code.ABSURD})
-"""Trying again later does not help: somebody has to do something."""
+class Trial(IntEnum):
+    """What a PREPARE asks for, if it is not for a promise: whether there would be one. No candidate that cannot win
+    deposes anybody."""
+
+    NO = 0
+    YES = 1
+    HOLD = 2  # of a planned change-over: the master admits no appends for a while, so that the candidate catches up
+    IF_LOST = 3  # of a candidate that misses its master: whoever hears from that one declines
+
+
+PERMANENT = frozenset({Code.FOREIGN, Code.BEHIND, Code.AHEAD, Code.DIVERGED, Code.LOST})
+"""Trying again later does not help: somebody has to do something. All of these are about what is on the disks. What a
+node said at a bad moment, or in another version, the next connection may put right."""
 
 
 class Join(NamedTuple):
@@ -119,12 +131,12 @@ class MembersAre(NamedTuple):
 
 class Prepare(NamedTuple):
     """Candidate -> node: follow nobody below this term, of which the candidate would be master. uuid: of its log.
-    stamp: of the members that it knows. trial: only say whether you would."""
+    stamp: of the members that it knows. trial: only say whether you would (`Trial`)."""
 
     term: Term
     uuid: bytes
     stamp: Stamp
-    trial: bool = False
+    trial: int = Trial.NO
 
 
 class Promise(NamedTuple):
@@ -293,7 +305,7 @@ def _write_prepare(fields: FieldWriter, prepare: Prepare) -> None:
 
 def _read_prepare(fields: FieldReader) -> Prepare:
     term, (uuid,), stamp_term = read_term(fields), fields.numbers("16s"), read_term(fields)
-    return Prepare(term, uuid, Stamp(stamp_term, *fields.numbers("Q")), fields.flag())
+    return Prepare(term, uuid, Stamp(stamp_term, *fields.numbers("Q")), fields.count("B", max(Trial)))
 
 
 def _write_promise(fields: FieldWriter, promise: Promise) -> None:

@@ -17,10 +17,15 @@ from pyreplog.errors import CorruptionError, FormatVersionError, HigherTermError
 from pyreplog.ha.protocol.fields import FieldReader, FieldWriter
 from pyreplog.ha.protocol.mark import Mark
 from pyreplog.log.files import Files
+from pyreplog.plainfiles import read_plain
 
 TERMS = "terms"
+FILE_MAX = 1 << 24  # bytes
 MAGIC = b"RPTERM01"
 VERSION = 1
+TERM_JUMP_MAX = 1 << 24
+"""No group holds so many elections while one of its nodes is away. A term that is further above those that a node knows
+is nobody's: after the highest number there is there would be no other, and so never a master again."""
 HISTORY_MAX = 10_000
 """Terms that a history knows at most; it forgets the oldest."""
 
@@ -40,6 +45,10 @@ class Term(NamedTuple):
     def after(self, master: str) -> Term:
         """The lowest term of `master` that is above this one whatever its name."""
         return Term(self.number + 1, master)
+
+    def is_absurd(self, known: Term) -> bool:
+        """Whether it cannot be that of a group in which `known` is."""
+        return self.number > known.number + TERM_JUMP_MAX
 
 
 NO_TERM = Term(0, "")
@@ -195,7 +204,10 @@ class TermsFile:
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._path, self._files = directory / TERMS, files
-        self.terms = Terms.decode(self._path, self._path.read_bytes()) if self._path.exists() else Terms()
+        self.terms = Terms()
+        if self._path.exists():
+            files.sync_directory(directory)  # who stored it may have been killed before that
+            self.terms = Terms.decode(self._path, read_plain(self._path, FILE_MAX))
 
     @property
     def promised(self) -> Term:

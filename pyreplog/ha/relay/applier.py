@@ -10,7 +10,14 @@ from typing import Any
 
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock, SystemClock
-from pyreplog.errors import ClosedError, InvalidArgumentError, OutOfRangeError, PositionError, ReplogError
+from pyreplog.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    PositionError,
+    ReadOnlyError,
+    ReplogError,
+)
 from pyreplog.ha.relay.applying import NEVER, State, Until
 from pyreplog.ha.relay.config import ApplierConfig
 from pyreplog.ha.relay.pipeline import Pipeline, Wait
@@ -21,6 +28,7 @@ from pyreplog.ha.relay.stats import ApplierStats
 from pyreplog.ha.relay.task import Apply, Task, in_two_phases
 from pyreplog.handles import Handle
 from pyreplog.log.commitlog import CommitLog
+from pyreplog.log.reader import LogReader
 from pyreplog.purgatory import Purgatory
 
 logger = logging.getLogger(__name__)
@@ -50,8 +58,9 @@ class Applier(Handle):
 
     Any thread may call anything; asyncio code awaits what `applied` returns. The callback runs in threads of the
     applier's own, one per worker.
-    Errors: TrimmedError, the relay log begins behind what is to be applied; PositionError, the stored position is of
-    another log; those of the store; ConfigError; InvalidArgumentError.
+    Errors: ReadOnlyError, the log was opened for reading; TrimmedError, the relay log begins behind what is to be
+    applied; PositionError, the stored position is of another log; those of the store; ConfigError;
+    InvalidArgumentError.
     """
 
     def __init__(
@@ -59,6 +68,11 @@ class Applier(Handle):
         receiver: Receiver | None = None, clock: Clock | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         self.config = ApplierConfig.of(settings)
+        if isinstance(relay, LogReader):
+            raise ReadOnlyError(
+                f"{relay.path} was opened for reading: an applier removes what is applied: it "
+                "needs the handle that writes the log, a Relay's or that of pyreplog.open without a mode"
+            )
         segment_bytes = relay.stats().segment_bytes
         self._check_settings(apply, 2 * segment_bytes + landing_bytes(segment_bytes))
         self._relay = relay

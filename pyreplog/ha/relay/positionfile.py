@@ -9,7 +9,9 @@ from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import CorruptionError, FormatVersionError, PositionError
 from pyreplog.ha.relay.position import Advance, Applied
 from pyreplog.log.files import Files, RealFiles
+from pyreplog.plainfiles import read_plain
 
+_FILE_MAX = 4096
 MAGIC = b"RPAPPL01"
 VERSION = 1
 _FORM = struct.Struct("<8sIHH16sqqI4x")
@@ -33,7 +35,7 @@ class PositionFile:
     def load(self) -> Applied | None:
         """What is stored. CorruptionError when it is garbled (never taken for "nothing"); FormatVersionError."""
         try:
-            data = self.path.read_bytes()
+            data = read_plain(self.path, _FILE_MAX)
         except FileNotFoundError:
             return None
         if len(data) != _FORM.size:

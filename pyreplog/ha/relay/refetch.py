@@ -5,7 +5,6 @@ So a relay log need not be synced: whatever it loses in a power cut, the master 
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from pyreplog.errors import NotALogError
@@ -34,7 +33,9 @@ def discard(directory: str | Path, *, files: Files | None = None) -> None:
     """
     path, disk = Path(directory), files if files is not None else RealFiles()
     discarded = path.with_name(f"{path.name}.discarded")
-    shutil.rmtree(discarded, ignore_errors=True)
+    if discarded.exists():
+        disk.sync_directory(path.parent)  # who gave it that name may have been killed before it was durable
+        disk.remove_tree(discarded)
     if not path.exists():
         return
     if not (path / names.REPLICA).exists():
@@ -45,4 +46,4 @@ def discard(directory: str | Path, *, files: Files | None = None) -> None:
         disk.sync_directory(path.parent)
     finally:
         lock.release()
-    shutil.rmtree(discarded)
+    disk.remove_tree(discarded)

@@ -26,7 +26,7 @@ from pyreplog.ha.relay.task import Apply
 from pyreplog.ha.replica import Replica
 from pyreplog.handles import Handle
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log.files import RealFiles
+from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.log.replica import is_replica
 from pyreplog.net.handshake import Secret
@@ -57,10 +57,10 @@ class Relay(Handle):
         self, path: str | os.PathLike[str], *, master: str, apply: Apply, store: PositionStore,
         name: str | None = None, log: LogConfig = _LOG, start: int | None = None, timeout: float = 30.0,
         secret: bytes | None = None, tls: ssl.SSLContext | None = None, limits: Limits | None = None,
-        clock: Clock | None = None, **settings: Any,
+        clock: Clock | None = None, files: Files | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         self._purges = ApplierConfig.of(settings).purge  # and before a master is looked for, whether they are right
-        address, directory, files = parse_address(master), Path(path), RealFiles()
+        address, directory, files = parse_address(master), Path(path), files or RealFiles()
         if checkpoints.load(directory) is not None and not is_replica(directory):
             raise NotAReplicaError(directory)
         self._context = Context(

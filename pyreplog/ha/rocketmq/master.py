@@ -8,7 +8,13 @@ import threading
 
 from pyreplog._native.quorum.quorum import kth_largest
 from pyreplog.ack import Ack
-from pyreplog.errors import ClosedError, DisconnectedError, InvalidArgumentError, ReplogError
+from pyreplog.errors import (
+    ClosedError,
+    DisconnectedError,
+    InvalidArgumentError,
+    ReplogError,
+    TooManyConnectionsError,
+)
 from pyreplog.ha.rocketmq.effects import Times
 from pyreplog.ha.rocketmq.feeding import Feeding
 from pyreplog.ha.rocketmq.link import Fed, Link
@@ -16,6 +22,7 @@ from pyreplog.ha.rocketmq.rawlog import RawLog
 from pyreplog.ha.rocketmq.records import Message
 from pyreplog.ha.stream.throttle import Throttle
 from pyreplog.net.endpoint import Endpoint
+from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import READ, Reactor
 from pyreplog.net.sockets import Address, family_of, look_up, prepare, weakly
 from pyreplog.purgatory import Purgatory
@@ -33,6 +40,7 @@ class Master(Endpoint):
     port: 0 for a free one. slaves: how many must have a record for it to be `replicated`. Connections do not make
     slaves: those from one address count as one, for nothing in the protocol says who is there.
     max_bytes_per_s: of log bytes, to each slave; None: as much as it takes. RocketMQ's limit counts headers only.
+    limits: of `connections` at once, as of other servers; the surplus is closed, for the protocol has no word for it.
 
     An acknowledged position is in a slave's page cache, not on its disk: the protocol cannot say more.
 
@@ -50,11 +58,12 @@ class Master(Endpoint):
         slaves: int = 1,
         max_bytes_per_s: int | None = None,
         times: Times | None = None,
+        limits: Limits | None = None,
     ) -> None:
         if slaves < 1 or (max_bytes_per_s is not None and max_bytes_per_s < 1):
             raise InvalidArgumentError(f"expected 1 or more of each, found {slaves=}, {max_bytes_per_s=}")
         self.log, self._needed, self._max_bytes_per_s = log, slaves, max_bytes_per_s
-        self._times = times or Times()
+        self._times, self._limits = times or Times(), limits or Limits()
         self.refused = 0
         self.last_refusal: ReplogError | None = None
         self._replicated = 0
@@ -119,6 +128,10 @@ class Master(Endpoint):
             logger.error("%s: no connection can be accepted for now: %s", self._what, error)
             self._reactor.modify(self._listener.fileno(), 0)
             return
+        if len(self._links) >= self._limits.connections:
+            sock.close()
+            self._refuse(TooManyConnectionsError(f"the master has its {self._limits.connections} connections"), name)
+            return
         now_us = self._reactor.clock.monotonic_us()
         link = Link(
             self._reactor,
@@ -165,9 +178,12 @@ class Master(Endpoint):
         if isinstance(error, DisconnectedError | ClosedError):
             logger.info("%s: slave %s:%d: %s", self._what, *link.address, error)
             return
+        self._refuse(error, link.address)
+
+    def _refuse(self, error: ReplogError, address: tuple[str, int]) -> None:
         self.refused += 1
         self.last_refusal = error
-        logger.warning("%s: slave %s:%d was disconnected: %s", self._what, *link.address, error)
+        logger.warning("%s: slave %s:%d was disconnected: %s", self._what, *address[:2], error)
 
     # ---- the end --------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyreplog.errors import CorruptionError, NotALogError
 from pyreplog.ha.rocketmq.proven import Proven
-from pyreplog.ha.rocketmq.rawfile import FOLDER, RawFile, path_of
+from pyreplog.ha.rocketmq.rawfile import RawFile, path_of, remove
 from pyreplog.ha.rocketmq.records import BLANK_BYTES, MAGIC_V1, MAGIC_V2, Fault, walk
 from pyreplog.log.files import Files
 
@@ -84,9 +84,7 @@ def cut(directory: Path, bases: list[int], end: int, files: Files) -> list[int]:
     """
     kept = [base for base in bases if base <= end] if end else []
     for base in reversed(bases[len(kept) :]):
-        files.remove(path_of(directory, base))
-    if len(kept) < len(bases):
-        files.sync_directory(directory / FOLDER)
+        remove(directory, base, files)
     if not kept:
         return kept
     file = RawFile(path_of(directory, kept[-1]), files, writable=True)

@@ -9,8 +9,10 @@ from typing import NamedTuple
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import CorruptionError, FormatVersionError
 from pyreplog.log.files import Files
+from pyreplog.plainfiles import read_plain
 
 NAME = "pyreplog.checkpoint"
+_FILE_MAX = 4096
 MAGIC = b"RPRAWCP1"
 VERSION = 1
 _LAYOUT = struct.Struct("<8sIHHqq")
@@ -31,7 +33,7 @@ def load(directory: Path) -> Proven | None:
     """What is stored; None: nothing is. Errors: CorruptionError, FormatVersionError."""
     path = directory / NAME
     try:
-        data = path.read_bytes()
+        data = read_plain(path, _FILE_MAX)
     except FileNotFoundError:
         return None
     if len(data) != _LAYOUT.size:

@@ -72,6 +72,12 @@ def create(directory: Path, base: int, size: int, files: Files) -> RawFile:
     return RawFile(path, files, writable=True)
 
 
+def remove(directory: Path, base: int, files: Files) -> None:
+    """Durable when it returns: of several files the next one goes after that, whatever a disk does first."""
+    files.remove(path_of(directory, base))
+    files.sync_directory(directory / FOLDER)
+
+
 def listed(directory: Path) -> list[int]:
     """Bases of the files, ascending. Errors: NotALogError, there is something else among them."""
     folder = directory / FOLDER

@@ -52,7 +52,7 @@ class RawLog(Handle):
     def __init__(self, directory: Path | str, *, file_bytes: int | None = None, files: Files | None = None) -> None:
         self.directory = Path(directory)
         self._files: Files = RealFiles() if files is None else files
-        (self.directory / rawfile.FOLDER).mkdir(parents=True, exist_ok=True)
+        self._files.make_directory(self.directory / rawfile.FOLDER, mode=0o777)
         self._lock = WriterLock(self.directory)
         self._writing: RawFile | None = None
         self._mapped: dict[int, RawFile] = {}
@@ -66,6 +66,7 @@ class RawLog(Handle):
         super().__init__(f"RocketMQ log {self.directory}")
 
     def _open(self, file_bytes: int | None) -> None:
+        self._files.sync_directory(self.directory / rawfile.FOLDER)  # an earlier life may have ended just before that
         self._proven = proven.load(self.directory)
         bases = rawfile.listed(self.directory)
         found = self._proven.file_bytes if self._proven else _size_of_first(self.directory, bases)
@@ -208,12 +209,10 @@ class RawLog(Handle):
             kept = [base for base in self._bases if base + self.file_bytes > position] or self._bases[-1:]
             removed = self._bases[: len(self._bases) - len(kept)]
             self._bases = kept
-            for base in removed:  # the first one first: what a crash leaves has no gap
+            for base in removed:  # the first one first, and durably: what a crash leaves has no gap
                 with self._mapping:
                     self._mapped.pop(base, None)
-                self._files.remove(rawfile.path_of(self.directory, base))
-            if removed:
-                self._files.sync_directory(self.directory / rawfile.FOLDER)
+                rawfile.remove(self.directory, base, self._files)
             return self.start
 
     # ---- reading --------------------------------------------------------------------------------------------

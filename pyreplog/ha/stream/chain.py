@@ -33,7 +33,8 @@ class Chain:
     def progress(self, connection: Connection, progress: Progress) -> None:
         follower = self._followers.get(connection)
         if follower is not None:
-            follower.reported, follower.synced = progress.received.position, progress.synced.position
+            follower.reported = max(follower.reported, progress.received.position)
+            follower.synced = max(follower.synced, progress.synced.position)
             follower.push()
 
     @property

@@ -59,8 +59,8 @@ class Follower:
         if self.sender.feed.behind and self.is_due:
             self.sender.pump()
 
-    def tell(self, commit: Commit) -> None:
-        """Let it know the commit point, if it does not."""
-        if commit != self._told:
+    def tell(self, commit: Commit, *, again: bool = False) -> None:
+        """Let it know the commit point, if it does not, or `again`."""
+        if again or commit != self._told:
             self._told = commit
             self.sender.control(messages.encode(commit))

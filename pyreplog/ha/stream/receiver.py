@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from pyreplog._native.net.frame import CONTROL_OFFSET
 from pyreplog.errors import ReplogError
-from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.stream.syncer import Syncer
 
 if TYPE_CHECKING:
@@ -30,8 +29,9 @@ class Receiver:
     from the reactor's driver.
 
     on_opened(): there is a connection: what is to be said first is said with `say`. on_control(body): the master's
-    word; whoever hears that it accepts prepares the log and calls `stream`. on_progress(received, synced): after each
-    batch that arrived, and each sync; the log's marks. on_closed(error). on_landed(): after each read, reported or not.
+    word; whoever hears that it accepts prepares the log and calls `stream`. on_progress(): after each batch that
+    arrived, and each sync, from two threads: the log's marks are to be looked at, and told, under a lock, for else the
+    older ones could be told last. on_closed(error). on_landed(): after each read, reported or not.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Receiver:
         *,
         on_opened: Callable[[], object],
         on_control: Callable[[bytes], object],
-        on_progress: Callable[[Mark, Mark], object],
+        on_progress: Callable[[], object],
         on_closed: Callable[[ReplogError], object],
         on_landed: Callable[[], object] | None = None,
     ) -> None:
@@ -99,9 +99,8 @@ class Receiver:
 
     def report(self) -> None:
         """Have the log's marks reported. Any thread."""
-        log = self._log
-        if log is not None:
-            self._on_progress(*log.progress)
+        if self._log is not None:
+            self._on_progress()
 
     # ---- what the connection tells --------------------------------------------------------------------------
 
