@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from contextlib import ExitStack
 from typing import Any, overload
 
 from pyreplog._native.machines.turns import check_may_wait
+from pyreplog.ack import as_timeout
 from pyreplog.ledger import cluster as ledgers
+from pyreplog.ledger.handle import CLOSE_S
 from pyreplog.metrics import Metric
 from pyreplog.topic.partitions.partitioned import PartitionedTopic
 from pyreplog.topic.topic import Topic
@@ -67,6 +71,9 @@ class Cluster(ledgers.Cluster):
         found = super().metrics()
         return found if self._topics is None else [*found, *self._topics.metrics()]
 
+    def _close_ledgers(self, deadline: float | None) -> None:
+        super().close(None if deadline is None else max(deadline - time.monotonic(), 0.0))
+
     def _end_forgotten(self) -> None:
         """As of ledgers; what topics have is stored before."""
         try:
@@ -75,10 +82,15 @@ class Cluster(ledgers.Cluster):
         finally:
             super()._end_forgotten()
 
-    def close(self) -> None:
-        """As of ledgers; the topics before them, as their own `close` does."""
-        check_may_wait()
+    def close(self, timeout: float | None = CLOSE_S) -> None:
+        """As of ledgers; the topics before them, all at once, as their own `close` does. timeout: seconds for all;
+        what has no outcome then is given up. None: never. Errors: OutcomeUnknownError names the topics that had
+        messages without one."""
+        if not sys.is_finalizing():  # else no thread goes on that this could wait for
+            check_may_wait()
+        limit = as_timeout(timeout)
+        deadline = None if limit is None else time.monotonic() + limit
         with ExitStack() as rest:
-            rest.callback(super().close)
-            if self._topics is not None:
-                rest.callback(self._topics.close)
+            rest.callback(self._close_ledgers, deadline)
+            if self._topics is not None and not sys.is_finalizing():
+                rest.callback(self._topics.close, timeout)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from pyreplog.topic.positions import Start
 from pyreplog.topic.source import Delivery, Noted, Source
 from pyreplog.topic.turn import Turn
 
+T = TypeVar("T")
 ACKS_WAIT_S = 0.1
 QUEUE = 1 << 16
 
@@ -70,9 +72,10 @@ class Consumer(Handle, Handout):
         with self._lock:
             dropped, self._inbox = list(self._inbox), deque()
             self._end()
+        self._hand_out()
         self._ask(sum(len(delivery.batch) for delivery in dropped))
 
-    def forget_acks(self) -> None:
+    def forget_acks(self, era: int) -> None:
         """The position was moved: acknowledgements from before, which nobody was told of yet, do not count."""
         self._take_noted()
 
@@ -241,12 +244,17 @@ class Consumer(Handle, Handout):
             self._hand_out()
 
     def _hand_out(self) -> None:
+        """Deliveries go to those who wait, in order; when none is left and none will come, the others are told."""
         while True:
             with self._lock:
-                if not (self._inbox and self._waiting):
+                if not self._waiting or not (self._inbox or self._failed):
                     return
-                delivery, ack = self._inbox.popleft(), self._waiting.popleft()
-            if not ack.complete(delivery):
+                ack = self._waiting.popleft()
+                delivery = self._inbox.popleft() if self._inbox else None
+            if delivery is None:
+                assert self._failed is not None
+                ack.fail(self._failed)
+            elif not ack.complete(delivery):
                 with self._lock:
                     self._inbox.appendleft(delivery)
 
@@ -277,10 +285,11 @@ class Consumer(Handle, Handout):
         else:
             self._send_offsets(as_offsets(what))
 
-    def acknowledge_cumulative(self, what: Message | MessageBatch | int) -> None:
+    def acknowledge_cumulative(self, what: Message | MessageBatch | int, *, timeout: float | None = None) -> None:
         """This one is done with, and all before it, too; not for shared subscriptions. See acknowledge.
 
-        Errors: as acknowledge; InvalidArgumentError, it lies beyond what was published, or messages are shared.
+        timeout: as of flush. Errors: as flush; InvalidArgumentError, it lies beyond what was published, or messages are
+        shared.
         """
         self._check_usable()
         self._send_acks()
@@ -288,7 +297,7 @@ class Consumer(Handle, Handout):
         if not len(offsets):
             return
         end = int(offsets[-1]) + 1  # a batch's `end` is that of what was read, of which it may be a part
-        self._source.wait(self._source.acknowledge_cumulative(self._id, end))
+        self._await(self._source.acknowledge_cumulative(self._id, end), timeout)
 
     def nack(self, what: What, *, delay: float | None = None) -> None:
         """These are to come again: in `delay` seconds, or after the subscription's back-off. Errors as acknowledge."""
@@ -304,23 +313,35 @@ class Consumer(Handle, Handout):
         self._source.redeliver(self._id)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all acknowledgements so far are durable.
+        """Wait until all acknowledgements so far are durable: none of their messages comes again.
 
-        Errors: as acknowledge; OutcomeUnknownError, the time ran out.
+        timeout: seconds; None: those of the client, where the topic is another process'; else as long as it takes. When
+        the connection is lost meanwhile, acknowledgements that no flush has confirmed are said again over the next one.
+        Errors: as acknowledge; OutcomeUnknownError: the time ran out, or nobody can tell whether some of them count,
+        because a seek moved the subscription, or it was deleted and made anew, while there was no connection.
         """
         self._check_usable()
         self._send_acks()
-        self._source.wait(self._source.flush(), as_timeout(timeout))
+        self._await(self._source.flush(), timeout)
 
-    def seek(self, start: Start) -> int:
+    def seek(self, start: Start, *, timeout: float | None = None) -> int:
         """Go on from there: what lies before counts as acknowledged, what lies behind as not; returns the offset.
 
         start: an offset, a moment of publishing, "earliest" or "latest". Of the whole subscription, also its other
-        consumers. Errors: as acknowledge; OutOfRangeError, TrimmedError.
+        consumers. timeout: as of flush. Errors: as flush; OutOfRangeError, TrimmedError.
         """
         self._check_usable()
         self._send_acks()
-        return self._source.wait(self._source.seek(start))
+        return self._await(self._source.seek(start), timeout)
+
+    def _await(self, ack: Ack[T], timeout: float | None) -> T:
+        """What is not asked for until the time is over is not asked for later."""
+        seconds = as_timeout(timeout)
+        try:
+            return self._source.wait(ack, self._source.timeout if seconds is None else seconds)
+        except OutcomeUnknownError as error:
+            ack.fail(error)
+            raise
 
     def _check_usable(self) -> None:
         self._check_open()

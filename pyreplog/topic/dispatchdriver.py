@@ -79,7 +79,7 @@ class DispatchDriver:
 
     def _take(self, step: Step) -> None:
         with self.lock:
-            self._effects.extend(step(self._clock.now_us()))
+            self._effects.extend(step(self._clock.monotonic_us()))
 
     def _carry_out(self) -> None:
         while self._effects:
@@ -153,8 +153,9 @@ class DispatchDriver:
             if total.offset < start:
                 raise TrimmedError(f"{self._what}: messages are kept from offset {start} on")
             self._era += 1
+            era = self._cursor.begin_era()
             for there in consumers.values():
-                there.forget_acks()
+                there.forget_acks(era)
             return [Discard(tuple(consumers), sought=True), *self._dispatcher.seek(total, now_us)]
 
         self.do(seek)
@@ -183,13 +184,17 @@ class DispatchDriver:
             if self._wake[0] <= at_us:
                 return
             self._wake[1].cancel()
-        timer = self._around.wake_after(max(at_us - self._clock.now_us(), 0) / 1e6, partial(self._woken, at_us))
+        timer = self._around.wake_after(max(at_us - self._clock.monotonic_us(), 0) / 1e6, partial(self._woken, at_us))
         self._wake = None if timer is None else (at_us, timer)
 
     def _woken(self, at_us: int) -> None:
-        """Its time has come, whatever the clock says: that may have been set back."""
+        """Its time has come, though the clock that it was set by may be a little behind the timer's."""
         self._events.post(self._wake_is_over)
         self.do(lambda now: self._dispatcher.woken(max(now, at_us)))
+
+    def clock_was_set(self) -> None:
+        """What waits for a time of day may be due earlier than the timer is, or later."""
+        self.do(lambda now: self._dispatcher.woken(now))
 
     def _wake_is_over(self) -> None:
         self._wake = None

@@ -31,9 +31,9 @@ class Inlet:
         if (there := self.consumer()) is not None:
             there.discard(sought=sought)
 
-    def forget_acks(self) -> None:
+    def forget_acks(self, era: int) -> None:
         if (there := self.consumer()) is not None:
-            there.forget_acks()
+            there.forget_acks(era)
 
     def became(self, active: bool) -> None:
         self.is_active = active

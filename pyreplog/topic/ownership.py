@@ -77,6 +77,7 @@ class Claim:
         self.topic = topic
         self._tenure, self._ownership, self._on_lost = tenure, ownership, on_lost
         self._state = _State.TAKING
+        self._refused: set[threading.Event] = set()  # of those who wait, and were refused while this one tried
 
     @property
     def is_held(self) -> bool:
@@ -154,7 +155,7 @@ class Ownership(Handle):
             changed.clear()
             self._check_open()
             try:
-                return self._take(topic, on_lost)
+                return self._take(topic, on_lost, changed)
             except TopicOwnedError:
                 if left <= 0:
                     raise
@@ -166,21 +167,26 @@ class Ownership(Handle):
 
     # ---- taking and releasing -------------------------------------------------------------------------------
 
-    def _take(self, topic: str, on_lost: Callable[[], object] | None) -> Claim:
+    def _take(self, topic: str, on_lost: Callable[[], object] | None, changed: threading.Event | None = None) -> Claim:
+        """changed: set when it is worth while to try again; the store's watch sets it, too."""
         tenure = self._tenure()
         try:
-            return self._take_under(tenure, topic, on_lost)
+            return self._take_under(tenure, topic, on_lost, changed)
         except LeaseLostError:  # while nobody looked: the lease's thread will hear of it
             with self._lock:
                 self._current = None if self._current is tenure else self._current
-        return self._take_under(self._tenure(), topic, on_lost)
+        return self._take_under(self._tenure(), topic, on_lost, changed)
 
-    def _take_under(self, tenure: _Tenure, topic: str, on_lost: Callable[[], object] | None) -> Claim:
+    def _take_under(
+        self, tenure: _Tenure, topic: str, on_lost: Callable[[], object] | None, changed: threading.Event | None
+    ) -> Claim:
         claim = Claim(tenure, self, topic, on_lost)
         owner = TopicOwner(self._address, os.getpid(), socket.gethostname(), tenure.incarnation, self._clock.now_us())
         with self._lock:
             other = tenure.claims.get(topic)
             if other is not None and other._state is not _State.UNRELEASED:
+                if changed is not None and other._state is _State.TAKING:
+                    other._refused.add(changed)
                 raise TopicOwnedError(topic, f"this process ({owner}) serves it already")
             tenure.claims[topic] = claim  # from now on nobody else of this process tries
         try:
@@ -191,6 +197,8 @@ class Ownership(Handle):
                 claim._state = _State.HELD
         except BaseException:
             self._forget(claim)
+            for refused in claim._refused:  # not all who wait: they, and this one, would try again and again
+                refused.set()
             raise
         return claim
 
@@ -223,6 +231,7 @@ class Ownership(Handle):
                     claim._state = _State.UNRELEASED
             raise
         self._forget(claim)
+        self._wake()
 
     def _delete(self, claim: Claim) -> None:
         """Not what others made there, if the lease was lost; the same version may be another life of the key, but then
@@ -242,7 +251,6 @@ class Ownership(Handle):
             claim._state = _State.OVER
             if self._is_last(claim):
                 del claim._tenure.claims[claim.topic]
-        self._wake()
 
     def _wake(self) -> None:
         """Those who wait for a topic look again."""
@@ -263,6 +271,7 @@ class Ownership(Handle):
                 self._tenures[tenure.incarnation] = tenure
             try:
                 tenure.lease = self._store.lease(self._lease_s, partial(weakly(self._lost), tenure.incarnation))
+                tenure.lease._part_of(self)  # not of the store alone, which bookies of this process have, too
             except BaseException:
                 with self._lock:
                     self._tenures.pop(tenure.incarnation, None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -96,3 +97,20 @@ def done_ack() -> Ack[None]:
     ack: Ack[None] = Ack()
     ack.complete(None)
     return ack
+
+
+def after_all(acks: Sequence[Ack[Any]], call: Callable[[], object]) -> None:
+    """Call when all of them are done, whatever they give; at once, if they are."""
+    left, lock = len(acks), threading.Lock()
+
+    def came(_: Ack[Any] | None) -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            is_last = left < 0
+        if is_last:
+            call()
+
+    for ack in acks:
+        ack.add_done_callback(came)
+    came(None)

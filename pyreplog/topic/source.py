@@ -26,7 +26,13 @@ class Delivery(NamedTuple):
 
 
 class Source(Protocol):
-    """The subscription of a consumer, here or behind a connection. Calls come from any thread; none waits."""
+    """The subscription of a consumer, here or behind a connection. Calls come from any thread; none waits.
+
+    timeout: seconds that calls wait which do not say how long; None: as long as it takes.
+    """
+
+    @property
+    def timeout(self) -> float | None: ...
 
     def flow(self, consumer: int, messages: int) -> None:
         """It has room for so many more."""
@@ -73,8 +79,9 @@ class Receiver(Protocol):
         """What waits is not its own any more. sought: it was told to `forget_acks` for the same seek."""
         ...
 
-    def forget_acks(self) -> None:
-        """Those that it has gathered came before a seek, which is being done: in the middle of that step."""
+    def forget_acks(self, era: int) -> None:
+        """Those that it has gathered came before a seek, which is being done: in the middle of that step. era: the
+        subscription's from now on, see `Subscription.era`."""
         ...
 
     def became(self, active: bool) -> None: ...

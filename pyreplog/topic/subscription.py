@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from pyreplog.topic.managed.managedledger import ManagedLedger
 from pyreplog.topic.place import EntryPlace, Total
 from pyreplog.topic.positions import Start, done_ack, position, then
 from pyreplog.topic.source import Delivery, Noted, Receiver
-from pyreplog.topic.statistics.subscriptioncounts import Counts
+from pyreplog.topic.statistics.subscriptioncounts import ConsumerCounts, Counts
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,8 @@ class Subscription:
     publish_dead: publishes messages that were delivered too often elsewhere. on_change: called when anything is
     acknowledged, and when that is stored; on_over: when one that is not durable ends, with its last consumer.
     """
+
+    timeout = None
 
     def __init__(
         self,
@@ -60,18 +63,25 @@ class Subscription:
         self.slot: CursorSlot | None = None
         """Where its state is stored; None: it is not."""
         self.properties: Mapping[str, str] = {}
-        self.created_us = self.used_us = clock.now_us()
+        self.created_us = clock.now_us()
+        self.used_us = clock.monotonic_us()
+        """When it last had a consumer, or this process took it over: on the clock that nobody sets."""
+        self.first_era = 1 + secrets.randbits(61)
+        """Its era before the first seek: that of who created it."""
         self.counts = Counts(begun_at=cursor.mark.offset + cursor.acks.acked_messages)
         self._mark = cursor.mark.offset
         self._clock, self._publish_dead, self._on_change, self._on_over = clock, publish_dead, on_change, on_over
         self._dispatcher = Dispatcher(
-            cursor, settings, topic=managed.name, start=managed.start.offset, end=managed.end.offset
-        )
+            cursor, settings, topic=managed.name, start=managed.start.offset, end=managed.end.offset,
+            wall_us=clock.now_us,
+        )  # fmt: skip
         self._driver = DispatchDriver(name, managed, cursor, self._dispatcher, self, around, clock)
         self._lock, self._do = self._driver.lock, self._driver.do
         self.source = StoredCursor(cursor, self._lock, lost=self.fail, more=self.dirty, stored=on_change)
         self._oldest = (-1, 0)  # offset and append time of the message at the mark
+        self._oldest_due = (-1, 0)  # of the first that is due, and since when it is
         self._consumers: dict[int, Receiver] = {}
+        self._consumer_counts: dict[int, ConsumerCounts] = {}
         self._next_id = 0
         self._failed: ReplogError | None = None
 
@@ -84,9 +94,11 @@ class Subscription:
 
     def deliver(self, effect: Deliver) -> None:
         """For the driver, as the following."""
-        self.counts.deliver(effect.batch, effect.redelivered, self._clock.now_us())
+        now_us = self._clock.now_us()
+        self.counts.deliver(effect.batch, effect.redelivered, now_us)
         there = self._consumers.get(effect.consumer)
         if there is not None:
+            self._consumer_counts[effect.consumer].deliver(effect.batch, effect.redelivered, now_us)
             there.deliver(Delivery(effect.batch, effect.redelivered))
 
     def became(self, effect: Became) -> None:
@@ -138,8 +150,11 @@ class Subscription:
         """Whether it takes no consumers any more."""
         return self._failed is not None
 
-    def attach(self, consumer: Receiver, settings: SubscriptionConfig | None, *, priority: int = 0) -> int:
-        """Take a consumer in; its number. settings: what it wants, None: whatever they are.
+    def attach(
+        self, consumer: Receiver, settings: SubscriptionConfig | None, *, priority: int = 0, address: str = ""
+    ) -> int:
+        """Take a consumer in; its number. settings: what it wants, None: whatever they are. address: HOST:PORT of a
+        remote one, for statistics.
 
         Errors: SubscriptionBusyError, an exclusive one has a consumer, or others have other settings.
         """
@@ -153,6 +168,7 @@ class Subscription:
                 self._dispatcher.configure(settings)
             effects = self._dispatcher.attach(number, consumer.name, now_us, priority=priority)
             consumer.became(self._dispatcher.settings.type != "failover")
+            self._consumer_counts[number] = ConsumerCounts(address, self._clock.now_us())
             self._consumers[number] = consumer  # from now on `grew` tells where the topic ends
             self.used_us = now_us
             return effects + self._dispatcher.grew(self.managed.end.offset, now_us)
@@ -165,6 +181,7 @@ class Subscription:
 
         def detach(now_us: int) -> list[Effect]:
             self._consumers.pop(consumer, None)
+            self._consumer_counts.pop(consumer, None)
             self.used_us = now_us
             if not self._consumers and not self.cursor.durable:
                 self._failed = self._failed or ClosedError(f"subscription {self.name} ended with its last consumer")
@@ -186,9 +203,11 @@ class Subscription:
     # ---- acknowledgements -----------------------------------------------------------------------------------
 
     def acknowledge(self, consumer: int, offsets: NDArray[np.int64]) -> None:
+        self._note_acknowledging(consumer)
         self._do(lambda now: self._dispatcher.acknowledge(consumer, offsets, now))
 
     def acknowledge_range(self, consumer: int, start: int, end: int) -> None:
+        self._note_acknowledging(consumer)
         self._do(lambda now: self._dispatcher.acknowledge_range(consumer, start, end, now))
 
     def acknowledge_noted(self, consumer: int, take: Callable[[], Noted | None]) -> None:
@@ -196,14 +215,66 @@ class Subscription:
             noted = take()
             if noted is None:
                 return []
+            self._note_acknowledging(consumer)
             if isinstance(noted, tuple):
                 return self._dispatcher.acknowledge_range(consumer, *noted, now_us)
             return self._dispatcher.acknowledge(consumer, noted, now_us)
 
         self._do(acknowledge)
 
+    def _note_acknowledging(self, consumer: int) -> None:
+        counts = self._consumer_counts.get(consumer)
+        if counts is not None:
+            counts.last_acked_us = self._clock.now_us()
+
+    def consumer_counts(self, consumer: int) -> ConsumerCounts:
+        """What became of a consumer's messages; nothing, of one that has gone."""
+        return self._consumer_counts.get(consumer) or ConsumerCounts("", 0)
+
+    @property
+    def era(self) -> int:
+        """A random number from its beginning, or from a seek, up to the next seek, whoever owns it: what is
+        acknowledged in one era does not count in another. For steps."""
+        return self.cursor.era or self.first_era
+
+    @property
+    def known_end(self) -> int:
+        """Messages below it can be acknowledged. For steps."""
+        return self._dispatcher.end
+
+    def acknowledge_again(
+        self, consumer: int, end: int, ranges: NDArray[np.int64], if_: Callable[[], bool]
+    ) -> Ack[None]:
+        """All below `end`, and the rows of `ranges`, from and up to, were acknowledged once, maybe to an owner that did
+        not store it. if_: asked in the step; False: nothing is done. Done when the cursor knows them."""
+        done: Ack[None] = Ack()
+
+        def acknowledge(now_us: int) -> list[Effect]:
+            effects: list[Effect] = []
+            if if_():
+                lengths = ranges[:, 1] - ranges[:, 0]
+                if len(alone := ranges[lengths == 1, 0]):
+                    effects += self._dispatcher.acknowledge(consumer, alone, now_us)
+                for start, stop in ranges[lengths > 1].tolist():
+                    effects += self._dispatcher.acknowledge_range(consumer, start, stop, now_us)
+            return effects
+
+        def is_ahead() -> bool:
+            return if_() and self.cursor.mark.offset < end
+
+        self._do(acknowledge)
+        if end > self.cursor.mark.offset and self.settings.type not in ("shared", "key_shared"):
+            then(self.acknowledge_cumulative(consumer, end, if_=is_ahead), done, lambda _: self._settle(done))
+        else:
+            self._settle(done)
+        return done
+
+    def _settle(self, done: Ack[None]) -> None:
+        then(self._driver.settled(), done, done.complete)
+
     def acknowledge_cumulative(self, consumer: int, end: int, *, if_: Callable[[], bool] = lambda: True) -> Ack[None]:
         """if_: asked in the step; False: nothing is done."""
+        self._note_acknowledging(consumer)
         return self._at_place(
             end, lambda place, now: self._dispatcher.cumulative(consumer, place, end, now) if if_() else []
         )
@@ -301,6 +372,7 @@ class Subscription:
                 "%s, %s: is at %d, and the topic ends at %d", self.managed.name, self.name, self.cursor.mark.offset,
                 end.offset,
             )  # fmt: skip
+            self.cursor.begin_era()  # before anybody acknowledges
             self._do(lambda now: self._dispatcher.seek(end, now))
         elif self.cursor.mark.offset < start.offset:
             self.trimmed(start)
@@ -314,12 +386,22 @@ class Subscription:
         """Nothing below is left: a cursor that would have needed it moves on."""
         self._driver.trimmed(start)
 
+    def clock_was_set(self) -> None:
+        """The time of day is another than it was to be by now."""
+        if self._consumers:  # for nobody nothing is due
+            self._driver.clock_was_set()
+
     # ---- how it is ------------------------------------------------------------------------------------------
 
     def look(self, call: Callable[[Cursor, Dispatcher], T]) -> T:
         """Its result, while neither changes."""
         with self._lock:
             return call(self.cursor, self._dispatcher)
+
+    @property
+    def is_unstored(self) -> bool:
+        """Whether a crash, now, would bring back messages that are acknowledged."""
+        return self.look(lambda cursor, _: cursor.has_changes or cursor.durable_mark.offset < cursor.mark.offset)
 
     def durable_mark(self) -> int:
         """What is below it is not needed any more, whatever happens."""
@@ -335,6 +417,22 @@ class Subscription:
             batch = self.wait(self.managed.read(mark, bytes_max=1))
             self._oldest = (mark, int(batch.publish_time[0]))
         return self._oldest[1]
+
+    def oldest_due_us(self) -> int | None:
+        """The same of the first one whose time has come: since when it could have been delivered. None: there is none,
+        as far as that is known without a consumer."""
+        end = self.managed.end.offset
+        first = self.look(lambda _, dispatcher: dispatcher.first_due(end))
+        if first >= end:
+            return None
+        if self._oldest_due[0] != first:
+            batch = self.wait(self.managed.read(first, bytes_max=1))
+            at = int(np.searchsorted(batch.offset, first))
+            delays = self.settings.type in ("shared", "key_shared")
+            deliver_at = int(batch.deliver_at[at]) if delays else 0
+            self._oldest_due = (first, max(int(batch.publish_time[at]), deliver_at))
+        due_us = self._oldest_due[1]
+        return None if due_us > self._clock.now_us() else due_us
 
     # ---- the end --------------------------------------------------------------------------------------------
 

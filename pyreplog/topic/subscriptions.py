@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import secrets
 import threading
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
     from pyreplog.topic.topic import Topic
 
 logger = logging.getLogger(__name__)
+
+
+def era_of(metadata: SubscriptionMetadata) -> int:
+    """Before the first seek: the same for whoever owns it, and another one when it is deleted and made anew."""
+    return 1 + int.from_bytes(hashlib.blake2b(metadata.token.encode(), digest_size=7).digest())
 
 
 class Subscriptions:
@@ -151,6 +157,7 @@ class Subscriptions:
         there = self._made(cursor, settings or SubscriptionConfig(type=recovered.metadata.type))
         there.properties = recovered.metadata.properties
         there.created_us = recovered.metadata.created_us
+        there.first_era = era_of(recovered.metadata)
         there.slot = self._cursors.attach(recovered, there.source)
         return self._add(there)
 

@@ -7,8 +7,9 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from pyreplog.topic.managed.managedledger import ManagedLedger
 from pyreplog.topic.ownership import Claim
 from pyreplog.topic.place import Total
 from pyreplog.topic.policies.upkeep import Upkeep
-from pyreplog.topic.positions import Start, position
+from pyreplog.topic.positions import Start, after_all, position, then
 from pyreplog.topic.publishing.dedupcursor import DedupCursor
 from pyreplog.topic.publishing.gate import Gate
 from pyreplog.topic.publishing.producer import Producer
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CLOSE_S = 30.0
 RELEASE_S = 1.0
 """Between tries."""
 
@@ -66,6 +66,10 @@ class Topic(Handle):
         self.upkeep, self.rates = Upkeep(self), RateMeter()
         self._around = topics.surroundings
         self._subscriptions = Subscriptions(self)
+        self._stored: list[Ack[Any]] = []  # of what `begin_close` began
+        self._ended: Ack[None] | None = None
+        self.unstored: ReplogError | None = None
+        """Why what was acknowledged last was not stored when it was closed."""
         self._cause: ReplogError | None = None
         """Why it is over, if it is not that somebody closed it."""
         self.gone: Ack[None] = Ack()
@@ -293,7 +297,7 @@ class Topic(Handle):
         self.used = was_lost or not self.claim.is_held
         if self.used or any(there.is_over for there in self.all_subscriptions()):
             self.managed.verify()  # others may have taken it, and do not say so
-        self.upkeep.look(self.clock.now_us())
+        self.upkeep.look()
 
     def _claim_again(self) -> None:
         """The lease was lost, maybe for no more than that the store was away. That nobody has the topic now does not
@@ -332,6 +336,11 @@ class Topic(Handle):
         for there in self.all_subscriptions():
             there.trimmed(start)
 
+    def clock_was_set(self) -> None:
+        """The wall's, that messages are delayed by."""
+        for there in self.all_subscriptions():
+            there.clock_was_set()
+
     def _fenced(self, error: TopicFencedError) -> None:
         """Somebody else owns it: nothing is done for it here any more."""
         logger.warning("%s", error)
@@ -352,6 +361,32 @@ class Topic(Handle):
             check_may_wait()
         super().close()
 
+    def begin_close(self) -> Ack[None]:
+        """Begin what `close` waits for, which comes behind it: who closes many waits for all of them at once. Done when
+        nothing is left to be waited for, whatever has come of it."""
+        with self._claiming:
+            ended, self._ended = self._ended, self._ended or Ack()
+            if ended is not None:
+                return ended
+            ended = self._ended
+        if self._is_over or not hasattr(self, "_publisher"):
+            ended.complete(None)
+            return ended
+        self.gate.end()
+        flushed = self._publisher.flush()
+        self._stored = [flushed, *(there.store() for there in self.all_subscriptions())]
+        if (dedup := self.dedup) is not None:
+            kept: Ack[None] = Ack()
+            flushed.add_done_callback(lambda _: then(dedup.store(self), kept, kept.complete))
+            self._stored.append(kept)
+        after_all(self._stored, partial(self._end_ledger, ended))
+        return ended
+
+    def _end_ledger(self, ended: Ack[None]) -> None:
+        """Nothing is published behind it."""
+        self._publisher.stop(self._ending())
+        self.managed.begin_close().add_done_callback(lambda _: ended.complete(None))
+
     @property
     def _is_over(self) -> bool:
         """Whether nothing can be published any more: somebody else owns it, or it was deleted."""
@@ -366,7 +401,7 @@ class Topic(Handle):
             rest.callback(self.gone.complete, None)
             rest.callback(self.topics.forget, self)
             rest.callback(self._release)
-            rest.callback(self.managed.close)
+            rest.callback(lambda: self.managed.close(self.topics.close_s))
             rest.callback(self._subscriptions.end, error)
             if self.dedup is not None:
                 rest.callback(self.dedup.close)
@@ -374,27 +409,30 @@ class Topic(Handle):
                 return
             self.gate.end()
             rest.callback(self._publisher.stop, error)
-            if not self._is_over:
-                stored = [there.store() for there in self.all_subscriptions()]
-                rest.callback(self._wait_stored, stored)
-                self._around.wait(self._publisher.flush(), CLOSE_S)
-                if self.dedup is not None:
-                    stored.append(self.dedup.store(self))
+            self.begin_close()
+            rest.callback(self._wait_stored, self._stored[1:])
+            for flushed in self._stored[:1]:
+                self._around.wait(flushed, self.topics.close_s)
 
     def _release(self) -> None:
         """Others may own it from now on; while the metadata store is away, later."""
         with self._claiming:
             self._was_let_go = True
+        if not self.topics.close_s:  # all are closed, and time is over: the lease of all ends at once
+            return
         try:
             self.claim.release()
         except ReplogError as error:
             logger.warning("topic %s: nobody else can own it yet: %s", self.name, error)
             self._around.wake_after(RELEASE_S, lambda: self._around.work(self._release))
 
-    def _wait_stored(self, stored: list[Ack[None]]) -> None:
-        deadline = time.monotonic() + CLOSE_S
+    def _wait_stored(self, stored: Sequence[Ack[None]]) -> None:
+        deadline = time.monotonic() + self.topics.close_s
         for ack in stored:
             try:
                 self._around.wait(ack, max(deadline - time.monotonic(), 0))
             except ReplogError as error:
-                logger.warning("topic %s: what was acknowledged last comes again: %s", self.name, error)
+                if any(there.is_unstored for there in self.all_subscriptions()):
+                    self.unstored = error
+        if self.unstored is not None and not self.topics.is_closing:
+            logger.warning("topic %s: what was acknowledged last comes again: %s", self.name, self.unstored)

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import math
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
+from itertools import islice
+from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakValueDictionary
 
-from pyreplog.clock import Clock
-from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError, TopicOwnedError
+from pyreplog.clock import Clock, ClockWatch
+from pyreplog.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    NotEnoughBookiesError,
+    OutcomeUnknownError,
+    ReplogError,
+    TopicOwnedError,
+)
 from pyreplog.handles import Handle
 from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.handle import CLOSE_S
 from pyreplog.ledger.workers import Workers
 from pyreplog.metrics import Metric
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.cursors.log import CursorLog
 from pyreplog.topic.cursors.logconfig import CursorLogConfig
+from pyreplog.topic.managed.chainstore import find_chain
 from pyreplog.topic.managed.managedledger import ManagedLedger
 from pyreplog.topic.managed.strays import delete_strays
 from pyreplog.topic.names import TOPICS, check_name, unquote_name
@@ -34,6 +49,9 @@ logger = logging.getLogger(__name__)
 LOOK_S = 1.0
 """Between looks at the topics that were used."""
 
+CLOCK_S = 1.0
+"""So late it is noticed, at most, that the clock was set."""
+
 LOOK_AT_ALL = 60
 """So many looks later, all are looked at."""
 
@@ -43,10 +61,13 @@ LOOK_FOR_STRAYS = 3600
 GONE_S = 60.0
 """To wait for a topic that is being closed, until it can be opened again."""
 
-WORKERS = 2
+LAST_S = 0.25
+"""To find out that nothing is left to be stored, when the time is over."""
 
-CURSOR_COPIES = 3
-"""Of what is acknowledged, where there are as many bookies."""
+TELL_S = 2.0
+"""Between log lines of what is not closed yet."""
+
+WORKERS = 2
 
 
 class Topics(Handle):
@@ -59,8 +80,7 @@ class Topics(Handle):
     def __init__(self, cluster: Cluster, clock: Clock, *, address: str = "") -> None:
         self._cluster, self._clock = cluster, clock
         self.surroundings, self.metadata = cluster.surroundings, cluster.metadata
-        bookies = len(self.surroundings.candidates())
-        self.cursors = CursorLog(cluster, config=CursorLogConfig(ensemble=min(max(bookies, 1), CURSOR_COPIES)))
+        self.cursors = CursorLog(cluster, config=CursorLogConfig(ensemble=None))
         self.address = address
         self.ownership = Ownership(cluster.metadata, address=address)
         self.partitioned = PartitionedTopics(self, clock)
@@ -68,8 +88,10 @@ class Topics(Handle):
         self._open: dict[str, Topic] = {}
         self._opening: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()  # names in use
         self._workers = Workers(WORKERS, "pyreplog-topics")
-        self._looking = False
+        self._looking = self._watching = False
+        self._close_by: float | None = None
         self._looks = 0
+        self._clock_watch = ClockWatch(clock)
         super().__init__("topics")
         for part in (self, self.cursors, self.ownership):
             part._part_of(cluster)
@@ -106,8 +128,27 @@ class Topics(Handle):
             if topic is None:  # an empty one is false, too
                 topic = self._take(name, create, wait, settings or {})
         if settings:
+            if settings.get("ensemble", topic.config.ensemble) != topic.config.ensemble:
+                self.config_of(name, settings)
             topic.configure(**settings)
         return topic
+
+    def config_of(self, name: str, settings: Mapping[str, Any]) -> TopicConfig:
+        """Of a topic that is made with these settings. The default ensemble is no larger than an embedded cluster; over
+        `connect` it does not shrink because few bookies are there.
+
+        Errors: ConfigError; NotEnoughBookiesError, the cluster has fewer bookies than the ensemble, running or not.
+        """
+        config = TopicConfig.of(dict(settings))
+        here = self.surroundings.embedded_bookies
+        if here is not None and "ensemble" not in settings and (config.write_quorum or config.ack_quorum or 1) <= here:
+            config = dataclasses.replace(config, ensemble=min(config.ensemble, here))
+        if config.ensemble > (has := self._cluster.bookie_count()):
+            raise NotEnoughBookiesError(
+                f"topic {name}: its ensemble is {config.ensemble} bookies, and the cluster has {has}: add bookies, or "
+                f"give it ensemble={max(has, 1)}"
+            )
+        return config
 
     def _wait_gone(self, topic: Topic) -> None:
         """It is being closed, here or by whom it was taken over."""
@@ -127,6 +168,9 @@ class Topics(Handle):
             claim = self.claim(name, wait)
             undo.callback(claim.release)
             self.partitioned.check_plain(name)
+            found = find_chain(self.metadata, name) if create else None
+            if create and (found is None or found.chain is None):
+                config = self.config_of(name, settings)
             managed = ManagedLedger.open(
                 self._cluster,
                 name,
@@ -144,6 +188,7 @@ class Topics(Handle):
                 self._open[name] = topic
             undo.pop_all()
         self._look_later()
+        self._watch_clock_later()
         return topic
 
     def claim(self, name: str, wait: float = 0.0) -> Claim:
@@ -208,12 +253,29 @@ class Topics(Handle):
             self._looking = True
         self.surroundings.wake_after(LOOK_S, lambda: self.work(self._look))
 
+    def _watch_clock_later(self) -> None:
+        with self._lock:
+            if self._watching or not self._open:
+                return
+            self._watching = True
+        self.surroundings.wake_after(CLOCK_S, self._watch_clock)
+
+    def _watch_clock(self) -> None:
+        """Apart from `_look`, which may wait for bookies that are away."""
+        step_us = self._clock_watch.step_us()
+        if step_us:
+            logger.warning("the clock was set %s by %.3f s", "forward" if step_us > 0 else "back", abs(step_us) / 1e6)
+            for topic in self.opened():
+                topic.clock_was_set()
+        with self._lock:
+            self._watching = False
+        self._watch_clock_later()
+
     def _look(self) -> None:
         """At the topics that were used since, or whose time has come, and at times at all."""
         self._looks += 1
-        now_us = self._clock.now_us()
         for topic in self.opened():
-            if topic.used or topic.upkeep.is_due(now_us) or self._looks % LOOK_AT_ALL == 0:
+            if topic.used or topic.upkeep.is_due() or self._looks % LOOK_AT_ALL == 0:
                 try:
                     topic.look()
                 except ClosedError:
@@ -237,11 +299,81 @@ class Topics(Handle):
 
     # ---- the end --------------------------------------------------------------------------------------------
 
+    @property
+    def close_s(self) -> float:
+        """Seconds that a topic may take to be closed: those that are left, when all are closed."""
+        left = CLOSE_S if self._close_by is None else self._close_by - time.monotonic()
+        return min(max(left, 0.0), threading.TIMEOUT_MAX)
+
+    @property
+    def is_closing(self) -> bool:
+        """All are closed, and told of together."""
+        return self._close_by is not None
+
+    def close(self, timeout: float | None = CLOSE_S) -> None:
+        """Close all that this process owns, at once: publish what was submitted, store what was acknowledged.
+
+        After `timeout` seconds for all of them (None: never) what has no outcome is given up. Closing twice is fine.
+        Errors: OutcomeUnknownError names the topics of which messages have none.
+        """
+        if self._close_by is None:
+            self._close_by = math.inf if timeout is None else time.monotonic() + timeout
+        super().close()
+
     def _let_go(self) -> None:
         with ExitStack() as rest:
             rest.callback(self.ownership.close)
-            rest.callback(self.cursors.close)
-            rest.callback(self._workers.close)
-            for topic in self.opened():
-                rest.callback(topic.close)
+            rest.callback(lambda: self.cursors.close(max(self.close_s, LAST_S)))
+            rest.callback(lambda: self._workers.close(self.close_s))
+            rest.callback(self._close_all)
+
+    def _close_all(self) -> None:
+        """As each has nothing left to wait for; when the time is over, the others as they are."""
+        topics, ended, given_up = self.opened(), SimpleQueue[Topic](), list[str]()
+        for topic in topics:
+            topic.begin_close().add_done_callback(partial(_put, ended, topic))
+        left = {topic.name: topic for topic in topics}
+        told = time.monotonic()
+        with ExitStack() as rest:
             rest.callback(self.partitioned.close)
+            while left and self.close_s:
+                with suppress(Empty):
+                    topic = ended.get(timeout=min(self.close_s, TELL_S))
+                    del left[topic.name]
+                    self._close_one(topic, given_up)
+                if left and time.monotonic() >= told + TELL_S:
+                    told = time.monotonic()
+                    logger.warning("%d of %d topics are not closed yet: %s", len(left), len(topics), named(left))
+            for topic in left.values():
+                self._close_one(topic, given_up)
+            if unstored := [topic.name for topic in topics if topic.unstored is not None]:
+                logger.warning(
+                    "what was acknowledged last comes again, of %d of %d topics: %s", len(unstored), len(topics),
+                    named(unstored),
+                )  # fmt: skip
+            if given_up:
+                raise OutcomeUnknownError(
+                    f"{len(given_up)} of {len(topics)} topics were closed with messages that have no outcome: "
+                    f"{named(given_up)}"
+                )
+
+    def _close_one(self, topic: Topic, given_up: list[str]) -> None:
+        try:
+            topic.close()
+        except OutcomeUnknownError as error:
+            given_up.append(topic.name)
+            logger.debug("topic %s: %s", topic.name, error)
+        except ReplogError as error:
+            logger.warning("topic %s: it was closed: %s", topic.name, error)
+        if topic.unstored is not None:
+            logger.debug("topic %s: what was acknowledged last: %s", topic.name, topic.unstored)
+
+
+def _put(ended: SimpleQueue[Topic], topic: Topic, _: object) -> None:
+    ended.put(topic)
+
+
+def named(names: Iterable[str]) -> str:
+    """The first of them."""
+    first = list(islice(names, 4))
+    return ", ".join(first[:3]) + (", …" if len(first) > 3 else "")

@@ -7,6 +7,7 @@ written may be older than what was acknowledged, never newer: after a crash mess
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -29,6 +30,9 @@ ACKS_BYTES_MAX = 60 << 20
 
 SNAPSHOT_AFTER_BYTES = 16 << 10
 """So many bytes of changes may follow a snapshot, or as many as it has, before the next one."""
+
+ERA = "era"
+"""The property that holds it."""
 
 SAMPLES_MAX = 64
 SAMPLE_US = 10_000_000
@@ -92,6 +96,17 @@ class Cursor:
         self._properties = merged
         self._properties_version += 1
 
+    @property
+    def era(self) -> int:
+        """A random number, 1 or more, from one seek to the next; 0: there was none yet."""
+        return self._properties.get(ERA, 0)
+
+    def begin_era(self) -> int:
+        """What was acknowledged before is not any more. Returns the new era, which is stored with the mark."""
+        era = 1 + secrets.randbits(61)
+        self.set_properties({ERA: era})
+        return era
+
     def backlog(self, end: Total) -> Backlog:
         """What is not acknowledged of the topic up to its end. InvalidArgumentError: the mark is beyond it."""
         acks, mark = self.acks, self.mark
@@ -103,11 +118,11 @@ class Cursor:
             end.size - mark.size - acks.acked_bytes,
         )
 
-    def sample(self, now_us: int, end: Total) -> None:
-        """Remember how it stands; at most once in 10 s. end: of the topic."""
+    def sample(self, now_us: int, end: Total, first: int | None = None) -> None:
+        """Remember how it stands; at most once in 10 s. end: of the topic. first: see `Sample`."""
         if self.samples and 0 <= now_us - self.samples[-1].at_us < SAMPLE_US:
             return
-        self.samples.append(Sample(now_us, end.offset, self.acks.mark_offset, self.backlog(end).messages))
+        self.samples.append(Sample(now_us, end.offset, self.acks.mark_offset, self.backlog(end).messages, first))
 
     def mask(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """bool[n]: which of the messages are acknowledged."""

@@ -11,7 +11,7 @@ from functools import partial
 from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknownError, ReplogError
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.handle import Ledger
-from pyreplog.topic.cursors.logconfig import CursorLogConfig
+from pyreplog.topic.cursors.logconfig import COPIES, CursorLogConfig
 from pyreplog.topic.cursors.moves import Post
 from pyreplog.topic.cursors.slot import CursorSlot, Home
 from pyreplog.topic.cursors.sweep import Sweep, delete_cursor_ledger, registry_key
@@ -90,9 +90,10 @@ class Homes:
     def _open(self) -> Callable[[], None]:
         config = self._config
         try:
+            ensemble = config.ensemble or min(max(self._cluster.bookie_count(), 1), COPIES)
             handle = self._cluster.create_ledger(
-                config.ensemble, config.write_quorum, config.ack_quorum, durability=config.durability,
-                metadata={"cursors": self._incarnation},
+                ensemble, config.write_quorum, config.ack_quorum, durability=config.durability,
+                metadata={"cursors": self._incarnation}, allow_degraded=True,
             )  # fmt: skip
             try:
                 self._cluster.metadata.create(registry_key(handle.id), self._incarnation.encode())

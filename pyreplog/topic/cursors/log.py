@@ -125,20 +125,21 @@ class CursorLog(Handle):
 
     # ---- the end --------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Persist what is dirty, close the ledger. What cannot be persisted within CLOSE_S is redelivered later.
+    def close(self, timeout: float = CLOSE_S) -> None:
+        """Persist what is dirty, close the ledger. What cannot be persisted within `timeout` seconds comes again later.
 
         Errors: InvalidArgumentError, in a callback.
         """
         check_may_wait()
+        self._close_s = timeout
         super().close()
 
     def _let_go(self) -> None:
         quiet = self._flusher.quiet()
         self._flusher.error = self._error
         try:
-            self._around.wait(quiet, CLOSE_S)
+            self._around.wait(quiet, self._close_s)
         except OutcomeUnknownError:
-            logger.warning("cursors were closed with changes that could not be persisted within %s s", CLOSE_S)
+            logger.warning("cursors were closed with changes that could not be persisted within %.1f s", self._close_s)
         finally:
             self._flusher.end()

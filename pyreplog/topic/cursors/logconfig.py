@@ -9,13 +9,16 @@ from pyreplog._native.quorum.quorum import check_quorums
 from pyreplog.config import Settings
 from pyreplog.errors import ConfigError
 
+COPIES = 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class CursorLogConfig(Settings):
     """Settings of the ledgers that a process keeps cursors in.
 
     flush_ms: what was acknowledged is persisted that late at most, while nothing fails.
-    ensemble, write_quorum, ack_quorum, durability: of the ledgers, see `Cluster.create_ledger`.
+    ensemble, write_quorum, ack_quorum, durability: of the ledgers, see `Cluster.create_ledger`. ensemble: None, as many
+    bookies as the cluster has, whether they run or not, up to COPIES.
     roll_entries, roll_bytes, roll_ms: a new ledger is begun when one holds so much, or is so old.
     retry_ms, retry_max_ms: after a failure it is tried again that late, each time twice as late, up to retry_max_ms.
     cache_bytes, cache_ms: a former owner's ledger is read once for all its cursors; so much is kept of such, so long.
@@ -23,7 +26,7 @@ class CursorLogConfig(Settings):
     """
 
     flush_ms: int = 100
-    ensemble: int = 3
+    ensemble: int | None = COPIES
     write_quorum: int | None = None
     ack_quorum: int | None = None
     durability: Literal["synced", "appended"] = "synced"
@@ -37,8 +40,9 @@ class CursorLogConfig(Settings):
     sweep_ms: int = 600_000
 
     def __post_init__(self) -> None:
-        copies = self.ensemble if self.write_quorum is None else self.write_quorum
-        check_quorums(self.ensemble, copies, copies // 2 + 1 if self.ack_quorum is None else self.ack_quorum)
+        ensemble = COPIES if self.ensemble is None else self.ensemble
+        copies = ensemble if self.write_quorum is None else self.write_quorum
+        check_quorums(ensemble, copies, copies // 2 + 1 if self.ack_quorum is None else self.ack_quorum)
         if self.durability not in ("synced", "appended"):
             raise ConfigError(f"durability: expected synced or appended, found {self.durability!r}")
         self._check_int("flush_ms", 0, 3_600_000)

@@ -38,7 +38,7 @@ TRACKED_MAX = 1 << 17
 TICK_MIN_US = 10_000
 """Messages whose time for an acknowledgement is over are looked for no more often."""
 
-_SELECTORS: dict[str, Callable[[Consumers, int], Selector]] = {
+_SELECTORS: dict[str, Callable[[Consumers, int | None], Selector]] = {
     "exclusive": lambda consumers, partition: OneActive(consumers, partition, is_exclusive=True),
     "failover": lambda consumers, partition: OneActive(consumers, partition, is_exclusive=False),
     "shared": lambda consumers, _: RoundRobin(consumers),
@@ -54,17 +54,27 @@ def _pending(settings: SubscriptionConfig) -> Pending | PendingRanges:
 class Delivery:
     """What `Dispatcher` keeps. `run` does all that can be done now; everything else only notes what happened.
 
-    partition: of the topic, 0 if it is none.
+    partition: of the topic; None: it is none.
     """
 
-    def __init__(self, cursor: Cursor, settings: SubscriptionConfig, start: int, end: int, partition: int) -> None:
+    def __init__(
+        self,
+        cursor: Cursor,
+        settings: SubscriptionConfig,
+        start: int,
+        end: int,
+        partition: int | None,
+        wall_us: Callable[[], int],
+    ) -> None:
         self.cursor, self.start, self.end, self.partition = cursor, start, end, partition
+        self._wall_us = wall_us
         self.settings = settings
         self.pending = _pending(settings)
         self.consumers = Consumers(self.pending, settings.max_unacked_consumer)
         self.selector = _SELECTORS[settings.type](self.consumers, self.partition)
         self.redeliveries = Redeliveries()
-        self.replay, self.delayed = Replay(), Later()
+        self.replay, self.delayed = Replay(), Later()  # the first by monotonic time, the other by the wall's
+        self._due = (0, 0)  # when the first of `delayed` is due: by the wall, and what that was when it was looked at
         self.again: MessageBatch | None = None  # in hand, read again
         self.fresh: deque[MessageBatch] = deque()  # in hand, read ahead
         self.reading = Reading(self.floor)
@@ -172,15 +182,28 @@ class Delivery:
         return wanted
 
     def _come_due(self, now_us: int) -> None:
-        for waiting in (self.replay.waiting, self.delayed):
-            if waiting.messages:
-                for bucket in waiting.pop(now_us):
-                    self.replay.add_ranges(bucket.intersect(self.floor))
+        due = self.replay.waiting.pop(now_us) if self.replay.waiting.messages else []
+        if self.delayed.messages:
+            due += self.delayed.pop(self._wall_us())
+        for bucket in due:
+            self.replay.add_ranges(bucket.intersect(self.floor))
         timeout_us = 1000 * (self.settings.ack_timeout_ms or 0)
         if timeout_us and now_us >= self._look_us:
             self.give_back(self.pending.release_since(now_us - timeout_us))
             self._look_us = now_us + max(TICK_MIN_US, timeout_us // 8)
             self.unblock()
+
+    def first_due(self, end: int) -> int:
+        """The first offset that is not acknowledged, but for those that are known to wait for their time; `end`, of the
+        topic, if there is none."""
+        at = self.cursor.next_unacked(self.floor)
+        if not self.delayed.messages:
+            return min(at, end)
+        for low, high in zip(*(edge.tolist() for edge in self.delayed.all().intersect(at)), strict=True):
+            if at < low:
+                break
+            at = self.cursor.next_unacked(max(high, at))
+        return min(at, end)
 
     def rewind(self) -> None:
         """Read all that is not acknowledged again, from the mark on. Dead letters stay where they are."""
@@ -217,9 +240,11 @@ class Delivery:
         offsets = batch.offset
         wanted = self._wanted(offsets) & ~self.pending.holds(offsets)
         if self.selector.delays:
-            late = wanted & (batch.deliver_at > now_us)
+            wall_us = self._wall_us()
+            late = wanted & (batch.deliver_at > wall_us)
             if late.any():
-                self.delayed.add_each(offsets[late], batch.deliver_at[late], now_us)
+                self.delayed.add_each(offsets[late], batch.deliver_at[late], wall_us)
+                self.selector.forget(offsets[late])  # they were due, and put aside, before the clock was set back
                 wanted &= ~late
         if self.settings.max_redeliveries is not None:
             dead = self.redeliveries.beyond(offsets[wanted], self.settings.max_redeliveries)
@@ -334,14 +359,22 @@ class Delivery:
         times: list[int | None] = []
         if self.replay.waiting.messages:
             times.append(self.replay.waiting.first_us)
-        if self.delayed.messages:
-            times.append(self.delayed.first_us)
+        if self.delayed.first_us is not None:
+            times.append(self._delayed_due_us(self.delayed.first_us, now_us))
         if self.reading.retry_us > now_us:
             times.append(self.reading.retry_us)
         if self.settings.ack_timeout_ms is not None and self.pending.total:
             times.append(self._look_us)
         return min((time for time in times if time is not None), default=None) if times else None
 
+    def _delayed_due_us(self, first_us: int, now_us: int) -> int:
+        """When the wall will say `first_us`, if nobody sets it until then. The two clocks are compared once, not with
+        each step, which would be a little earlier or later each time."""
+        if self._due[0] != first_us:
+            self._due = first_us, now_us + max(first_us - self._wall_us(), 0)
+        return self._due[1]
+
     def woken(self, now_us: int) -> None:
+        self._due = (0, 0)
         if self._armed_us is not None and now_us >= self._armed_us:
             self._armed_us = None

@@ -8,6 +8,7 @@ permits are spent by what is delivered and by nothing else (#24189 and its kin);
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,16 +33,31 @@ class Dispatcher:
     """Delivers one subscription of `topic`. Methods return effects, to be carried out in their order.
 
     cursor: what is acknowledged; it is changed here only, or `moved` is told. start, end: offsets of the topic's first
-    message that is kept, and behind its last one that may be read. Times: µs since 1970. Messages' `deliver_at` is
-    observed by shared and key_shared subscriptions; the others, which keep the order, ignore it. When the last consumer
-    leaves, all but the counts of redeliveries is forgotten: the next one gets everything unacknowledged, from the mark
-    on. Not for several threads at once.
+    message that is kept, and behind its last one that may be read. Times: µs of a clock that nobody sets, but for
+    messages' `deliver_at`, which is compared with `wall_us`, the µs since 1970. It is observed by shared and key_shared
+    subscriptions; the others, which keep the order, ignore it. When the last consumer leaves, all but the counts of
+    redeliveries is forgotten: the next one gets everything unacknowledged, from the mark on. Not for several threads at
+    once.
     """
 
-    def __init__(self, cursor: Cursor, settings: SubscriptionConfig, *, topic: str, start: int, end: int) -> None:
+    def __init__(
+        self,
+        cursor: Cursor,
+        settings: SubscriptionConfig,
+        *,
+        topic: str,
+        start: int,
+        end: int,
+        wall_us: Callable[[], int],
+    ) -> None:
         self._topic = topic
         part = partition_of(topic)
-        self._delivery = Delivery(cursor, settings, start, end, 0 if part is None else part[1])
+        self._delivery = Delivery(cursor, settings, start, end, None if part is None else part[1], wall_us)
+
+    @property
+    def end(self) -> int:
+        """Messages below it can be delivered, and acknowledged."""
+        return self._delivery.end
 
     @property
     def settings(self) -> SubscriptionConfig:
@@ -147,7 +163,7 @@ class Dispatcher:
         return self._delivery.run(now_us)
 
     def woken(self, now_us: int) -> list[Effect]:
-        """The time of a `Wake` has come."""
+        """The time of a `Wake` has come; or the wall's clock was set, and what waits for its time may be due."""
         self._delivery.woken(now_us)
         return self._delivery.run(now_us)
 
@@ -168,9 +184,11 @@ class Dispatcher:
 
     def acknowledge_range(self, consumer: int, start: int, end: int, now_us: int) -> list[Effect]:
         """All from start up to end; otherwise as `acknowledge`."""
+        if start == end:
+            return []
         delivery = self._delivery
         unknown = delivery.cursor.acknowledge_range(start, end, delivery.end, now_us)
-        if not unknown and start < end:
+        if not unknown:
             self._count(consumer, delivery.settle_range(start, end))
             return [Dirty(), *self._go_on(now_us)]
         at = start
@@ -322,6 +340,10 @@ class Dispatcher:
             consumers=consumers,
             waits=tuple(self._waits(now_us)),
         )
+
+    def first_due(self, end: int) -> int:
+        """See `Delivery.first_due`."""
+        return self._delivery.first_due(end)
 
     def _waits(self, now_us: int) -> list[str]:
         delivery, reading = self._delivery, self._delivery.reading

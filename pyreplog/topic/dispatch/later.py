@@ -51,6 +51,13 @@ class Later:
         self.ranges += len(bucket)
         self.messages += bucket.total
 
+    def all(self) -> RangeSet:
+        """All that wait, as one."""
+        found = RangeSet()
+        for bucket in self._buckets.values():
+            found.add_ranges(*bucket.intersect())
+        return found
+
     def pop(self, now_us: int) -> list[RangeSet]:
         """What is due."""
         due = []

@@ -1,7 +1,8 @@
 """Exclusive and failover subscriptions: all messages go to one consumer, in order.
 
 Which one is Pulsar's rule (AbstractDispatcherSingleActiveConsumer), but for topics that are no partition: there it is
-drawn by a hash of the topic's name.
+drawn by a hash of the topic's name, so that whoever joins may take the topic from one that is at work. Here it does so
+only if it has a lower priority number.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from pyreplog.topic.dispatch.selector import Placement, Selector, Share
 
 
 class OneActive(Selector):
-    """The active consumer is one of those of the lowest priority number, sorted by name, then by arrival: the first; of
-    partition p of a topic, the one at p modulo their number."""
+    """The active consumer is one of those of the lowest priority number, sorted by name, then by arrival: the first,
+    which it stays as long as it is one of those. Of partition p, the one at p modulo their number: partitions are
+    shared anew as consumers come and go. partition: None, it is none."""
 
-    def __init__(self, consumers: Consumers, partition: int, *, is_exclusive: bool) -> None:
+    def __init__(self, consumers: Consumers, partition: int | None, *, is_exclusive: bool) -> None:
         super().__init__(consumers)
         self._partition, self._is_exclusive = partition, is_exclusive
         self._active: Attached | None = None
@@ -33,7 +35,12 @@ class OneActive(Selector):
     def _choose(self) -> None:
         lowest = min((consumer.priority for consumer in self._consumers), default=0)
         first = sorted((one for one in self._consumers if one.priority == lowest), key=lambda one: one.name)
-        self._active = first[self._partition % len(first)] if first else None
+        if not first:
+            self._active = None
+        elif self._partition is not None:
+            self._active = first[self._partition % len(first)]
+        elif self._active not in first:
+            self._active = first[0]
 
     def admits(self) -> bool:
         return not (self._is_exclusive and len(self._consumers))

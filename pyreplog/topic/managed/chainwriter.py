@@ -8,6 +8,7 @@ recovered), then one compare-and-set of the chain tells its counts and names the
 from __future__ import annotations
 
 import logging
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from pyreplog.errors import (
     InvalidMetadataError,
     LedgerFencedError,
     NoSuchTopicError,
+    NotEnoughBookiesError,
     OutcomeUnknownError,
     ReplogError,
     TopicFencedError,
@@ -28,10 +30,11 @@ from pyreplog.errors import (
 from pyreplog.ledger.driver import Surroundings
 from pyreplog.ledger.handle import WINDOW_BYTES, WINDOW_ENTRIES, Ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.net.backoff import BACKOFF_MOST_S, Backoff
 from pyreplog.topic.events import Events
 from pyreplog.topic.managed.chain import Chain, Counts
 from pyreplog.topic.managed.chainstore import ChainStore
-from pyreplog.topic.managed.jobs import Jobs
+from pyreplog.topic.managed.jobs import RETRY_FIRST_S, Jobs
 from pyreplog.topic.managed.ledgerend import LedgerEnd
 from pyreplog.topic.managed.ledgermaker import LedgerMaker, counts_between, counts_of
 from pyreplog.topic.managed.pipeline import Pipeline, Submission, held_by, outcomes, together
@@ -40,6 +43,18 @@ from pyreplog.topic.place import Total
 from pyreplog.topic.publishing.window import Window
 
 logger = logging.getLogger(__name__)
+
+STUCK_S = 30.0
+"""So long publishers wait while too few bookies answer for a ledger; then they are told that nothing was stored. When
+the cluster does not have as many bookies they are told at once, when the topic is closed after CLOSING_STUCK_S."""
+
+CLOSING_STUCK_S = 5.0
+
+YOUNG_S = 10.0
+"""A ledger that fails earlier is followed by another one after a pause, a longer one each time."""
+
+TOLD_S = 60.0
+"""Between warnings about ledgers that fail one after the other."""
 
 
 class ChainWriter:
@@ -77,6 +92,9 @@ class ChainWriter:
         """The writer has ended."""
         self.failures = 0
         """Ledgers that failed."""
+        self._pauses = Backoff(RETRY_FIRST_S, BACKOFF_MOST_S, random.random)  # behind ledgers that failed young
+        self._began_us = self._told_us = 0  # the open ledger; the last warning
+        self._stuck: tuple[int, ReplogError] | None = None  # since when too few bookies answer, and what was last said
 
     # ---- where it stands, for any thread --------------------------------------------------------------------
 
@@ -203,6 +221,7 @@ class ChainWriter:
         self._is_landing = False
         landed, error = self._pipeline.land()
         if landed:
+            self._stuck = None
             self._on_change()  # first: whoever is told that a message is there can read it
             self._settle(landed)
         if error is not None and not self._is_ending:
@@ -224,8 +243,17 @@ class ChainWriter:
             self._lose(error)
             return
         self.failures += 1
-        logger.warning("topic %s: its ledger failed, another one is begun: %s", self._name, error)
+        self._tell_failed(error)
         self._end_ledger(ledger, close=False)
+
+    def _tell_failed(self, error: BaseException) -> None:
+        """Of several in a row, some."""
+        now_us, level = self._clock.monotonic_us(), logging.DEBUG
+        if not self._told_us or now_us - self._told_us >= TOLD_S * 1e6:
+            self._told_us, level = now_us, logging.WARNING
+        logger.log(
+            level, "topic %s: its ledger failed, another one is begun (%d so far): %s", self._name, self.failures, error
+        )
 
     # ---- the end of a ledger --------------------------------------------------------------------------------
 
@@ -260,7 +288,18 @@ class ChainWriter:
         self._settle(kept)
         if isinstance(failed, EntryRefusedError):
             self._settle(self._pipeline.refuse_first(), failed)
+        if failed is not None:
+            self._rest_behind(failed)
         self._flow()
+
+    def _rest_behind(self, failed: BaseException) -> None:
+        """A ledger failed. If it was young, so may the next one: it is not made at once."""
+        if self._clock.monotonic_us() - self._began_us >= YOUNG_S * 1e6:
+            self._pauses.reset()
+        else:
+            self.jobs.pause(self._pauses.next_s(), self._flow)
+        if isinstance(failed, NotEnoughBookiesError):
+            self._lack_bookies(failed)
 
     # ---- the next ledger ------------------------------------------------------------------------------------
 
@@ -279,7 +318,7 @@ class ChainWriter:
                     self._end_ledger(ledger)
             elif self._rolls and not self.jobs.is_resting:
                 self._work(self._store.check, self._checked)
-        elif self.jobs.is_resting:
+        elif self.jobs.is_resting and (pipeline.is_queued or self._counts is not None):
             return
         elif pipeline.is_queued and self._spare is None:
             self._work(self._maker.make, self._made)
@@ -308,6 +347,7 @@ class ChainWriter:
         self.jobs.succeeded()
         if spare is not None:
             self._spare, self._ledger = None, spare.ledger
+            self._began_us = self._clock.monotonic_us()
             spare.ledger.on_progress = self.window.give_room
             self._pipeline.begin_ledger(spare.ledger.metadata.created_us)
         self._counts = None
@@ -359,12 +399,28 @@ class ChainWriter:
             self._end(error)
         elif isinstance(error, TopicFullError) and self._ledger is None:
             self._fail_queue(error)
+        elif isinstance(error, NotEnoughBookiesError) and self._ledger is None and self._maker.is_hopeless:
+            self._lack_bookies(error)
         else:
+            if isinstance(error, NotEnoughBookiesError) and self._ledger is None:
+                self._lack_bookies(error)
             self.jobs.rest(error, self._flow)
             self._flow()  # a full ledger takes more, rather than none
 
+    def _lack_bookies(self, error: ReplogError) -> None:
+        """Too few bookies answer for a ledger. If that lasts, or cannot change, those who wait are told."""
+        since_us = self._clock.monotonic_us() if self._stuck is None else self._stuck[0]
+        self._stuck = since_us, error
+        patience_s = CLOSING_STUCK_S if self._is_closing else STUCK_S
+        if self._maker.is_hopeless or self._clock.monotonic_us() - since_us >= patience_s * 1e6:
+            self._fail_queue(error)
+
     def _fail_queue(self, error: ReplogError) -> None:
-        self._settle(self._pipeline.drop_queued(), error)
+        """Nothing of what waits is stored, but for what a ledger kept of it that failed."""
+        dropped = self._pipeline.drop_queued()
+        in_part = [one for one in dropped if one.first >= 0]
+        self._settle(in_part, OutcomeUnknownError(f"topic {self._name}: a part is stored, the rest is not: {error}"))
+        self._settle([one for one in dropped if one.first < 0], error)
         self._discard_spare()
         self._step()
 
@@ -372,6 +428,8 @@ class ChainWriter:
 
     def _begin_close(self) -> None:
         self._is_closing = True
+        if self._stuck is not None and self._ledger is None and not self.jobs.is_busy:
+            self._lack_bookies(self._stuck[1])
         self._step()
 
     def _fence(self, error: TopicFencedError) -> None:

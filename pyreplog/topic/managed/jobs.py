@@ -58,6 +58,17 @@ class Jobs:
         self._backoff.reset()
         self.waits_for = ""
 
+    def pause(self, seconds: float, then: Callable[[], object]) -> None:
+        """Do nothing for a while; then call `then`."""
+        self.is_resting = True
+
+        def rested() -> None:
+            self.is_resting = False
+            if not self._is_over:
+                then()
+
+        self._around.wake_after(seconds, lambda: self._events.post(rested))
+
     def end(self) -> None:
         """Nothing is tried again."""
         self._is_over = True
@@ -67,11 +78,4 @@ class Jobs:
         level = logging.DEBUG if self.waits_for == str(error) else logging.WARNING
         logger.log(level, "topic %s: publishers wait, if no ledger is open; tried again: %s", self._name, error)
         self.waits_for = str(error)
-        self.is_resting = True
-
-        def rested() -> None:
-            self.is_resting = False
-            if not self._is_over:
-                then()
-
-        self._around.wake_after(self._backoff.next_s(), lambda: self._events.post(rested))
+        self.pause(self._backoff.next_s(), then)

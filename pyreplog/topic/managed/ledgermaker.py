@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from pyreplog.ack import Ack
-from pyreplog.errors import NoSuchLedgerError
+from pyreplog.errors import NoSuchLedgerError, NotEnoughBookiesError
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.handle import Ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata, ledger_key
@@ -27,16 +27,32 @@ class LedgerMaker:
 
     def __init__(self, cluster: Cluster, store: ChainStore) -> None:
         self._cluster, self._store = cluster, store
+        self.is_hopeless = False
+        """The last ledger could not be made because the cluster has fewer bookies than it needs: waiting is in vain."""
 
     def make(self) -> Ledger:
-        """A ledger that no chain names yet. Errors: TopicFullError; those of `create_ledger`."""
+        """A ledger that no chain names yet. Some of its bookies may be away, as long as every entry can be confirmed.
+
+        Errors: TopicFullError; those of `create_ledger`.
+        """
         chain = self._store.chain
         chain.check_room()
         config = chain.config
-        return self._cluster.create_ledger(
-            config.ensemble, config.copies, config.acks, durability=config.durability, password=PASSWORD,
-            metadata={TOPIC: chain.topic, TOKEN: chain.token, EPOCH: str(chain.epoch)},
-        )  # fmt: skip
+        self.is_hopeless = False
+        try:
+            return self._cluster.create_ledger(
+                config.ensemble, config.copies, config.acks, durability=config.durability, password=PASSWORD,
+                metadata={TOPIC: chain.topic, TOKEN: chain.token, EPOCH: str(chain.epoch)}, allow_degraded=True,
+            )  # fmt: skip
+        except NotEnoughBookiesError as error:
+            has = self._cluster.bookie_count()
+            self.is_hopeless = config.ensemble > has
+            if not self.is_hopeless:
+                raise
+            raise NotEnoughBookiesError(
+                f"topic {chain.topic}: its ensemble is {config.ensemble} bookies, and the cluster has {has}: add "
+                f"bookies, or configure(ensemble={max(has, 1)})"
+            ) from error
 
     def discard(self, ledger: int) -> None:
         """Delete one that was made, unless a chain names it. Errors: those of the store."""

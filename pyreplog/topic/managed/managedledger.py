@@ -151,7 +151,8 @@ class ManagedLedger(Handle):
         not in a coroutine or callback, where it goes on up to twice the window, and raises WindowFullError beyond.
         Errors, raised here: InvalidArgumentError, ClosedError, WindowFullError, TopicFencedError. Of the Ack:
         TopicFencedError and OutcomeUnknownError (closed before there was an outcome), the entries may be there or not;
-        RecordTooLargeError, TopicFullError, they are not. Failing ledgers and bookies are no errors: it takes longer.
+        RecordTooLargeError, TopicFullError, NotEnoughBookiesError (too few bookies for half a minute, or for good),
+        they are not. Failing ledgers and bookies are no errors before: it takes longer.
         """
         return self.submit_all([(entries, counts)])[0]
 
@@ -330,6 +331,10 @@ class ManagedLedger(Handle):
         self._writer.give_up(ClosedError(f"the {self._what} was closed with its cluster"))
 
     # ---- the end --------------------------------------------------------------------------------------------
+
+    def begin_close(self) -> Ack[None]:
+        """What `close` waits for; `close` comes behind it. Nothing may be appended any more."""
+        return self._writer.begin_close()
 
     def close(self, timeout: float | None = CLOSE_S) -> None:
         """Publish what was submitted, end the open ledger, and let go. Closing twice is fine.

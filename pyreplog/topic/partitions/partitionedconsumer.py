@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol, TypeVar, overload
 
@@ -42,9 +42,9 @@ class PartitionedConsumer(Handle):
     the topic again, and subscribe anew.
     """
 
-    def __init__(self, topic: str, subscription: str, name: str, *, wait: Wait) -> None:
+    def __init__(self, topic: str, subscription: str, name: str, *, wait: Wait, timeout: float | None = None) -> None:
         self.topic, self.subscription, self.name = topic, subscription, name
-        self._wait = wait
+        self._wait, self._timeout = wait, timeout
         self._parts: dict[int, PartitionConsumer] = {}
         self._lock = threading.Lock()  # of what follows; never while anything waits
         self._ready: deque[PartitionConsumer] = deque()  # those that have something, each once
@@ -263,12 +263,14 @@ class PartitionedConsumer(Handle):
         else:
             self._each(what, PartitionConsumer.acknowledge)
 
-    def acknowledge_cumulative(self, what: Message | MessageBatch | PartitionOffset) -> None:
+    def acknowledge_cumulative(
+        self, what: Message | MessageBatch | PartitionOffset, *, timeout: float | None = None
+    ) -> None:
         """This one is done with, and all before it of its partition, too. As `Consumer.acknowledge_cumulative`."""
         if not isinstance(what, Message | MessageBatch | PartitionOffset):
             raise WrongTypeError(f"expected a message, a batch or a PartitionOffset, found {type(what).__name__}")
         part = self._part(what.partition)
-        part.acknowledge_cumulative(what.offset if isinstance(what, PartitionOffset) else what)
+        part.acknowledge_cumulative(what.offset if isinstance(what, PartitionOffset) else what, timeout=timeout)
 
     def nack(self, what: PartitionedWhat, *, delay: float | None = None) -> None:
         """These are to come again: in `delay` seconds, or after the subscription's back-off. As `Consumer.nack`."""
@@ -291,16 +293,24 @@ class PartitionedConsumer(Handle):
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all acknowledgements so far are durable. As `Consumer.flush`."""
-        seconds = as_timeout(timeout)
-        deadline = None if seconds is None else time.monotonic() + seconds
-        for ack in [part.flushed() for part in self._all()]:
-            self._wait(ack, None if deadline is None else max(0.0, deadline - time.monotonic()))
+        self._await_all([part.flushed() for part in self._all()], timeout)
 
-    def seek(self, start: PartitionedStart) -> list[PartitionOffset]:
+    def _await_all(self, acks: Sequence[Ack[T]], timeout: float | None) -> list[T]:
+        """What is not asked for until the time is over is not asked for later."""
+        seconds = self._timeout if timeout is None else as_timeout(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        try:
+            return [self._wait(ack, left(deadline)) for ack in acks]
+        except OutcomeUnknownError as error:
+            for ack in acks:
+                ack.fail(error)
+            raise
+
+    def seek(self, start: PartitionedStart, *, timeout: float | None = None) -> list[PartitionOffset]:
         """Go on from there: what lies before counts as acknowledged, what lies behind as not; returns where that is.
 
         start: a PartitionOffset moves its partition; a moment of publishing, "earliest" and "latest" all. Of the whole
-        subscription, also its other consumers. Errors: as acknowledge; OutOfRangeError, TrimmedError.
+        subscription, also its other consumers. timeout: as of flush. Errors: as flush; OutOfRangeError, TrimmedError.
         """
         if isinstance(start, PartitionOffset):
             moved = {start.partition: self._part(start.partition).sought(start.offset)}
@@ -308,7 +318,8 @@ class PartitionedConsumer(Handle):
             raise WrongTypeError("start: an offset is of one partition, expected a PartitionOffset")
         else:
             moved = {part.partition: part.sought(start) for part in self._all()}
-        return [PartitionOffset(partition, self._wait(ack)) for partition, ack in moved.items()]
+        offsets = self._await_all(list(moved.values()), timeout)
+        return [PartitionOffset(partition, offset) for partition, offset in zip(moved, offsets, strict=True)]
 
     def _part(self, partition: int) -> PartitionConsumer:
         part = self._parts.get(partition)
@@ -345,3 +356,8 @@ class PartitionedConsumer(Handle):
             warn_of_leak(self._what, self, self._opened_at)
             for part in self._parts.values():
                 part.abandon()
+
+
+def left(until: float | None) -> float | None:
+    """Seconds up to a moment of the monotonic clock."""
+    return None if until is None else max(0.0, until - time.monotonic())

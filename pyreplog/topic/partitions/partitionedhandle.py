@@ -58,12 +58,12 @@ class PartitionedHandle(Handle, Generic[T]):
     publish, submit, publish_batch, submit_batch: see `PartitionedPublisher`, whose methods they are.
     """
 
-    def __init__(self, name: str, partitions: int, wait: Wait, what: str) -> None:
+    def __init__(self, name: str, partitions: int, wait: Wait, what: str, timeout: float | None = None) -> None:
         self.name = name
         self._wait = wait
         self._changing = threading.Lock()  # while partitions come, or consumers
         self._wishes: weakref.WeakKeyDictionary[PartitionedConsumer, Wish] = weakref.WeakKeyDictionary()
-        self.publisher = publisher = PartitionedPublisher(Router(name, partitions), self._serving, wait)
+        self.publisher = publisher = PartitionedPublisher(Router(name, partitions), self._serving, wait, timeout)
         self.publish, self.submit = publisher.publish, publisher.submit
         self.publish_batch, self.submit_batch = publisher.publish_batch, publisher.submit_batch
         super().__init__(what)
@@ -169,7 +169,11 @@ class PartitionedHandle(Handle, Generic[T]):
         self._all()
         wish = Wish(durable, queue, priority, SubscriptionConfig.of(settings) if settings else None)
         consumer = PartitionedConsumer(
-            self.name, subscription, name or f"consumer-{secrets.token_hex(4)}", wait=self._wait
+            self.name,
+            subscription,
+            name or f"consumer-{secrets.token_hex(4)}",
+            wait=self._wait,
+            timeout=self.publisher.timeout,
         )
         with self._changing:
             try:

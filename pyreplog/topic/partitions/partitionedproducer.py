@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
-from pyreplog.ack import Ack
+from pyreplog.ack import Ack, as_timeout
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.topic.names import check_name
+from pyreplog.topic.partitions.partitionedconsumer import left
 from pyreplog.topic.partitions.partitionedpublisher import Columns, Fields, PartitionedPublisher, gathered
 from pyreplog.topic.partitions.partitionoffset import PartitionOffset, PartitionRange
 
@@ -38,7 +41,7 @@ class PartitionedProducer:
         Errors: WrongTypeError, InvalidArgumentError."""
         self.name = check_name(name)
         self._serving = serving
-        self._publisher = PartitionedPublisher(publisher.router, self.part, publisher.wait)
+        self._publisher = PartitionedPublisher(publisher.router, self.part, publisher.wait, publisher.timeout)
         self._lock = threading.Lock()  # of all below
         self._parts: dict[int, tuple[Topic | RemoteTopic, Producer]] = {}
         self._error: ReplogError | None = None
@@ -92,14 +95,18 @@ class PartitionedProducer:
         """As `Producer.flush`, of all partitions that it has published to."""
         return gathered([producer.flush() for producer in self._all()])
 
-    def close(self) -> None:
-        """As `Producer.close`."""
+    def close(self, timeout: float | None = None) -> None:
+        """As `Producer.close`; timeout: for all partitions together, unless it is None."""
+        seconds = as_timeout(timeout)
+        until = None if seconds is None else time.monotonic() + seconds
         with self._lock:
             self._error = self._error or ClosedError(f"the producer {self.name!r} was closed")
+        if sys.is_finalizing():  # no thread publishes any more
+            return
         self.flush()  # of all at a time
         with ExitStack() as rest:
             for producer in self._all():
-                rest.callback(producer.close)
+                rest.callback(lambda producer=producer: producer.close(left(until)))  # type: ignore[misc]
 
     def _all(self) -> list[Producer]:
         with self._lock:

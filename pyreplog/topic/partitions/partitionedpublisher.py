@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from pyreplog._native.machines.turns import check_may_wait
-from pyreplog.ack import Ack
+from pyreplog.ack import Ack, as_timeout
 from pyreplog.errors import ReplogError
+from pyreplog.topic.partitions.partitionedconsumer import Wait, left
 from pyreplog.topic.partitions.partitionoffset import PartitionOffset, PartitionRange
 from pyreplog.topic.partitions.routing import Router
 from pyreplog.topic.partitions.splitting import Portion, split_batch
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike
 
-    from pyreplog.topic.partitions.partitionedconsumer import Wait
     from pyreplog.topic.publishing.outgoing import Keys, Properties, Times, Values
     from pyreplog.topic.publishing.producer import Producer
     from pyreplog.topic.remote.remotetopic import RemoteTopic
@@ -34,6 +35,7 @@ class Fields(TypedDict, total=False):
     event_time: int | None
     deliver_at: int | None
     sequence: int | None
+    timeout: float | None
 
 
 class Columns(TypedDict, total=False):
@@ -43,6 +45,7 @@ class Columns(TypedDict, total=False):
     event_times: Times | None
     deliver_at: Times | None
     sequences: ArrayLike | None
+    timeout: float | None
 
 
 class PartitionedPublisher:
@@ -53,10 +56,17 @@ class PartitionedPublisher:
     messages by itself; sequences that are given need only ascend.
 
     serving: the topic of a partition, or a producer of it; it raises why there is none here. wait: for outcomes.
+    timeout: as of `Publisher`.
     """
 
-    def __init__(self, router: Router, serving: Callable[[int], Topic | RemoteTopic | Producer], wait: Wait) -> None:
-        self.router, self.wait = router, wait
+    def __init__(
+        self,
+        router: Router,
+        serving: Callable[[int], Topic | RemoteTopic | Producer],
+        wait: Wait,
+        timeout: float | None = None,
+    ) -> None:
+        self.router, self.wait, self.timeout = router, wait, timeout
         self._serving = serving
 
     def publish(
@@ -69,7 +79,9 @@ class PartitionedPublisher:
     ) -> PartitionOffset:
         """As `Publisher.publish`. TopicOwnedError: another process has the message's partition."""
         check_may_wait()
-        return self.wait(self.submit(value, key, producer=producer, **fields))
+        partition = self.router.route(key)
+        offset = self._serving(partition).publish(value, key, **_named(producer), **fields)
+        return PartitionOffset(partition, offset)
 
     def submit(
         self,
@@ -91,7 +103,11 @@ class PartitionedPublisher:
     ) -> list[PartitionRange]:
         """As `Publisher.publish_batch`; returns the offsets in each partition that got some, ascending."""
         check_may_wait()
-        return self.wait(self.submit_batch(values, keys, producer=producer, **columns))
+        timeout = columns.get("timeout")
+        seconds = self.timeout if timeout is None else as_timeout(timeout)
+        until = None if seconds is None else time.monotonic() + seconds
+        ack = self.submit_batch(values, keys, producer=producer, **columns)
+        return self.wait(ack, left(until))
 
     def submit_batch(
         self, values: Values, keys: Keys | None = None, *, producer: str | None = None, **columns: Unpack[Columns]
@@ -105,7 +121,7 @@ class PartitionedPublisher:
         coming: list[Ack[range]] = []
         for topic, portion in zip(topics, portions, strict=True):
             try:
-                coming.append(_submit(topic, portion, producer))
+                coming.append(_submit(topic, portion, producer, columns.get("timeout")))
             except ReplogError as error:
                 if not coming:
                     raise
@@ -123,11 +139,13 @@ def _named(producer: str | None) -> dict[str, Any]:
     return {} if producer is None else {"producer": producer}
 
 
-def _submit(topic: Topic | RemoteTopic | Producer, portion: Portion, producer: str | None) -> Ack[range]:
+def _submit(
+    topic: Topic | RemoteTopic | Producer, portion: Portion, producer: str | None, timeout: float | None
+) -> Ack[range]:
     batch = portion.batch
     return topic.submit_batch(
         batch.values, batch.keys, properties=batch.properties, event_times=batch.event_times,
-        deliver_at=batch.deliver_at, sequences=portion.sequences, **_named(producer),
+        deliver_at=batch.deliver_at, sequences=portion.sequences, timeout=timeout, **_named(producer),
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ _TOPIC_SUMS = (
     "pending_bytes", "duplicates", "rate_published", "rate_published_bytes", "rate_delivered", "rate_delivered_bytes",
 )  # fmt: skip
 _SUBSCRIPTION_SUMS = (
-    "backlog_messages", "backlog_entries", "backlog_bytes", "unacked", "delayed", "replay", "ack_ranges", "ack_bytes",
+    "backlog_messages", "backlog_entries", "backlog_bytes", "unacked", "replay", "ack_ranges", "ack_bytes",
     "delivered_messages", "delivered_bytes", "redelivered_messages", "acked_messages", "expired_messages",
     "evicted_messages", "dead_lettered_messages", "rate_delivered", "rate_delivered_bytes", "rate_redelivered",
     "rate_acked", "rate_expired", "persists",
@@ -95,6 +95,7 @@ def _subscription(parts: Sequence[SubscriptionStats]) -> SubscriptionStats:
         active_consumer=None,
         consumers=tuple(consumer for part in parts for consumer in part.consumers),
         **_sums(parts, _SUBSCRIPTION_SUMS),
+        delayed=None if any(part.delayed is None for part in parts) else sum(part.delayed or 0 for part in parts),
         **{name: max(getattr(part, name) for part in parts) for name in _SUBSCRIPTION_LATEST},
     )
 

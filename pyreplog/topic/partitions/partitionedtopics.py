@@ -109,6 +109,7 @@ class PartitionedTopics:
         if found is None:
             if wanted is None or not create:
                 raise NoSuchTopicError(name, "there is no partitioned topic of that name")
+            self._topics.config_of(name, settings)
             return self._make(name, wanted, wait)
         if wanted is None or wanted == found.partitions:
             return found.partitions

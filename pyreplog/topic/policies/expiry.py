@@ -37,7 +37,8 @@ def next_expiry(cursors: Iterable[CursorBacklog], ttl_ms: int | None) -> int | N
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How a subscription is used. consumers: connected now. last_us: when it last had one, or was made."""
+    """How a subscription is used. consumers: connected now. last_us: when it last had one, or was made; on a clock that
+    nobody sets, as all times of `unused`: a step of it deletes nothing."""
 
     name: str
     durable: bool

@@ -13,20 +13,22 @@ STALLED_S = 60.0
 
 
 class Sample(NamedTuple):
-    """A cursor at a moment. end: offset behind the topic's last message; mark: all before it are acknowledged; backlog:
-    messages behind it that are not."""
+    """A cursor at a moment, of a clock that nobody sets. end: offset behind the topic's last message; mark: all before
+    it are acknowledged; backlog: messages behind it that are not. first: the first of these whose time has come; `end`,
+    if there is none; None: the one at the mark."""
 
     at_us: int
     end: int
     mark: int
     backlog: int
+    first: int | None = None
 
 
 class Trend(NamedTuple):
     """rate_in, rate_out: messages published, and taken off the backlog, per second; None: there is too little to go by.
     drain_s: seconds until there is no backlog, 0.0: there is none, None: never at this rate, or not known. stalled_s:
-    for how long the mark has not moved though messages wait. stalled: that is too long. Messages behind a stalled mark
-    may well be acknowledged (`rate_out`): then it is a single one that holds it up."""
+    for how long the first message that is due has stayed the same. stalled: that is too long. Messages behind it may
+    well be acknowledged (`rate_out`): then it is a single one that holds up the mark."""
 
     rate_in: float | None
     rate_out: float | None
@@ -65,10 +67,15 @@ def _first_of_window(samples: Sequence[Sample]) -> Sample:
 
 
 def _stalled_us(samples: Sequence[Sample]) -> int:
-    """Time since the first of the samples, up to the last one, between which the mark stood and messages waited."""
+    """Time since the first of the samples, up to the last one, between which the same message was the first that was
+    due, and none of those before it was acknowledged."""
     now = first = samples[-1]
     for sample in reversed(samples):
-        if sample.mark != now.mark or sample.backlog == 0:
+        if _due(sample) != _due(now) or sample.mark != now.mark or sample.backlog == 0 or _due(sample) >= sample.end:
             break
         first = sample
     return max(now.at_us - first.at_us, 0)
+
+
+def _due(sample: Sample) -> int:
+    return sample.mark if sample.first is None else sample.first

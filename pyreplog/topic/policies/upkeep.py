@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyreplog.ack import Ack
+from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.topic.policies.backlog import CursorBacklog, Eviction, Quota, QuotaDecision
 from pyreplog.topic.policies.expiry import Usage, expired, next_expiry, next_unused, unused
@@ -27,37 +28,42 @@ class Upkeep:
         self._topic = topic
         self._lock = threading.Lock()  # while it looks
         self._quota = Quota()
-        self._since_us = topic.clock.now_us()
-        self._due_us: dict[str, int | None] = {}
+        self._since_us = topic.clock.monotonic_us()
+        self._due_us: dict[str, int | None] = {}  # by the wall
+        self._unused_us: int | None = None  # on the clock that nobody sets, as `_since_us`
         self.decision = QuotaDecision()
         self.evictions: dict[str, int] = {"bytes": 0, "age": 0}
 
-    def look(self, now_us: int) -> None:
+    def look(self) -> None:
         """All of it. What fails is logged, and done again the next time. ClosedError: the topic was closed."""
-        topic = self._topic
+        topic, clock = self._topic, self._topic.clock
         with self._lock:
-            topic.managed.look(now_us)
+            topic.managed.look(clock.now_us())
             for step in (self._sample, self._watch_backlogs, self._drop_unused, self._store_producers, self._trim):
                 try:
-                    step(now_us)
+                    step(clock)
                 except ClosedError:
                     raise
                 except ReplogError as error:
                     logger.warning("topic %s: %s", topic.name, error)
 
-    def is_due(self, now_us: int) -> bool:
+    def is_due(self) -> bool:
         """Whether time alone has brought something to do: the topic is looked at, though nobody has used it."""
-        return any(due_us is not None and due_us <= now_us for due_us in self._due_us.values())
+        clock = self._topic.clock
+        now_us = clock.now_us()
+        if any(due_us is not None and due_us <= now_us for due_us in self._due_us.values()):
+            return True
+        return self._unused_us is not None and self._unused_us <= clock.monotonic_us()
 
-    def _sample(self, now_us: int) -> None:
-        end = self._topic.managed.end
+    def _sample(self, clock: Clock) -> None:
+        end, now_us = self._topic.managed.end, clock.monotonic_us()
         for there in self._topic.all_subscriptions():
-            there.look(lambda cursor, _: cursor.sample(now_us, end))
+            there.look(lambda cursor, dispatcher: cursor.sample(now_us, end, dispatcher.first_due(end.offset)))
 
     # ---- backlogs -------------------------------------------------------------------------------------------
 
-    def _watch_backlogs(self, now_us: int) -> None:
-        topic, config = self._topic, self._topic.config
+    def _watch_backlogs(self, clock: Clock) -> None:
+        topic, config, now_us = self._topic, self._topic.config, clock.now_us()
         ages = config.quota_ms is not None or config.ttl_ms is not None
         cursors = [
             CursorBacklog(there.name, there.cursor.durable, there.cursor.mark, _oldest_us(there) if ages else None)
@@ -101,25 +107,25 @@ class Upkeep:
             there.cursor.mark.offset - before, there.name,
         )  # fmt: skip
 
-    def _drop_unused(self, now_us: int) -> None:
-        topic = self._topic
+    def _drop_unused(self, clock: Clock) -> None:
+        topic, now_us = self._topic, clock.monotonic_us()
         usages = [
             Usage(there.name, there.cursor.durable, there.consumers, there.used_us)
             for there in topic.all_subscriptions()
         ]
-        self._due_us["subscription"] = next_unused(usages, topic.config.subscription_expiry_ms, self._since_us)
+        self._unused_us = next_unused(usages, topic.config.subscription_expiry_ms, self._since_us)
         for name in unused(usages, topic.config.subscription_expiry_ms, self._since_us, now_us):
             logger.warning("topic %s: subscription %s was not used for too long: it is deleted", topic.name, name)
             topic.delete_subscription(name)
 
-    def _store_producers(self, now_us: int) -> None:
+    def _store_producers(self, clock: Clock) -> None:
         if self._topic.dedup is not None:
-            self._topic.dedup.look(self._topic, now_us)
+            self._topic.dedup.look(self._topic, clock.monotonic_us())
 
     # ---- ledgers --------------------------------------------------------------------------------------------
 
-    def _trim(self, now_us: int) -> None:
-        self.trim(now_us)
+    def _trim(self, clock: Clock) -> None:
+        self.trim(clock.now_us())
 
     def trim(self, now_us: int) -> Ack[int]:
         """Drop the ledgers that nothing keeps; gives how many."""

@@ -201,23 +201,25 @@ class Producers:
 
     # ---- after a restart ------------------------------------------------------------------------------------
 
-    def snapshot(self) -> bytes:
-        """What is stored of each producer, for `restore`; FORMAT.md has the bytes."""
-        states = [_state(name, known) for name, known in self._producers.items()]
+    def snapshot(self, ahead_us: int = 0) -> bytes:
+        """What is stored of each producer, for `restore`; FORMAT.md has the bytes. Its times are those of the wall's
+        clock, which is `ahead_us` ahead of the one that the other calls are told: that one ends with its machine.
+        """
+        states = [_state(name, known, ahead_us) for name, known in self._producers.items()]
         self.has_new_failures = False
         return producersnapshot.encode([state for state in states if state.persisted >= 0 or state.failed])
 
-    def restore(self, data: bytes) -> None:
+    def restore(self, data: bytes, ahead_us: int = 0) -> None:
         """Begin with what a snapshot says. InvalidMetadataError: it is none."""
         states = producersnapshot.decode(data)
         self._producers.clear()
         for state in states[-self._producers_max :]:
             known = self._producers[state.name] = _Producer()
             known.persisted = known.pushed = state.persisted
-            known.active_us = state.active_us
+            known.active_us = state.active_us - ahead_us
             known.failed = state.failed if state.failed else None
 
-    def replay(self, batch: Stored) -> None:
+    def replay(self, batch: Stored, ahead_us: int = 0) -> None:
         """Entries of the topic, as read: in order from the end of what the snapshot knows, or from before. Nothing is
         on its way yet."""
         first = 0
@@ -226,7 +228,7 @@ class Producers:
             batch.entry_producer, batch.entry_sequence.tolist(), batch.entry_count.tolist(), strict=True
         ):
             if name and last >= 0:
-                self._note(name, last, int(times[first]), sequences[first : first + count])
+                self._note(name, last, int(times[first]) - ahead_us, sequences[first : first + count])
             first += count
 
     def _note(self, name: bytes, last: int, time_us: int, sequences: NDArray[numpy.int64]) -> None:
@@ -247,10 +249,10 @@ def _column(sequences: Sequences) -> NDArray[numpy.int64]:
     return numpy.asarray(sequences, numpy.int64)
 
 
-def _state(name: bytes, known: _Producer) -> ProducerState:
+def _state(name: bytes, known: _Producer, ahead_us: int) -> ProducerState:
     failed = known.failed
     if known.retried:
         failed = RangeSet.load(known.failed.dump()) if known.failed else RangeSet()
         for starts, ends in known.retried.chunks():
             failed.add_ranges(starts, ends)
-    return ProducerState(name, known.persisted, known.active_us, failed or None)
+    return ProducerState(name, known.persisted, known.active_us + ahead_us, failed or None)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyreplog.ack import Ack
+from pyreplog.clock import ahead_us
 from pyreplog.errors import InvalidMetadataError, KeyExistsError, ReplogError
 from pyreplog.topic.cursors.slot import CursorSlot
 from pyreplog.topic.cursors.subscriptionmetadata import SubscriptionMetadata, create_subscription
@@ -56,7 +57,7 @@ class DedupCursor:
         self._known = (ORIGIN, b"")
         self._is_new = False
         self._on_their_way: dict[int, Total] = {}
-        self._taken_us = 0
+        self._taken_us: int | None = None
 
     def recover(self, topic: Topic) -> None:
         """Read what was stored, and all that was published since."""
@@ -68,15 +69,16 @@ class DedupCursor:
         with suppress(KeyExistsError):
             create_subscription(store, topic.name, DEDUP, made)
         recovered = cursors.recover(topic.name, DEDUP)
-        self._begin(recovered.records)
+        ahead = ahead_us(topic.clock)
+        self._begin(recovered.records, ahead)
         at, wait = max(self.mark.offset, topic.managed.start.offset), topic.topics.surroundings.wait
         while at < topic.managed.end.offset:
             batch = wait(topic.managed.read(at))
-            self.producers.replay(batch)
+            self.producers.replay(batch, ahead)
             at = batch.end
         self._slot = cursors.attach(recovered, self)
 
-    def _begin(self, records: list[bytes]) -> None:
+    def _begin(self, records: list[bytes], ahead: int) -> None:
         """With the newest. InvalidMetadataError."""
         try:
             sequence, *total = _HEAD.unpack_from(records[-1])
@@ -84,14 +86,14 @@ class DedupCursor:
             raise InvalidMetadataError(f"record of {DEDUP}: {error}") from error
         self._sequence, self.mark = sequence, Total(*total)
         self._known = (self.mark, records[-1][_HEAD.size :])
-        self.producers.restore(self._known[1])
+        self.producers.restore(self._known[1], ahead)
 
     # ---- storing --------------------------------------------------------------------------------------------
 
     def look(self, topic: Topic, now_us: int) -> None:
-        """Store a snapshot if there is much to be read again, or for long."""
+        """Store a snapshot if there is much to be read again, or for long. now_us: of the clock that nobody sets."""
         behind = topic.managed.end.offset - self.mark.offset
-        is_late = behind > 0 and now_us - self._taken_us > SNAPSHOT_US
+        is_late = behind > 0 and (self._taken_us is None or now_us - self._taken_us > SNAPSHOT_US)
         if behind >= SNAPSHOT_MESSAGES or is_late or topic.publisher.has_new_failures:
             topic.publisher.purge(now_us - IDLE_US)
             self._taken_us = now_us

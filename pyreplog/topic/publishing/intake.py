@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from pyreplog.ack import Ack, Outcome, settle_all
-from pyreplog.clock import Clock
+from pyreplog.clock import Clock, ahead_us
 from pyreplog.errors import SequenceError
 from pyreplog.topic.managed.pipeline import STAGE_BYTES
 from pyreplog.topic.publishing.batcher import Batcher, Single
@@ -84,6 +84,7 @@ class Intake:
         self._end = end  # what is stored before is known to the producers
         self._error: BaseException | None = None
         self._flushing: list[Ack[None]] = []
+        self._telling = 0  # threads that are about to settle outcomes, which the window counts no more
         self._is_timed = False  # a timer is set to send what lingers
 
     def last_sequence(self, producer: bytes) -> int:
@@ -99,7 +100,7 @@ class Intake:
     def snapshot(self) -> tuple[int, bytes] | None:
         """Of the producers, see `Producers.snapshot`, and the offset it reaches to; None: none are known."""
         with self._lock:
-            return None if self._producers is None else (self._end, self._producers.snapshot())
+            return None if self._producers is None else (self._end, self._producers.snapshot(ahead_us(self._clock)))
 
     @property
     def is_staged(self) -> bool:
@@ -127,6 +128,7 @@ class Intake:
                     raise self._error
                 self._admit(entrant, work)
                 self.window.enter(entrant.size, entrant.messages_given)
+                self._telling += bool(work.outcomes)
             if work.flights or work.outcomes:
                 self._carry_out(work, is_awaited=is_awaited)
 
@@ -234,7 +236,11 @@ class Intake:
                 flight.failure = error
             self._outbox.ready(flight, is_awaited=is_awaited)
         if work.outcomes:
-            settle_all(work.outcomes)
+            try:
+                settle_all(work.outcomes)
+            finally:
+                with self._lock:
+                    self._telling -= 1
             self.window.give_room()
         if self._error is not None:
             self.window.end()
@@ -251,6 +257,7 @@ class Intake:
             with self._lock:
                 for landing in landings:
                     self._land(landing, work)
+                self._telling += bool(work.outcomes)
             self._carry_out(work)
 
     def _land(self, landing: Landing, work: _Work) -> None:
@@ -278,7 +285,7 @@ class Intake:
         again: list[Any] = []
         for name, numbers in flight.shares():
             if error is None:
-                again += self._producers.persisted(name, numbers, self._clock.now_us())
+                again += self._producers.persisted(name, numbers, self._clock.monotonic_us())
             else:
                 again += self._producers.failed(name, numbers)
         return again
@@ -323,7 +330,7 @@ class Intake:
 
     def _tell_flushed(self) -> None:
         with self._lock:
-            if self.window.entries:
+            if self.window.entries or self._telling:
                 return
             flushed, self._flushing = self._flushing, []
         settle_all([(ack, None) for ack in flushed])
@@ -334,6 +341,7 @@ class Intake:
             work = _Work()
             with self._lock:
                 self._stop(error, work)
+                self._telling += bool(work.outcomes)
             self._carry_out(work)
 
     def _stop(self, error: BaseException, work: _Work) -> None:

@@ -8,12 +8,12 @@ from typing import NamedTuple, Protocol
 
 from pyreplog._native.machines.turns import in_callback
 from pyreplog.ack import Ack
-from pyreplog.errors import EntryRefusedError, RecordTooLargeError, TopicFullError
+from pyreplog.errors import EntryRefusedError, NotEnoughBookiesError, RecordTooLargeError, TopicFullError
 from pyreplog.topic.events import Events
 from pyreplog.topic.managed.pipeline import STAGE_BYTES
 from pyreplog.topic.publishing.flight import Flight
 
-NOT_STORED = (RecordTooLargeError, EntryRefusedError, TopicFullError)
+NOT_STORED = (RecordTooLargeError, EntryRefusedError, NotEnoughBookiesError, TopicFullError)
 
 
 class Landing(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from asyncio import _get_running_loop
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -51,6 +52,7 @@ class Producer:
         event_time: int | None = None,
         deliver_at: int | None = None,
         sequence: int | None = None,
+        timeout: float | None = None,
     ) -> int:
         """As `Publisher.publish`."""
         return self._open.publish(
@@ -61,6 +63,7 @@ class Producer:
             deliver_at=deliver_at,
             sequence=sequence,
             producer=self.name,
+            timeout=timeout,
         )
 
     def submit(
@@ -72,6 +75,7 @@ class Producer:
         event_time: int | None = None,
         deliver_at: int | None = None,
         sequence: int | None = None,
+        timeout: float | None = None,
     ) -> Ack[int]:
         """As `Publisher.submit`."""
         return self._open.submit(
@@ -82,6 +86,7 @@ class Producer:
             deliver_at=deliver_at,
             sequence=sequence,
             producer=self.name,
+            timeout=timeout,
         )
 
     def publish_batch(
@@ -93,6 +98,7 @@ class Producer:
         event_times: Times | None = None,
         deliver_at: Times | None = None,
         sequences: ArrayLike | None = None,
+        timeout: float | None = None,
     ) -> range:
         """As `Publisher.publish_batch`."""
         return self._open.publish_batch(
@@ -103,6 +109,7 @@ class Producer:
             deliver_at=deliver_at,
             sequences=sequences,
             producer=self.name,
+            timeout=timeout,
         )
 
     def submit_batch(
@@ -114,6 +121,7 @@ class Producer:
         event_times: Times | None = None,
         deliver_at: Times | None = None,
         sequences: ArrayLike | None = None,
+        timeout: float | None = None,
     ) -> Ack[range]:
         """As `Publisher.submit_batch`."""
         return self._open.submit_batch(
@@ -124,21 +132,22 @@ class Producer:
             deliver_at=deliver_at,
             sequences=sequences,
             producer=self.name,
+            timeout=timeout,
         )
 
     def flush(self) -> Ack[None]:
         """As `Publisher.flush`."""
         return self._publisher.flush()
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """Take nothing any more, and wait until what was submitted has an outcome; not in a coroutine or a callback.
-        Closing twice is fine."""
-        if self._error is None:
+        Closing twice is fine. timeout: as of publish. OutcomeUnknownError: the time ran out; it goes on by itself."""
+        if self._error is None and not sys.is_finalizing():  # else there is no thread that publishes
             self._error = ClosedError(f"the producer {self.name!r} was closed")
             flushed = self._publisher.flush()
             flushed.add_done_callback(lambda _: self._on_close())
             if not in_callback() and _get_running_loop() is None:
-                self._publisher.wait(flushed)
+                self._publisher.wait(flushed, timeout)
 
     @property
     def _open(self) -> Publisher:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from asyncio import _get_running_loop
 from collections.abc import Mapping
 from functools import lru_cache
@@ -9,9 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pyreplog._native.machines.turns import check_may_wait, in_callback
 from pyreplog._native.topic.messageencoder import Messages
-from pyreplog.ack import Ack
+from pyreplog.ack import Ack, as_timeout
 from pyreplog.clock import Clock
-from pyreplog.errors import WindowFullError
+from pyreplog.errors import OutcomeUnknownError, WindowFullError
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.names import check_name
 from pyreplog.topic.publishing.batcher import Single
@@ -43,7 +44,7 @@ class Publisher:
     entry_bytes_max: what an entry may have, with its record. Calls wait while
     `window_bytes`, about, or WINDOW_MESSAGES have no outcome, or the sink has no room. In a coroutine, or a callback of
     an Ack, they never wait: await `room()` before. There they go on up to twice the window, and raise WindowFullError
-    beyond.
+    beyond. timeout: seconds that calls wait at most which do not say how long; None: as long as it takes.
     """
 
     def __init__(
@@ -58,9 +59,10 @@ class Publisher:
         producers: Producers | None = None,
         end: int = 0,
         window_bytes: int = WINDOW_BYTES,
+        timeout: float | None = None,
     ) -> None:
         """MissingExtraError: what the topic's compression needs is not installed."""
-        self.topic = topic
+        self.topic, self.timeout = topic, timeout
         self._sink, self._around = sink, around
         self._encoder = Encoder.of(config, entry_bytes_max)
         self._window = Window(window_bytes, WINDOW_MESSAGES)
@@ -87,21 +89,25 @@ class Publisher:
         deliver_at: int | None = None,
         sequence: int | None = None,
         producer: str | None = None,
+        timeout: float | None = None,
     ) -> int:
         """Publish one message; returns its offset once it is confirmed.
 
         event_time, deliver_at: microseconds since the epoch; deliver_at: shared subscriptions get it then. producer:
         who publishes; sequence: its number for the message. Where the topic deduplicates, a producer's numbers ascend:
         a message whose number was published before is dropped, and DUPLICATE (-1) returned; None is the next number.
-        Errors: BacklogFullError, TopicFullError, EntryRefusedError, RecordTooLargeError, WrongTypeError and
-        InvalidArgumentError, nothing was published; TopicFencedError, OutcomeUnknownError and others of the topic, the
-        outcome is unknown: a topic that deduplicates takes nothing then until it is opened again. ClosedError.
+        timeout: seconds; None: those of the client, where the topic is another process'; else as long as it takes.
+        Errors: OutcomeUnknownError, the time ran out: it is published, or will be, or not; WindowFullError, there was
+        no room all that time, BacklogFullError, TopicFullError, EntryRefusedError, RecordTooLargeError, WrongTypeError
+        and InvalidArgumentError, nothing was published; TopicFencedError, OutcomeUnknownError and others of the topic,
+        the outcome is unknown: a topic that deduplicates takes nothing then until it is opened again. ClosedError.
         """
         check_may_wait()
         name = b"" if producer is None else _name(producer)
         number = -1 if sequence is None else check_sequence(sequence)
         single = Single.of(value, key, properties, event_time, deliver_at, number, name)
-        return self._around.wait(self._enter(single, is_awaited=True))
+        until = self._until(timeout)
+        return self._await(self._enter(single, until, is_awaited=True), until)
 
     def submit(
         self,
@@ -113,16 +119,35 @@ class Publisher:
         deliver_at: int | None = None,
         sequence: int | None = None,
         producer: str | None = None,
+        timeout: float | None = None,
     ) -> Ack[int]:
-        """As publish, without waiting: the Ack gives the offset. Errors of the arguments, and WindowFullError, are
-        raised here; the others are the Ack's."""
+        """As publish, without waiting: the Ack gives the offset. timeout: as of publish, for room in the window, which
+        threads wait for. Errors of the arguments, and WindowFullError, are raised here; the others are the Ack's."""
         name = b"" if producer is None else _name(producer)
         number = -1 if sequence is None else check_sequence(sequence)
-        return self._enter(Single.of(value, key, properties, event_time, deliver_at, number, name))
+        single = Single.of(value, key, properties, event_time, deliver_at, number, name)
+        return self._enter(single, self._until(timeout))
 
-    def _enter(self, single: Single, *, is_awaited: bool = False) -> Ack[int]:
+    def _until(self, timeout: float | None) -> float | None:
+        """When the time of a call is over, on the monotonic clock; None: never."""
+        seconds = self.timeout if timeout is None else as_timeout(timeout)
+        return None if seconds is None else time.monotonic() + seconds
+
+    def _await(self, ack: Ack[T], until: float | None) -> T:
+        if until is None:
+            return self._around.wait(ack)
+        try:
+            return self._around.wait(ack, max(until - time.monotonic(), 0.0))
+        except OutcomeUnknownError:
+            if ack.done():  # it is what became of it
+                raise
+            raise OutcomeUnknownError(
+                f"topic {self.topic}: no outcome in time (timeout): it is published, or may be later, or not"
+            ) from None
+
+    def _enter(self, single: Single, until: float | None, *, is_awaited: bool = False) -> Ack[int]:
         self._encoder.check_size(single.size)
-        self._make_room()
+        self._make_room(until)
         self._intake.enter(single, is_awaited=is_awaited)
         return single.ack
 
@@ -136,6 +161,7 @@ class Publisher:
         deliver_at: Times | None = None,
         sequences: ArrayLike | None = None,
         producer: str | None = None,
+        timeout: float | None = None,
     ) -> range:
         """Publish several; returns their offsets, which are consecutive, once all are confirmed.
 
@@ -149,7 +175,8 @@ class Publisher:
         batch = Messages(
             values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, producer=name
         )
-        return self._around.wait(self._enter_batch(name, batch, sequences, is_awaited=True))
+        until = self._until(timeout)
+        return self._await(self._enter_batch(name, batch, sequences, until, is_awaited=True), until)
 
     def submit_batch(
         self,
@@ -161,6 +188,7 @@ class Publisher:
         deliver_at: Times | None = None,
         sequences: ArrayLike | None = None,
         producer: str | None = None,
+        timeout: float | None = None,
     ) -> Ack[range]:
         """As publish_batch, without waiting: the Ack gives the offsets. They follow those of what the same producer
         submitted before. Errors: as publish; all that are known now are raised here."""
@@ -168,17 +196,23 @@ class Publisher:
         batch = Messages(
             values, keys, properties=properties, event_times=event_times, deliver_at=deliver_at, producer=name
         )
-        return self._enter_batch(name, batch, sequences)
+        return self._enter_batch(name, batch, sequences, self._until(timeout))
 
     def _enter_batch(
-        self, producer: bytes, batch: Messages, sequences: ArrayLike | None, *, is_awaited: bool = False
+        self,
+        producer: bytes,
+        batch: Messages,
+        sequences: ArrayLike | None,
+        until: float | None,
+        *,
+        is_awaited: bool = False,
     ) -> Ack[range]:
         numbers = None if sequences is None else check_sequences(self.topic, sequences, batch.count)
         ack: Ack[range] = Ack()
         if not batch.count:
             ack.complete(range(0))
             return ack
-        self._make_room()
+        self._make_room(until)
         whole = Whole(producer, batch, numbers, ack)
         self._intake.enter(whole, is_awaited=is_awaited)
         if whole.failure is not None:
@@ -210,11 +244,20 @@ class Publisher:
         """An Ack that is done as soon as there is room, or nothing is taken any more."""
         return self._sink.room() if self._window.has_room() else self._window.room()
 
-    def _make_room(self) -> None:
+    def _make_room(self, until: float | None) -> None:
         """Wait until there is some, if this caller can. What joins others that wait for company goes with them."""
         while not (self._window.has_room() and (self._intake.is_staged or self._sink.has_room)):
             if not in_callback() and _get_running_loop() is None:
-                self._around.wait(self.room())
+                room = self.room()
+                try:
+                    self._around.wait(room, None if until is None else max(until - time.monotonic(), 0.0))
+                except OutcomeUnknownError:
+                    if room.done():
+                        raise
+                    raise WindowFullError(
+                        f"topic {self.topic}: no room in time (timeout), {self._window.bytes} bytes and "
+                        f"{self._window.entries} messages have no outcome: nothing was published, try again later"
+                    ) from None
             elif self._window.has_room(windows=2):
                 return
             else:
@@ -239,10 +282,11 @@ class Publisher:
         """Send what lingers; the Ack is done once nothing that was submitted is without an outcome."""
         return self._intake.flush()
 
-    def wait(self, ack: Ack[T]) -> T:
-        """The result of an Ack, waited for. Errors: InvalidArgumentError, in a callback; those of the Ack."""
+    def wait(self, ack: Ack[T], timeout: float | None = None) -> T:
+        """The result of an Ack, waited for. timeout: as of publish. Errors: InvalidArgumentError, in a callback;
+        OutcomeUnknownError, the time ran out; those of the Ack."""
         check_may_wait()
-        return self._around.wait(ack)
+        return self._await(ack, self._until(timeout))
 
     def snapshot(self) -> tuple[int, bytes] | None:
         """An offset, and the producers as of what is stored before it: for `Producers.restore`, and `replay` from that

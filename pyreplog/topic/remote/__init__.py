@@ -12,6 +12,7 @@
 | `link` | connections to servers, and which one has which topic |
 | `sender` | entries on their way to the owner, again when need be; `numbers` of named producers |
 | `attachment` | a consumer's subscription at the owner, attached again when need be |
+| `unconfirmed` | the acknowledgements that it repeats then |
 """
 
 from __future__ import annotations

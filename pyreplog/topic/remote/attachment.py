@@ -7,6 +7,7 @@ import time
 from asyncio import _get_running_loop
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -14,23 +15,34 @@ from numpy.typing import NDArray
 
 from pyreplog._native.machines.turns import in_callback
 from pyreplog.ack import Ack
-from pyreplog.errors import ClosedError, NotConnectedError, ReplogError
+from pyreplog.errors import (
+    ClosedError,
+    DamagedMessageError,
+    DisconnectedError,
+    NotConnectedError,
+    OutcomeUnknownError,
+    ReplogError,
+)
 from pyreplog.net.sockets import Address
 from pyreplog.topic.consumer import Consumer
 from pyreplog.topic.events import Events
 from pyreplog.topic.inlet import Inlet
-from pyreplog.topic.positions import Start, check_start, then
+from pyreplog.topic.positions import Start, check_start
 from pyreplog.topic.remote import protocol
 from pyreplog.topic.remote.batches import Delivered, decode_delivered
-from pyreplog.topic.remote.fields import OFFSETS_MAX
-from pyreplog.topic.remote.link import FOREVER_S, Link, Outcome, is_passing, reads, settle
-from pyreplog.topic.remote.protocol import Done, Moved, Reply, Request
+from pyreplog.topic.remote.fields import OFFSETS_MAX, Reader
+from pyreplog.topic.remote.link import Link, Outcome, StaleError, is_passing, reads, settle
+from pyreplog.topic.remote.protocol import Done, Moved, MovedTo, Reply, Request, Resumed
 from pyreplog.topic.remote.sender import RETRY_MOST_S, RETRY_S
+from pyreplog.topic.remote.unconfirmed import RANGES_MAX, Unconfirmed
 from pyreplog.topic.source import Delivery, Noted
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+FLUSH_AFTER_S = 1.0
+"""What was acknowledged is confirmed by then, whether somebody flushes or not."""
+
 FETCHES, FETCHES_LEAST = 3, 2
 """On their way at most; and how many are enough, so that the next goes with an acknowledgement."""
 
@@ -47,7 +59,11 @@ class Wanted(NamedTuple):
 
 
 class Attachment:
-    """A Source. Any thread; steps take turns, and none waits. on_detached: called when the consumer is closed."""
+    """A Source. Any thread; steps take turns, and none waits. on_detached: called when the consumer is closed.
+
+    What the consumer acknowledges is kept until a flush has confirmed it, and said again whenever it is attached anew;
+    requests that have an answer wait for that.
+    """
 
     def __init__(
         self, link: Link, wanted: Wanted, consumer: Consumer, on_detached: Callable[[Attachment], object]
@@ -62,6 +78,15 @@ class Attachment:
         self._fetches = 0  # on their way
         self._permits = 0  # given, messages have not come yet
         self._generation = 0
+        self._tells_era = False
+        self._era = 0  # of what it has, see `protocol.Resume`; 0: not known
+        self._unconfirmed = Unconfirmed()
+        self._in_doubt: str | None = None  # why some of it may be lost, until a flush has said so
+        self._flushes = False  # or will: nobody asked for it
+        self._resumed_cut = 0  # what was said again
+        self._seeking = False  # it moves the subscription itself
+        self._waiting: list[Callable[[], None]] = []  # what is sent as soon as it is attached
+        self._error: ReplogError | None = None
         self._next = -1  # behind the last message that came
         self._failing_since: float | None = None
         self._retry_s = RETRY_S
@@ -90,51 +115,118 @@ class Attachment:
 
     def _subscribed(self, handle: int, address: Address, outcome: Outcome, done: Ack[None] | None) -> None:
         if isinstance(outcome, ReplogError):
-            if done is not None:
-                done.fail(outcome)
-            else:
-                self._not_attached(outcome)
-            return
+            self._not_attached(outcome, done)
+        elif self._is_over or self._link.version(address) < 2:
+            self._resumed(handle, address, None, done)
+        else:
+            again = protocol.Resume(handle, self._era, self._unconfirmed.below, self._unconfirmed.ranges())
+            self._resumed_cut = self._unconfirmed.cut()
+
+            def came(_: Address, outcome: Outcome) -> None:
+                told: Ack[Resumed] = Ack()
+                settle(told, outcome, reads(Resumed))
+                self._events.post(lambda: resumed(told))
+
+            def resumed(told: Ack[Resumed]) -> None:
+                error = told.exception()
+                if isinstance(error, ReplogError):
+                    self._not_attached(error, done)
+                else:
+                    self._resumed(handle, address, told.result(), done)
+
+            self._link.send(address, again, came, self._link.timeout)
+
+    def _resumed(self, handle: int, address: Address, told: Resumed | None, done: Ack[None] | None) -> None:
+        """The subscription knows what was acknowledged before, if it is still in that era. told: None, of a server that
+        knows of no eras."""
         if self._is_over:
             self._link.send(address, protocol.Detach(handle), _ignore)
             return
-        self._handle, self._address, self._fetches, self._generation = handle, address, 0, 0
+        self._handle, self._address, self._fetches = handle, address, 0
+        self._tells_era = told is not None
+        self._generation, era, counts = (0, 0, False) if told is None else told
+        if done is None and not counts:
+            self._consumer_forgets()
+            self.consumer.forget_acks(era)
+        self._era = era
+        for start, end in self._unconfirmed.ranges(self._resumed_cut).tolist():  # acknowledged since that was sent
+            self._send_acks(protocol.AcknowledgeRange(handle, self._generation, start, end), (start, end))
         self._retry_s, self._failing_since = RETRY_S, None
         if done is not None:
             done.complete(None)
         if self._permits:
             self._send(protocol.Flow(handle, self._permits))
         self._fetch()
+        waiting, self._waiting = self._waiting, []
+        for send in waiting:
+            send()
+        self._flush_soon()
 
-    def _not_attached(self, error: ReplogError) -> None:
+    def _consumer_forgets(self) -> None:
+        """What was acknowledged, and not flushed, does not count, or nobody can tell."""
+        if self._unconfirmed and self._wanted.durable and not self._seeking:
+            self._in_doubt = (
+                f"topic {self._wanted.topic}, subscription {self._wanted.subscription}: acknowledgements that no flush "
+                "had confirmed were lost with the connection, or the subscription was moved by a seek: their messages "
+                "may come again"
+            )
+        self._unconfirmed.clear()
+
+    def _not_attached(self, error: ReplogError, done: Ack[None] | None) -> None:
+        if done is not None and (self._is_over or not isinstance(error, DisconnectedError | ClosedError)):
+            done.fail(error)
+            return
         if self._is_over:
             return
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
-        if not (is_passing(error) or error.retriable) or now - self._failing_since > self._link.timeout:
-            self._end(error)
+        timer = None
+        if (is_passing(error) or error.retriable) and now - self._failing_since < self._link.timeout:
+            timer = self.wake_after(self._retry_s, lambda: self._events.post(lambda: self._subscribe_again(done)))
+        if timer is None:
+            self._end(error, done)
             return
         logger.info("topic %s, %s: not attached yet: %s", self._wanted.topic, self._wanted.subscription, error)
-        self.wake_after(self._retry_s, lambda: self._events.post(self._subscribe_again))
         self._retry_s = min(2 * self._retry_s, RETRY_MOST_S)
 
-    def _subscribe_again(self) -> None:
+    def _subscribe_again(self, done: Ack[None] | None = None) -> None:
         if not self._is_over:
-            self._subscribe()
+            self._subscribe(done)
+        elif done is not None:
+            done.fail(ClosedError(f"consumer {self.consumer.name} was closed"))
 
-    def _lost(self, error: ReplogError) -> None:
-        """What it had comes again; of a subscription that has ended with the connection, what comes is what follows."""
+    def _lost(self, handle: int, error: ReplogError) -> None:
+        """The server, or the connection, does not have it any more. What it had comes again; of a subscription that has
+        ended with the connection, what comes is what follows."""
+        if handle != self._handle or self._is_over:
+            return  # it was attached anew since
         logger.info("topic %s, %s: attached anew: %s", self._wanted.topic, self._wanted.subscription, error)
         self._handle = 0
         if self._wanted.durable:
-            self._discard()
-        self._subscribe_again()
+            self.consumer.discard()
+        if isinstance(error, DamagedMessageError):  # the server has it still; whatever damages may go on for a while
+            self._send(protocol.Detach(handle))
+            self.wake_after(RETRY_S, lambda: self._events.post(self._subscribe_again))
+        else:
+            self._subscribe_again()
 
-    def _end(self, error: ReplogError) -> None:
+    def _end(self, error: ReplogError, done: Ack[None] | None = None) -> None:
+        if isinstance(error, StaleError):  # for people
+            error = NotConnectedError(f"consumer {self.consumer.name} could not be attached again in time: {error}")
+        if done is not None:
+            done.fail(error)
         self._handle = 0
         self._is_over = True
+        self._error = error
         self.consumer.failed(error)
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        """Nothing is sent any more."""
+        waiting, self._waiting = self._waiting, []
+        for send in waiting:
+            send()
 
     # ---- messages -------------------------------------------------------------------------------------------
 
@@ -144,11 +236,11 @@ class Attachment:
 
     def _fetch_by(self, request: protocol.Fetch | protocol.AcknowledgeAndFetch) -> None:
         self._fetches += 1
-        handle = request.consumer
+        handle, tells_era = request.consumer, self._tells_era
 
         def came(_: Address, outcome: Outcome) -> None:
             told: Ack[Delivered] = Ack()
-            settle(told, outcome, decode_delivered)
+            settle(told, outcome, partial(decode_delivered, tells_era=tells_era))
             self._events.post(lambda: self._fetched(handle, told))
 
         self._link.send(self._address, request, came)
@@ -163,12 +255,12 @@ class Attachment:
             if self._fetches < FETCHES_LEAST:
                 self._fetch()
         elif isinstance(error, ReplogError) and is_passing(error):
-            self._lost(error)
+            self._lost(handle, error)
         elif isinstance(error, ReplogError):
             self._end(error)
 
     def _take(self, delivered: Delivered) -> None:
-        self._moved_to(delivered.generation)
+        self._moved_to(delivered.generation, delivered.era)
         if delivered.active != self.consumer.is_active:
             self.consumer.became(delivered.active)
         batch = delivered.batch
@@ -181,16 +273,24 @@ class Attachment:
         self._next = batch.last + 1
         self.consumer.deliver(Delivery(batch, delivered.redelivered))
 
-    def _moved_to(self, generation: int) -> None:
-        if generation > self._generation:
-            self._generation = generation
-            self._discard()
-
-    def _discard(self) -> None:
-        self.consumer.forget_acks()
+    def _moved_to(self, generation: int, era: int | None) -> None:
+        """What it has is not its own any more; in another era, what it acknowledged of that does not count."""
+        if generation <= self._generation:
+            return
+        self._generation = generation
+        if era is None or era != self._era:
+            self.consumer.forget_acks(era or 0)
+        if era is not None and era != self._era:
+            self._unconfirmed.clear()
+            self._era = era
         self.consumer.discard()
 
     # ---- what a consumer calls ------------------------------------------------------------------------------
+
+    @property
+    def timeout(self) -> float:
+        """Seconds for what is asked, unless it says otherwise."""
+        return self._link.timeout
 
     def flow(self, consumer: int, messages: int) -> None:
         def flow() -> None:
@@ -208,25 +308,104 @@ class Attachment:
         self.acknowledge_noted(consumer, lambda: (start, end))
 
     def acknowledge_noted(self, consumer: int, take: Callable[[], Noted | None]) -> None:
-        """While it is not attached it is in vain: what is not acknowledged comes again."""
+        """It is said again when the connection is lost before a flush has confirmed it."""
 
         def tell() -> None:
             noted, handle = take(), self._handle
-            if noted is None or not handle:
+            if noted is None:
+                return
+            self._unconfirmed.add(noted)
+            self._flush_soon()
+            if not handle:
                 return
             if isinstance(noted, tuple):
                 if self._fetches < FETCHES:
                     self._fetch_by(protocol.AcknowledgeAndFetch(handle, self._generation, *noted))
                 else:
-                    self._send(protocol.AcknowledgeRange(handle, self._generation, *noted))
+                    self._send_acks(protocol.AcknowledgeRange(handle, self._generation, *noted), noted)
                 return
             for at in range(0, len(noted), OFFSETS_MAX):
-                self._send(protocol.Acknowledge(handle, self._generation, noted[at : at + OFFSETS_MAX]))
+                part = noted[at : at + OFFSETS_MAX]
+                self._send_acks(protocol.Acknowledge(handle, self._generation, part), part)
 
         self._events.post(tell)
 
+    def _send_acks(self, request: Request, noted: Noted) -> None:
+        def came(_: Address, outcome: Outcome) -> None:
+            if isinstance(outcome, ReplogError) and not is_passing(outcome):
+                logger.warning("topic %s: acknowledgements are refused: %s", self._wanted.topic, outcome)
+                self._events.post(lambda: self._unconfirmed.remove(noted))
+
+        self._link.send(self._address, request, came)
+
     def acknowledge_cumulative(self, consumer: int, end: int) -> Ack[None]:
-        return self._ask(lambda handle: protocol.AcknowledgeCumulative(handle, self._generation, end), Done, _nothing)
+        era = layer = asked = 0
+
+        def begin() -> None:
+            nonlocal era, layer
+            era, layer = self._era, self._unconfirmed.add_below(end)
+            self._flush_soon()
+
+        def made(handle: int) -> Request | None:
+            """None: it was said again already; or the subscription was moved since, so it does not count."""
+            nonlocal asked
+            asked += 1
+            if layer > self._resumed_cut and era == self._era and (self._tells_era or asked == 1):
+                return protocol.AcknowledgeCumulative(handle, self._generation, end)
+            if self._tells_era:
+                return None
+            raise OutcomeUnknownError(f"consumer {self.consumer.name}: the connection was lost before an answer came")
+
+        def told(ack: Ack[None]) -> None:
+            if (error := ack.exception()) is not None and not is_passing(error):
+                self._events.post(lambda: self._unconfirmed.remove_below(end))
+
+        self._events.post(begin)
+        done = self._ask(made, Done, lambda _: None)
+        done.add_done_callback(told)
+        return done
+
+    # ---- flushing -------------------------------------------------------------------------------------------
+
+    def flush(self) -> Ack[None]:
+        """Of all acknowledgements so far, also those that are said again. OutcomeUnknownError: some are lost."""
+        cut = 0
+
+        def made(handle: int) -> Request:
+            nonlocal cut
+            if self._in_doubt is not None:
+                doubt, self._in_doubt = self._in_doubt, None
+                raise OutcomeUnknownError(doubt)
+            cut = self._unconfirmed.cut()
+            return protocol.Flush(handle)
+
+        return self._ask(made, Done, lambda _: self._unconfirmed.confirmed(cut))
+
+    def _flush_soon(self) -> None:
+        """What nobody flushes is confirmed after a while, so that it need not be kept."""
+        if self._unconfirmed.count > RANGES_MAX:
+            self._consumer_forgets()
+        if self._unconfirmed and not self._flushes:
+            self._flushes = True
+            self.wake_after(FLUSH_AFTER_S, lambda: self._events.post(self._flush_now))
+
+    def _flush_now(self) -> None:
+        if not self._handle or not self._unconfirmed:
+            self._flushes = False
+            return
+        handle, cut = self._handle, self._unconfirmed.cut()
+
+        def came(_: Address, outcome: Outcome) -> None:
+            self._events.post(lambda: flushed(outcome))
+
+        def flushed(outcome: Outcome) -> None:
+            self._flushes = False
+            if not isinstance(outcome, ReplogError):
+                self._unconfirmed.confirmed(cut)
+            if handle == self._handle:  # else it was attached anew since, or will be
+                self._flush_soon()
+
+        self._link.send(self._address, protocol.Flush(handle), came)
 
     def nack(self, consumer: int, offsets: NDArray[np.int64], delay_us: int | None) -> None:
         delay = -1 if delay_us is None else max(delay_us, 0)
@@ -234,20 +413,37 @@ class Attachment:
             self._tell(lambda handle, part=offsets[at : at + OFFSETS_MAX]: protocol.Nack(handle, delay, part))  # type: ignore[misc]
 
     def redeliver(self, consumer: int) -> None:
-        self._ask(protocol.Redeliver, Moved, _nothing)
+        """While it is not attached it is in vain: all of it comes again."""
+
+        def redeliver() -> None:
+            if self._handle:
+                self._ask(protocol.Redeliver, Moved, lambda _: None, again=False)
+
+        self._events.post(redeliver)
 
     def seek(self, start: Start) -> Ack[int]:
         check_start(start)
-        return self._ask(lambda handle: protocol.Seek(handle, start), Moved, lambda moved: moved.offset)
 
-    def flush(self) -> Ack[None]:
-        return self._ask(protocol.Flush, Done, _nothing)
+        def made(handle: int) -> Request:
+            self._seeking = True
+            return protocol.Seek(handle, start)
+
+        def over(_: Ack[int]) -> None:
+            self._events.post(lambda: setattr(self, "_seeking", False))
+
+        done = self._ask(made, Moved, lambda moved: int(moved.offset))
+        done.add_done_callback(over)
+        return done
 
     def detach(self, consumer: int) -> None:
         left = self._leave()
         if not in_callback() and _get_running_loop() is None:
             with suppress(ReplogError):  # its connection is lost, or too slow: it leaves with that
-                self.wait(left, self._link.timeout)
+                self.wait(left, self._link.patience)
+
+    def give_up(self) -> None:
+        """Nobody waits for it to be attached any more."""
+        self._leave()
 
     def abandon(self, consumer: int) -> None:
         with suppress(ReplogError):  # the client was closed
@@ -264,6 +460,7 @@ class Attachment:
         def leave() -> None:
             handle, self._handle = self._handle, 0
             self._is_over = True
+            self._tell_waiting()
             if handle:
                 self._link.send(self._address, protocol.Detach(handle), gone)
             else:
@@ -287,35 +484,55 @@ class Attachment:
 
         self._events.post(tell)
 
-    def _ask(self, made: Callable[[int], Request], kind: type[Reply], result: Callable[..., T]) -> Ack[T]:
-        """result: of the reply; called in turn with all other steps."""
+    def _ask(
+        self, made: Callable[[int], Request | None], kind: type[Reply], result: Callable[..., T], *, again: bool = True
+    ) -> Ack[T]:
+        """Ask as soon as it is attached, and again if it is not any more before the answer; unless the Ack has failed
+        meanwhile: whoever waited has given up. made: the request, None: that is done. result: of the reply; called in
+        turn with all other steps, as `made` is. again: False, once is enough."""
         done: Ack[T] = Ack()
 
-        def came(handle: int, outcome: Outcome) -> None:
-            told: Ack[Reply] = Ack()
-            settle(told, outcome, reads(kind))
-            self._events.post(lambda: then(told, done, lambda reply: answered(handle, reply)))
-
-        def answered(handle: int, reply: Reply) -> None:
-            if isinstance(reply, Moved) and handle == self._handle:  # else it was attached anew since
-                self._moved_to(reply.generation)
-            done.complete(result(reply))
-
-        def ask() -> None:
-            handle = self._handle
-            if handle:
-                self._link.send(self._address, made(handle), lambda _, outcome: came(handle, outcome), FOREVER_S)
-            elif self._is_over:
-                done.fail(ClosedError(f"consumer {self.consumer.name} was closed"))
+        def send() -> None:
+            handle, moves = self._handle, kind is Moved
+            if done.done():
+                return
+            if self._is_over:
+                done.fail(self._error or ClosedError(f"consumer {self.consumer.name} was closed"))
+            elif not handle:
+                self._waiting.append(send)
             else:
-                done.fail(NotConnectedError(f"consumer {self.consumer.name} is not attached now: try again"))
+                try:
+                    request = made(handle)
+                except ReplogError as error:
+                    done.fail(error)
+                    return
+                if request is None:
+                    done.complete()
+                    return
+                read = reads(MovedTo if moves and self._tells_era else kind)
+                self._link.send(self._address, request, partial(came, handle, read))
 
-        self._events.post(ask)
+        def came(handle: int, read: Callable[[Reader], Reply], _: Address, outcome: Outcome) -> None:
+            told: Ack[Reply] = Ack()
+            settle(told, outcome, read)
+            self._events.post(lambda: answered(handle, told))
+
+        def answered(handle: int, told: Ack[Reply]) -> None:
+            error = told.exception()
+            if isinstance(error, ReplogError) and is_passing(error):
+                self._lost(handle, error)
+                if again:
+                    send()
+            elif error is not None:
+                done.fail(error)
+            else:
+                reply = told.result()
+                if isinstance(reply, Moved | MovedTo) and handle == self._handle:  # else it was attached anew since
+                    self._moved_to(reply.generation, reply.era if isinstance(reply, MovedTo) else None)
+                done.complete(result(reply))
+
+        self._events.post(send)
         return done
-
-
-def _nothing(_: Reply) -> None:
-    return None
 
 
 def _ignore(_: Address, outcome: Outcome) -> None:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from pyreplog._native.ledgerlog.entries import parse_entries
 from pyreplog._native.topic.messages import MessageBatch, decode_messages
-from pyreplog.errors import InvalidMessageError, ReplogError
+from pyreplog.errors import DamagedMessageError, InvalidMessageError, InvalidRecordsError, ReplogError
 from pyreplog.topic.publishing.compression import decompress
-from pyreplog.topic.remote.fields import FLAG_NUMBER, U32, Layout, Reader
+from pyreplog.topic.remote.fields import FLAG_NUMBER, OFFSET, U32, Layout, Reader
 from pyreplog.topic.remote.protocol import OK
 
 if TYPE_CHECKING:
@@ -32,12 +32,14 @@ _ALL = np.empty((0, 2), np.int64)
 
 class Delivered(NamedTuple):
     """What a FETCH or READ brings. generation: of the consumer; messages of an older one it does not have any more.
-    active: whether messages come, of consumers that take turns. batch: None, none now. redelivered: by offset."""
+    active: whether messages come, of consumers that take turns. batch: None, none now. redelivered: by offset. era: see
+    `protocol.Resume`; None: the consumer was not resumed."""
 
     generation: int
     active: bool
     batch: MessageBatch | None
     redelivered: Mapping[int, int]
+    era: int | None = None
 
 
 def size_of(batch: MessageBatch) -> int:
@@ -63,9 +65,10 @@ def cut(batch: MessageBatch, bytes_max: int) -> tuple[MessageBatch, MessageBatch
 
 def encode_delivered(delivered: Delivered) -> list[ReadableBuffer]:
     """Buffers of a reply, which hold the batch."""
-    generation, active, batch, redelivered = delivered
+    generation, active, batch, redelivered, era = delivered
+    told = b"" if era is None else OFFSET.encode(era)
     if batch is None or not len(batch):
-        return [bytes((OK,)) + _STATE.encode((generation, active, False))]
+        return [bytes((OK,)) + _STATE.encode((generation, active, False)) + told]
     records, runs, first, last = batch.records(), _ALL, batch.first_entry, batch.last_entry
     if not batch.is_whole:
         entries, runs = _used(batch)
@@ -77,16 +80,18 @@ def encode_delivered(delivered: Delivered) -> list[ReadableBuffer]:
         described += runs.astype(">u4").tobytes()
     if counts:
         described += np.array(counts, _COUNTED).tobytes()
-    head = bytes((OK,)) + _STATE.encode((generation, active, True))
+    head = bytes((OK,)) + _STATE.encode((generation, active, True)) + told
     return [head + described, *records]
 
 
-def decode_delivered(reader: Reader) -> Delivered:
-    """What follows the status. Errors: InvalidMessageError; MissingExtraError, nothing can decompress it."""
+def decode_delivered(reader: Reader, *, tells_era: bool = False) -> Delivered:
+    """What follows the status. tells_era: the consumer was resumed. Errors: InvalidMessageError; MissingExtraError,
+    nothing can decompress it."""
     generation, active, has_messages = _STATE.decode(reader)
+    era = OFFSET.decode(reader) if tells_era else None
     if not has_messages:
         reader.end()
-        return Delivered(generation, bool(active), None, {})
+        return Delivered(generation, bool(active), None, {}, era)
     ledger, first, last, offset, entries, size, run_count, count = reader.unpack(_HEAD)
     if not (0 <= first <= last and min(offset, entries, size) >= 0 and max(run_count, count) <= _ITEMS_MAX):
         raise reader.refusal("entries of a ledger", f"{first} to {last}, {run_count} runs, {count} counts")
@@ -95,17 +100,23 @@ def decode_delivered(reader: Reader) -> Delivered:
     if count:
         counted = np.frombuffer(reader.take(_COUNTED.itemsize * count), _COUNTED)
         redelivered = dict(zip(counted["offset"].tolist(), counted["count"].tolist(), strict=True))
+    reader.check()
     data = bytes(reader.rest())
     try:
         records = parse_entries(data, ledger=ledger, first=first, last=last)
         if records.next_position != len(data):
-            raise reader.refusal("intact records", f"a bad one at byte {records.next_position}")
+            raise DamagedMessageError(
+                f"messages: expected intact records, found a bad one at byte {records.next_position} of {len(data)}"
+            )
         batch = decode_messages(records, offset=offset, entries=entries, size=size, decompress=decompress)
     except (InvalidMessageError, ImportError):
         raise
+    except InvalidRecordsError as error:  # those that the owner sent had their checksums
+        raise DamagedMessageError(f"messages: damaged on their way: {error}") from error
     except (ReplogError, ValueError, OverflowError) as error:
         raise InvalidMessageError(f"messages: {error}") from error
-    return Delivered(generation, bool(active), _selected(batch, runs, reader) if run_count else batch, redelivered)
+    meant = _selected(batch, runs, reader) if run_count else batch
+    return Delivered(generation, bool(active), meant, redelivered, era)
 
 
 def _used(batch: MessageBatch) -> tuple[Sequence[int], NDArray[np.int64]]:

@@ -14,6 +14,7 @@ from pyreplog._native.machines.turns import check_may_wait
 from pyreplog.errors import ConfigError, InvalidArgumentError, InvalidMessageError, TopicExistsError
 from pyreplog.handles import Handle
 from pyreplog.ledger.protocol.push import ENTRY_BYTES_MAX
+from pyreplog.net.handshake import Secret
 from pyreplog.net.limits import Limits
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.names import check_name
@@ -31,7 +32,7 @@ _BODY_BYTES_MIN = ENTRY_BYTES_MAX + (1 << 20)
 def connect(
     url: str,
     *,
-    secret: bytes | None = None,
+    secret: bytes | Secret | None = None,
     tls: ssl.SSLContext | None = None,
     limits: Limits | None = None,
     timeout: float = TIMEOUT_S,
@@ -40,7 +41,8 @@ def connect(
 
     url: "pyreplog://host:port", or several as "pyreplog://host:port,host:port": any of them finds whoever owns a topic.
     secret: what the servers were started with. tls: a client's context. limits: of each connection. timeout: seconds
-    that a request may take, and for which publishing and consuming are tried again when a connection is lost.
+    that a call waits for at most which does not say how long, but for those that receive; and for which publishing and
+    consuming are tried again when a connection is lost.
     Nothing is connected before it is needed. Errors: InvalidArgumentError, ConfigError.
     """
     found = _URL.fullmatch(url) if isinstance(url, str) else None
@@ -106,7 +108,7 @@ class Client(Handle):
                 return there
             if there is not None:
                 there.close()  # it was deleted since
-            made = RemotePartitionedTopic(self, name, partitions, self._link.wait)
+            made = RemotePartitionedTopic(self, name, partitions, self._link.wait, self._link.timeout)
             try:
                 made.use(partitions, settings)
             except BaseException:
@@ -162,6 +164,7 @@ class Client(Handle):
     def _let_go(self) -> None:
         with self._lock:
             topics = list(self._topics.values())
+        self._link.begin_to_close()
         with ExitStack() as rest:
             rest.callback(self._link.close)
             for topic in topics:

@@ -6,13 +6,17 @@ import struct
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import accumulate, takewhile
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyreplog.errors import InvalidArgumentError, InvalidMessageError
+from pyreplog._native.system.checksum import crc32c
+from pyreplog.errors import DamagedMessageError, InvalidArgumentError, InvalidMessageError
 from pyreplog.topic.positions import Start, check_start, moment_at, time_us
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 NAME_BYTES_MAX = 255
 TEXT_BYTES_MAX = 1 << 20
@@ -26,10 +30,11 @@ _U32 = struct.Struct(">I")
 
 
 class Reader:
-    """Takes fields off a body, in order. Errors: InvalidMessageError."""
+    """Takes fields off a body, in order. is_checked: their checksum follows them. Errors: InvalidMessageError;
+    DamagedMessageError."""
 
-    def __init__(self, what: str, body: memoryview, at: int = 0) -> None:
-        self._what, self._body, self._at = what, body, at
+    def __init__(self, what: str, body: memoryview, at: int = 0, *, is_checked: bool = False) -> None:
+        self._what, self._body, self._at, self._is_checked = what, body, at, is_checked
 
     def take(self, count: int) -> memoryview:
         """The next `count` bytes, not copied."""
@@ -48,13 +53,34 @@ class Reader:
         """All that is left, not copied."""
         return self.take(len(self._body) - self._at)
 
+    def check(self) -> None:
+        """If it is checked: here is the checksum of all that was taken."""
+        if self._is_checked:
+            self._is_checked = False
+            computed = crc32c(self._body[: self._at])
+            found = self.unpack(_U32)[0]
+            if found != computed:
+                raise DamagedMessageError(
+                    f"{self._what}: damaged on its way: its CRC-32C is {computed:#010x}, expected {found:#010x}"
+                )
+
     def end(self) -> None:
         """Nothing may follow."""
+        self.check()
         if self._at != len(self._body):
             raise self.refusal(f"{self._at} bytes", f"{len(self._body)}")
 
     def refusal(self, expected: str, found: str) -> InvalidMessageError:
-        return InvalidMessageError(f"{self._what}: expected {expected}, found {found}")
+        kind = DamagedMessageError if self._is_checked else InvalidMessageError  # it would not pass the check
+        return kind(f"{self._what}: expected {expected}, found {found}")
+
+
+def checksum(*buffers: ReadableBuffer) -> bytes:
+    """What follows these in a body that is checked."""
+    crc = 0
+    for buffer in buffers:
+        crc = crc32c(buffer, crc)
+    return _U32.pack(crc)
 
 
 class Number(NamedTuple):
@@ -177,6 +203,20 @@ def _decode_offsets(reader: Reader) -> NDArray[np.int64]:
     return found
 
 
+def _encode_ranges(ranges: NDArray[np.int64]) -> bytes:
+    return _U32.pack(len(ranges)) + np.asarray(ranges, ">i8").tobytes()
+
+
+def _decode_ranges(reader: Reader) -> NDArray[np.int64]:
+    count = reader.unpack(_U32)[0]
+    if count > OFFSETS_MAX:
+        raise reader.refusal(f"at most {OFFSETS_MAX} ranges", str(count))
+    edges = np.frombuffer(reader.take(16 * count), ">i8").astype(np.int64)
+    if count and (edges[0] < 0 or (edges[1:] <= edges[:-1]).any()):
+        raise reader.refusal("ranges from 0 on that ascend", str(edges[:10].tolist()))
+    return edges.reshape(-1, 2)
+
+
 def _encode_entries(entries: Sequence[bytes]) -> bytes:
     """The lengths; the entries follow as they are."""
     return struct.pack(f">I{len(entries)}I", len(entries), *map(len, entries))
@@ -204,4 +244,5 @@ NAME = _text(">B", NAME_BYTES_MAX)
 TEXT = _text(">I", TEXT_BYTES_MAX)
 START = Field(_encode_start, _decode_start)
 OFFSETS = Field(_encode_offsets, _decode_offsets)
+RANGES = Field(_encode_ranges, _decode_ranges)
 ENTRIES = Field(_encode_entries, _decode_entries)

@@ -8,15 +8,18 @@ import random
 import secrets
 import ssl
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pyreplog._native.machines.turns import check_may_wait
 from pyreplog.ack import Ack
 from pyreplog.errors import (
     ClosedError,
+    DisconnectedError,
     InvalidMessageError,
     NotConnectedError,
     OutcomeUnknownError,
@@ -39,9 +42,12 @@ from pyreplog.topic.remote.protocol import (
     ERROR,
     OK,
     STALE,
+    VERSION,
+    Call,
     Leave,
     Open,
     Publish,
+    Read,
     Reply,
     Request,
     decode_reply,
@@ -57,9 +63,16 @@ OnOutcome = Callable[[Address, Outcome], object]
 SERVICE = "topics"
 LIMITS = Limits(max_body_bytes=32 << 20, queued_bytes=64 << 20, connection_inflight_bytes=64 << 20)
 """A batch that is published at once, and what is read at once, fit into a frame."""
+_SHORTEST_HELLO_S = 0.001
 FOREVER_S = 86_400.0
 """For what waits as long as it takes: a connection that is lost ends it."""
 
+
+READING = frozenset(
+    {"topics", "partitioned_topics", "partitions", "where", "position", "config", "stats", "internal_stats",
+     "last_sequence", "subscriptions"}
+)  # fmt: skip
+"""Calls that change nothing."""
 
 _open: set[Link] = set()
 """Until they are closed: a client that is forgotten publishes what was submitted, which takes its connections."""
@@ -76,20 +89,27 @@ def is_passing(error: BaseException) -> bool:
     return isinstance(error, ClosedError | TopicFencedError | TopicOwnedError | OutcomeUnknownError)
 
 
-def outcome_of(body: memoryview | ReplogError) -> tuple[Outcome, str]:
-    """Of a request; and the address of who is to be asked instead."""
+def outcome_of(body: memoryview | ReplogError, *, is_checked: bool = False) -> tuple[Outcome, str]:
+    """Of a request, that was checked or not; and the address of who is to be asked instead."""
     if isinstance(body, ReplogError):
         return body, ""
-    reader = Reader("reply", body, 1)
+    reader = Reader("reply", body, 1, is_checked=is_checked)
     status = body[0] if len(body) else -1
     try:
         if status == ERROR:
             return decode_fault(reader)
+        if status == STALE:
+            reader.end()
     except InvalidMessageError as error:
         return error, ""
     if status == STALE:
         return StaleError("the server knows no such lane or consumer"), ""
-    return (reader if status == OK else InvalidMessageError(f"reply: expected a known status, found {status}")), ""
+    return (reader if status == OK else reader.refusal("a known status", str(status))), ""
+
+
+def publishes(request: Request) -> bool:
+    """Whether it goes over the connection for what is published."""
+    return isinstance(request, Publish | Leave) or (isinstance(request, Open) and request.lane > 0)
 
 
 class Link:
@@ -103,20 +123,21 @@ class Link:
         self,
         entries: Sequence[Address],
         *,
-        secret: bytes | None,
+        secret: bytes | Secret | None,
         tls: ssl.SSLContext | None,
         limits: Limits | None,
         timeout: float,
     ) -> None:
         self.timeout = timeout
         self.client = secrets.token_hex(8)
-        self._entries, self._tls, self._limits = list(entries), tls, limits or LIMITS
-        self._secret = None if secret is None else Secret(secret)
+        self._entries, self._tls, self._limits = list(entries), tls, _in_time(limits or LIMITS, timeout / len(entries))
+        self._secret = Secret.of(secret)
         self._lock = threading.Lock()  # of the tables
         self._channels: dict[tuple[Address, bool], Channel] = {}
         self._owners: dict[str, Address] = {}
         self._handles = itertools.count(1)
         self._closed = False
+        self._close_by: float | None = None
         self.was_reached = False  # any server
         self._resting: set[_Inquiry] = set()  # until they ask again
         self.reactor = Reactor()
@@ -129,7 +150,14 @@ class Link:
 
     def send(self, address: Address, request: Request, on_outcome: OnOutcome, timeout: float = FOREVER_S) -> None:
         """Ask a server; called back once, maybe before this returns."""
-        self._send(address, request, lambda reply: on_outcome(address, outcome_of(reply)[0]), timeout)
+        is_checked = self.version(address, publishes(request)) >= 2
+        self._send(
+            address,
+            request,
+            lambda reply: on_outcome(address, outcome_of(reply, is_checked=is_checked)[0]),
+            timeout,
+            is_checked=is_checked,
+        )
 
     def ask(self, topic: str, request: Request, on_outcome: OnOutcome) -> None:
         """Ask whoever owns a topic, or any server if it is ""; called back with the one that answered."""
@@ -145,13 +173,21 @@ class Link:
         self.ask(topic, request, came)
         return done
 
-    def _send(self, address: Address, request: Request, on_reply: OnReply, timeout: float) -> None:
-        publishes = isinstance(request, Publish | Leave) or (isinstance(request, Open) and request.lane > 0)
+    def _send(
+        self, address: Address, request: Request, on_reply: OnReply, timeout: float, *, is_checked: bool = False
+    ) -> None:
+        which = publishes(request)
         try:
-            channel = self._channels.get((address, publishes)) or self._channel(address, publishes)
-            channel.request(*encode_request(request), on_reply=on_reply, timeout=timeout)
+            channel = self._channels.get((address, which)) or self._channel(address, which)
+            channel.request(*encode_request(request, is_checked=is_checked), on_reply=on_reply, timeout=timeout)
         except ReplogError as error:
             on_reply(error)
+
+    def version(self, address: Address, publishes: bool = False) -> int:
+        """Of the protocol, as spoken with a server now; 0: there is no connection. publishes: see `_channel`."""
+        channel = self._channels.get((address, publishes))
+        peer = None if channel is None else channel.peer
+        return 0 if peer is None else peer.version
 
     def _channel(self, address: Address, publishes: bool) -> Channel:
         """One for what is published: while a topic takes no more, acknowledgements may still make room."""
@@ -161,7 +197,8 @@ class Link:
             channel = self._channels.get((address, publishes))
             if channel is None:
                 channel = self._channels[address, publishes] = Channel(
-                    self.reactor, address, expected=Identity(service=SERVICE), secret=self._secret, tls=self._tls,
+                    self.reactor, address, identity=Identity(version=VERSION), expected=Identity(service=SERVICE),
+                    secret=self._secret, tls=self._tls,
                     limits=self._limits,
                 )  # fmt: skip
             return channel
@@ -185,6 +222,15 @@ class Link:
         if not ack.done():
             check_may_wait()
         return self.reactor.wait(ack, timeout)
+
+    def begin_to_close(self) -> None:
+        """All that is let go from now on has `timeout` together."""
+        self._close_by = time.monotonic() + self.timeout
+
+    @property
+    def patience(self) -> float:
+        """Seconds for what is let go."""
+        return self.timeout if self._close_by is None else max(self._close_by - time.monotonic(), 0.0)
 
     def rest(self, inquiry: _Inquiry, seconds: float) -> bool:
         """Have it go on after a while; False: not any more."""
@@ -224,37 +270,42 @@ class Link:
 class _Inquiry:
     """One request on its way to whoever owns a topic.
 
-    When no server can be reached all are asked again, up to the link's timeout; unless none ever was: the addresses
-    may be wrong.
+    When no server can be reached, or the connection is lost before a mere question has an answer, all are asked again,
+    up to the link's timeout; unless none ever was: the addresses may be wrong.
     """
 
     def __init__(self, link: Link, topic: str, request: Request, on_outcome: OnOutcome) -> None:
         self._link, self._topic, self._request, self._on_outcome = link, topic, request, on_outcome
         self._left = link.candidates(topic)
-        self._has_followed = False
+        self._has_followed = self._is_checked = False
         self._address = self._left[0]
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MOST_S, random.random)
+        self._may_repeat = isinstance(request, Open | Read) or (isinstance(request, Call) and request.name in READING)
+        """Once more is as once. Of others nothing was asked if there is no connection."""
         self._until_us = link.reactor.clock.monotonic_us() + int(link.timeout * 1e6)
 
     def go_on(self, error: ReplogError) -> None:
-        """Ask the next server; error: if there is none."""
-        if not self._left:
+        """Ask the next server; error: if there is none, or no time is left."""
+        left_us = self._until_us - self._link.reactor.clock.monotonic_us()
+        if not self._left or left_us <= 0:
             self._on_outcome(self._address, error)
             return
         self._address = self._left.popleft()
-        self._link._send(self._address, self._request, self._came, self._link.timeout)
+        self._is_checked = self._link.version(self._address, publishes(self._request)) >= 2
+        self._link._send(self._address, self._request, self._came, left_us / 1e6, is_checked=self._is_checked)
 
     def _start_over(self) -> bool:
         """After a while; False: no time is left for that."""
-        delay_s, clock = self._backoff.next_s(), self._link.reactor.clock
-        if not self._link.was_reached or clock.monotonic_us() + int(delay_s * 1e6) > self._until_us:
+        left_s = (self._until_us - self._link.reactor.clock.monotonic_us()) / 1e6
+        if not self._link.was_reached or left_s < BACKOFF_FIRST_S:
             return False
+        delay_s = min(self._backoff.next_s(), left_s / 2)
         self._left = self._link.candidates(self._topic)
         return self._link.rest(self, delay_s)
 
     def _came(self, reply: memoryview | ReplogError) -> None:
-        outcome, owner = outcome_of(reply)
-        if isinstance(outcome, NotConnectedError):  # nothing was asked
+        outcome, owner = outcome_of(reply, is_checked=self._is_checked)
+        if isinstance(outcome, NotConnectedError) or (isinstance(outcome, DisconnectedError) and self._may_repeat):
             if self._left or not self._start_over():
                 self.go_on(outcome)
             return
@@ -267,6 +318,11 @@ class _Inquiry:
         if self._topic and not isinstance(outcome, TopicOwnedError | PeerError):
             self._link.found(self._topic, self._address)
         self._on_outcome(self._address, outcome)
+
+
+def _in_time(limits: Limits, share_s: float) -> Limits:
+    """A server that takes a connection and never says hello does not use up the time of those that are asked next."""
+    return replace(limits, handshake_s=max(min(limits.handshake_s, share_s), _SHORTEST_HELLO_S))
 
 
 def settle(done: Ack[T], outcome: Outcome, read: Callable[[Reader], T]) -> None:

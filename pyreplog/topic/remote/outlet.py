@@ -7,11 +7,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, InvalidMessageError, ReplogError
 from pyreplog.topic.events import Events
+from pyreplog.topic.positions import done_ack, then
 from pyreplog.topic.remote.batches import BATCH_BYTES, Delivered, cut, encode_delivered, size_of
 from pyreplog.topic.remote.faults import encode_fault
+from pyreplog.topic.remote.protocol import Resumed
 from pyreplog.topic.source import Delivery, Noted
 from pyreplog.topic.subscription import Subscription
 
@@ -30,13 +35,14 @@ _FIRST_SIZE = 16 << 10
 class Outlet:
     """A Receiver. Any thread; steps take turns, and none waits.
 
-    reply: sends the answer to a request. generation: one more each time that messages which were delivered are not the
-    consumer's any more.
+    reply: sends the answer to a request.
     """
 
     def __init__(self, name: str, reply: Callable[..., object]) -> None:
         self.name = name
-        self.generation = 0
+        self.state: tuple[int, int | None] = (0, None)
+        """The consumer's generation, one more each time that messages which were delivered are not its any more; and
+        the era of these messages, None: it was not resumed."""
         self._reply = reply
         self._events = Events()
         self._source: Subscription | None = None
@@ -52,6 +58,7 @@ class Outlet:
         self._error: ReplogError | None = None
         self._seeks = 0  # of the subscription, since this is attached; changed in their steps
         self._known = (0, 0)  # those whose discard came, and the first generation behind these
+        self._eras: deque[int] = deque()  # that begin with the others
 
     def attached(self, source: Subscription, number: int) -> None:
         """It belongs to a subscription now; detached since: it leaves."""
@@ -64,6 +71,10 @@ class Outlet:
                 self._pass_on()
 
         self._events.post(attached)
+
+    @property
+    def generation(self) -> int:
+        return self.state[0]
 
     @property
     def source(self) -> Subscription:
@@ -111,6 +122,30 @@ class Outlet:
 
         self._events.post(detach)
 
+    def resume(self, era: int, end: int, ranges: NDArray[np.int64]) -> Ack[Resumed]:
+        """See `protocol.Resume`. Done when the subscription knows what was acknowledged."""
+        done: Ack[Resumed] = Ack()
+        counts = False
+
+        def resume() -> None:
+            then(self.source.acknowledge_again(self._id, end, ranges, is_meant), done, lambda _: resumed())
+
+        def is_meant() -> bool:
+            """In a step of the subscription."""
+            nonlocal counts
+            now = 0 if self._eras else self.source.era  # a seek that is on its way here begins one
+            if self.state[1] is None:  # the first time: no event changes it meanwhile
+                self.state = self.generation, now
+            counts = now == era and max(end, int(ranges[-1, 1]) if len(ranges) else 0) <= self.source.known_end
+            return counts
+
+        def resumed() -> None:
+            generation, now = self.state
+            done.complete(Resumed(generation, now or 0, counts))
+
+        self._events.post(lambda: then(done_ack(), done, lambda _: resume()))
+        return done
+
     def acknowledge(self, generation: int, noted: Noted) -> None:
         self.source.acknowledge_noted(self._id, lambda: noted if self._knew(generation) else None)
 
@@ -140,16 +175,20 @@ class Outlet:
             self._permits += sum(len(delivery.batch) for delivery, _ in self._queue)
             self._queue.clear()
             self._queued_bytes = 0
-            self.generation += 1
+            generation, era = self.generation + 1, self.state[1]
             if sought:
-                self._known = (self._known[0] + 1, self.generation)
+                self._known = (self._known[0] + 1, generation)
+                era = None if era is None else self._eras[0]
+                self._eras.popleft()
+            self.state = generation, era
             self._hand_out()
 
         self._events.post(discard)
 
-    def forget_acks(self) -> None:
+    def forget_acks(self, era: int) -> None:
         """It gathers none; those that are on their way here, from a consumer that has not been told, do not count."""
         self._seeks += 1
+        self._eras.append(era)
 
     def became(self, active: bool) -> None:
         def became() -> None:
@@ -186,7 +225,7 @@ class Outlet:
     def _next(self) -> list[ReadableBuffer]:
         self._told = (self.generation, self._active)
         if not self._queue:
-            return encode_delivered(Delivered(*self._told, None, {}))
+            return encode_delivered(Delivered(*self._told, None, {}, self.state[1]))
         (batch, redelivered), size = self._queue.popleft()
         self._queued_bytes -= size
         if size > BATCH_BYTES:
@@ -195,7 +234,7 @@ class Outlet:
                 left = size - size_of(batch)
                 self._queue.appendleft((Delivery(rest, redelivered), left))
                 self._queued_bytes += left
-        return encode_delivered(Delivered(*self._told, batch, redelivered))
+        return encode_delivered(Delivered(*self._told, batch, redelivered, self.state[1]))
 
     def _pass_on(self) -> None:
         """Permits, while what waits, and may come, leaves room."""

@@ -23,15 +23,20 @@ from pyreplog.topic.remote.fields import (
     OFFSET,
     OFFSET_OR_NONE,
     OFFSETS,
+    RANGES,
     START,
     TEXT,
     U32,
     Layout,
     Reader,
+    checksum,
 )
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+VERSION = 2
+"""As the hello says it. 2: RESUME, and checksums."""
 
 OK, ERROR, STALE = range(3)
 """How a request went. STALE: the server knows no such lane or consumer (any more); nothing was done."""
@@ -118,6 +123,16 @@ class AcknowledgeAndFetch(NamedTuple):
     end: int
 
 
+class Resume(NamedTuple):
+    """What a consumer acknowledged over connections that are lost, and no flush has confirmed: all below `end`, and the
+    rows of `ranges`, from and up to; it counts in that era alone, 0: of none. From then on its replies tell the era."""
+
+    consumer: int
+    era: int
+    end: int
+    ranges: NDArray[np.int64]
+
+
 class AcknowledgeCumulative(NamedTuple):
     """As Acknowledge."""
 
@@ -166,7 +181,7 @@ class Call(NamedTuple):
 
 Request = (
     Open | Leave | Publish | Subscribe | Detach | Flow | Fetch | Acknowledge | AcknowledgeRange | AcknowledgeAndFetch
-    | AcknowledgeCumulative | Nack | Redeliver | Seek | Flush | Read | Call
+    | AcknowledgeCumulative | Nack | Redeliver | Seek | Flush | Read | Call | Resume
 )  # fmt: skip
 
 _REQUESTS: dict[int, tuple[type[Any], Layout]] = {
@@ -187,24 +202,37 @@ _REQUESTS: dict[int, tuple[type[Any], Layout]] = {
     15: (Read, Layout(OFFSET, OFFSET, COUNT, NAME)),
     16: (Call, Layout(NAME, NAME, TEXT)),
     17: (AcknowledgeAndFetch, Layout(U32, U32, OFFSET, OFFSET)),
+    18: (Resume, Layout(U32, OFFSET, OFFSET, RANGES)),
 }
 _KINDS = {request: kind for kind, (request, _) in _REQUESTS.items()}
 
 
-def encode_request(request: Request) -> list[ReadableBuffer]:
-    """Buffers of a body. InvalidArgumentError: a text is too long."""
+CHECKED = 0x80
+"""Of a kind: the request has a checksum, and so has its reply."""
+
+
+def encode_request(request: Request, *, is_checked: bool = False) -> list[ReadableBuffer]:
+    """Buffers of a body. is_checked: of a peer of version 2. InvalidArgumentError: a text is too long."""
     kind = _KINDS[type(request)]
-    head = bytes((kind,)) + _REQUESTS[kind][1].encode(request)
-    return [head, *request.entries] if isinstance(request, Publish) else [head]
+    head = bytes((kind | CHECKED if is_checked else kind,)) + _REQUESTS[kind][1].encode(request)
+    buffers: list[ReadableBuffer] = [head, *request.entries] if isinstance(request, Publish) else [head]
+    if is_checked:
+        buffers.append(checksum(*buffers))
+    return buffers
+
+
+def asks_for_checksum(body: memoryview) -> bool:
+    """Whether a request is checked."""
+    return len(body) > 0 and body[0] & CHECKED > 0
 
 
 def decode_request(body: memoryview) -> Request:
-    """It keeps nothing of the receive buffer. InvalidMessageError."""
-    kind = body[0] if len(body) else 0
+    """It keeps nothing of the receive buffer. Errors: InvalidMessageError; DamagedMessageError."""
+    kind = body[0] & ~CHECKED if len(body) else 0
     if kind not in _REQUESTS:
         raise InvalidMessageError(f"request: expected a known kind, found {kind}")
     made, layout = _REQUESTS[kind]
-    reader = Reader(f"request {made.__name__}", body, 1)
+    reader = Reader(f"request {made.__name__}", body, 1, is_checked=asks_for_checksum(body))
     found: Request = made._make(layout.decode(reader))
     reader.end()
     return found
@@ -233,6 +261,22 @@ class Moved(NamedTuple):
     generation: int
 
 
+class MovedTo(NamedTuple):
+    """Moved, of a consumer that was resumed."""
+
+    offset: int
+    generation: int
+    era: int
+
+
+class Resumed(NamedTuple):
+    """The consumer's generation, and the era of what it acknowledges in that. counts: what it had acknowledged does."""
+
+    generation: int
+    era: int
+    counts: bool
+
+
 class Answer(NamedTuple):
     """JSON."""
 
@@ -243,13 +287,15 @@ _REPLIES: dict[type[Any], Layout] = {
     Done: Layout(),
     Opened: Layout(OFFSET_OR_NONE, COUNT, TEXT),
     Moved: Layout(OFFSET, U32),
+    MovedTo: Layout(OFFSET, U32, OFFSET),
+    Resumed: Layout(U32, OFFSET, FLAG),
     Answer: Layout(TEXT),
 }
 
 PUBLISHED = Layout(OFFSET_OR_NONE, U32, U32)
 """Of the reply to a PUBLISH, up to its bits."""
 
-Reply = Done | Opened | Moved | Answer
+Reply = Done | Opened | Moved | MovedTo | Resumed | Answer
 
 
 def encode_reply(reply: Reply) -> bytes:

@@ -21,10 +21,10 @@ class RemotePartitionedTopic(PartitionedHandle[RemoteTopic]):
     """Made by `Client.topic`: the same object for the same name. As `PartitionedHandle`; each partition is a
     RemoteTopic of its own, at whichever server owns it."""
 
-    def __init__(self, client: Client, name: str, partitions: int, wait: Wait) -> None:
+    def __init__(self, client: Client, name: str, partitions: int, wait: Wait, timeout: float) -> None:
         self._client = client
         self._parts: list[RemoteTopic] = []
-        super().__init__(name, partitions, wait, f"partitioned topic {name}, at other processes")
+        super().__init__(name, partitions, wait, f"partitioned topic {name}, at other processes", timeout)
         self._part_of(client)
 
     def use(self, partitions: int, settings: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from pyreplog._native.machines.turns import check_may_wait
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.ack import Ack
 from pyreplog.clock import SystemClock
-from pyreplog.errors import ClosedError, InvalidMessageError, WrongTypeError
+from pyreplog.errors import ClosedError, InvalidMessageError, OutcomeUnknownError, WrongTypeError
 from pyreplog.handles import Handle
 from pyreplog.topic.arguments import OFFSET_MAX, as_int, check_consumer
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from pyreplog.topic.remote.client import Client
 
 READ_BYTES = 4 << 20
-FLUSH_S = 30.0
 
 
 class RemoteTopic(Handle):
@@ -81,7 +80,7 @@ class RemoteTopic(Handle):
             self._link.wait(sender.open(), self._link.timeout)
         made = Publisher(
             self.name, sender, self._link, SystemClock(), self.config, entry_bytes_max=self._entry_bytes_max,
-            producers=numbers,
+            producers=numbers, timeout=self._link.timeout,
         )  # fmt: skip
         with self._lock:
             self._publishers[producer] = made, sender
@@ -199,7 +198,11 @@ class RemoteTopic(Handle):
             self._link, Wanted(self.name, consumer.subscription, start, durable, priority, wanted), consumer,
             self._detached,
         )  # fmt: skip
-        self._link.wait(attached.attach())
+        try:
+            self._link.wait(attached.attach(), self._link.timeout)
+        except BaseException:
+            attached.give_up()
+            raise
         with self._lock:
             self._attachments.add(attached)
         return attached
@@ -311,7 +314,7 @@ class RemoteTopic(Handle):
         """Publish what was submitted, and let go. Closing twice is fine.
 
         Errors: BacklogFullError, a quota holds publishers: what is not published yet will not be, as its Acks say;
-        OutcomeUnknownError, there was none for 30 s.
+        OutcomeUnknownError, there was none within the client's timeout.
         """
         super().close()
 
@@ -330,10 +333,18 @@ class RemoteTopic(Handle):
             for _, sender in publishers:
                 sender.leave()
             for ack in flushed:
-                self._link.wait(ack, FLUSH_S)
+                self._await_flushed(ack)
             for _, sender in publishers:
                 if sender.refused is not None:
                     raise sender.refused
+
+    def _await_flushed(self, flushed: Ack[None]) -> None:
+        try:
+            self._link.wait(flushed, self._link.patience)
+        except OutcomeUnknownError as error:
+            raise OutcomeUnknownError(
+                f"topic {self.name}: closed before all that was submitted had an outcome: {error}"
+            ) from None
 
 
 def _config(text: str) -> TopicConfig:

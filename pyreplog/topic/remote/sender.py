@@ -13,6 +13,7 @@ from pyreplog.ack import Ack
 from pyreplog.errors import (
     BacklogFullError,
     ClosedError,
+    NotConnectedError,
     OutcomeUnknownError,
     PeerError,
     RecordTooLargeError,
@@ -156,6 +157,8 @@ class Sender:
         if self._opening or self._waits or self._error is not None:
             return
         self._opening = True
+        if self._queue and self._failing_since is None:
+            self._failing_since = time.monotonic()
         handle = self._link.next_handle()
         request = Open(handle, False, self._topic, self._producer, self._link.client, "")
 
@@ -190,7 +193,8 @@ class Sender:
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
-        if not is_passing(error) or now - self._failing_since > self._link.timeout:
+        was_tried = isinstance(error, NotConnectedError)  # as long as there is time
+        if was_tried or not is_passing(error) or now - self._failing_since > self._link.timeout:
             self._fail_all(error)
             return
         logger.info("topic %s: publishing waits: %s", self._topic, error)
@@ -202,7 +206,8 @@ class Sender:
         self._go_on()
 
     def _fail_all(self, error: ReplogError) -> None:
-        self._failing_since = None
+        if isinstance(error, StaleError):  # for people
+            error = NotConnectedError(f"topic {self._topic}: no lane could be opened in time: {error}")
         for submission in self._queue:
             if submission.outcome is None:
                 submission.outcome = _unknown(error) if submission.was_sent else error
@@ -240,12 +245,14 @@ class Sender:
         """It is not stored through that lane any more, and maybe was."""
         if handle == self._handle:
             self._handle = 0
-        if not self._producer and not isinstance(error, StaleError):
+        if not self._producer and not isinstance(error, StaleError | NotConnectedError):
             submission.outcome = error
             return
+        if not self._producer:
+            submission.was_sent = False  # nothing was done with it
         submission.handle = 0
         self._look_for_unsent()
-        if self._handle:
+        if self._handle or isinstance(error, NotConnectedError):
             self._go_on()
         else:
             self._try_later(error)
@@ -261,6 +268,8 @@ class Sender:
                 ack.fail(outcome)
             else:
                 ack.complete(outcome)  # type: ignore[arg-type]
+        if not self._queue:
+            self._failing_since = None
 
 
 def _unknown(error: ReplogError) -> ReplogError:

@@ -16,8 +16,8 @@ from pyreplog.errors import (
     SequenceError,
     TopicOwnedError,
 )
-from pyreplog.ledger.workers import Workers
 from pyreplog.net.connection import Connection
+from pyreplog.net.fairjobs import FairJobs
 from pyreplog.net.inflight import ServerConnection
 from pyreplog.topic.config import SubscriptionConfig
 from pyreplog.topic.remote import protocol
@@ -26,7 +26,16 @@ from pyreplog.topic.remote.calls import call
 from pyreplog.topic.remote.faults import encode_fault
 from pyreplog.topic.remote.lane import Lane
 from pyreplog.topic.remote.outlet import Outlet
-from pyreplog.topic.remote.protocol import Answer, Done, Moved, Opened, decode_request, encode_reply
+from pyreplog.topic.remote.protocol import (
+    Answer,
+    Done,
+    Moved,
+    MovedTo,
+    Opened,
+    asks_for_checksum,
+    decode_request,
+    encode_reply,
+)
 from pyreplog.topic.remote.session import NOT_KNOWN, Session
 from pyreplog.topic.topic import Topic
 from pyreplog.topic.topics import Topics
@@ -35,7 +44,7 @@ SERVICE = "topics"
 """As the hello names it."""
 
 READ_BYTES_MAX = 4 << 20
-WORKERS = 8
+CLOSE_S = 0.5
 
 R = TypeVar("R")
 
@@ -45,7 +54,7 @@ class TopicService:
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
-        self._workers = Workers(WORKERS, "pyreplog-topics")
+        self._workers = FairJobs("pyreplog-topics")
         self._lock = threading.Lock()  # of the tables
         self._sessions: dict[Connection, Session] = {}
         self._producers: dict[tuple[str, str], list[Lane]] = {}  # lanes of a producer of a topic
@@ -67,6 +76,7 @@ class TopicService:
             protocol.Redeliver: _redeliver,
             protocol.Seek: _seek,
             protocol.Flush: _flush,
+            protocol.Resume: _resume,
         }
         self._jobs: dict[type[Any], Callable[[Session, int, Any], None]] = {
             protocol.Open: self._open,
@@ -82,13 +92,16 @@ class TopicService:
             self._sessions[connection] = Session(connection)
 
     def frames(self, connection: Connection, batch: FrameBatch) -> None:
-        """InvalidMessageError ends the connection; what came before has been handled."""
+        """InvalidMessageError and DamagedMessageError end the connection; what came before has been handled."""
         session = self._sessions[connection]
         for number, body in batch:
             if body:
                 if number == CONTROL_OFFSET:
                     raise InvalidMessageError("expected requests, found a control body")
-                self._handle(session, number, decode_request(body))
+                request = decode_request(body)
+                if asks_for_checksum(body):
+                    session.checks(number)
+                self._handle(session, number, request)
 
     def drained(self, connection: Connection) -> None:
         """Nothing waits for that: a consumer is sent what it asks for."""
@@ -96,13 +109,14 @@ class TopicService:
     def closed(self, connection: Connection, error: ReplogError) -> None:
         with self._lock:
             session = self._sessions.pop(connection, None)
+        self._workers.leave(connection)
         for lane in session.end(error) if session is not None else ():
             self._forget(lane)
 
     def _handle(self, session: Session, number: int, request: Any) -> None:
         kind = type(request)
         if kind in self._jobs:
-            self._workers.submit(lambda: self._do(session, number, request))
+            self._workers.submit(session.connection, lambda: self._do(session, number, request))
             return
         try:
             if kind in self._steps:
@@ -194,7 +208,8 @@ class TopicService:
         outlet = Outlet(request.name, session.reply)
         session.add_outlet(request.consumer, outlet)
         try:
-            attached = there.attach(outlet, wanted, priority=request.priority)
+            address = session.connection.remote_address
+            attached = there.attach(outlet, wanted, priority=request.priority, address=address)
         except BaseException as error:
             session.remove_outlet(request.consumer)
             outlet.detach(ClosedError(f"it was not attached: {error}"))
@@ -250,8 +265,8 @@ class TopicService:
             session.let_consumers_go(error)
 
     def close(self) -> None:
-        """After the server."""
-        self._workers.close()
+        """After the server. What still waits for bookies, or the metadata store, ends with its cluster."""
+        self._workers.close(CLOSE_S)
 
 
 def _settings(text: str) -> dict[str, Any]:
@@ -304,11 +319,20 @@ def _nack(session: Session, number: int, outlet: Outlet, request: protocol.Nack)
 
 def _redeliver(session: Session, number: int, outlet: Outlet, request: protocol.Redeliver) -> None:
     outlet.source.redeliver(outlet.number)
-    session.reply(number, encode_reply(Moved(0, outlet.generation)))
+    session.reply(number, encode_reply(_moved(0, outlet)))
 
 
 def _seek(session: Session, number: int, outlet: Outlet, request: protocol.Seek) -> None:
-    session.answer(number, outlet.source.seek(request.start), lambda offset: Moved(offset, outlet.generation))
+    session.answer(number, outlet.source.seek(request.start), lambda offset: _moved(offset, outlet))
+
+
+def _moved(offset: int, outlet: Outlet) -> Moved | MovedTo:
+    generation, era = outlet.state
+    return Moved(offset, generation) if era is None else MovedTo(offset, generation, era)
+
+
+def _resume(session: Session, number: int, outlet: Outlet, request: protocol.Resume) -> None:
+    session.answer(number, outlet.resume(request.era, request.end, request.ranges), lambda resumed: resumed)
 
 
 def _flush(session: Session, number: int, outlet: Outlet, request: protocol.Flush) -> None:

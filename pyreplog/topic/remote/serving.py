@@ -13,6 +13,7 @@ from pyreplog.net.server import Server
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.ownership import LEASE_S
 from pyreplog.topic.remote.link import LIMITS
+from pyreplog.topic.remote.protocol import VERSION
 from pyreplog.topic.remote.service import SERVICE, TopicService
 
 
@@ -33,7 +34,7 @@ class TopicServer(Handle):
         host: str = "127.0.0.1",
         port: int = 0,
         advertise: str | None = None,
-        secret: bytes | None = None,
+        secret: bytes | Secret | None = None,
         tls: ssl.SSLContext | None = None,
         limits: Limits | None = None,
         lease_s: float = LEASE_S,
@@ -45,8 +46,9 @@ class TopicServer(Handle):
             self._reactor = undo.enter_context(Reactor())
             self._server = undo.enter_context(
                 Server(
-                    self._reactor, self._service, host=host, port=port, identity=Identity(service=SERVICE),
-                    secret=None if secret is None else Secret(secret), tls=tls, limits=limits or LIMITS,
+                    self._reactor, self._service, host=host, port=port,
+                    identity=Identity(service=SERVICE, version=VERSION),
+                    secret=Secret.of(secret), tls=tls, limits=limits or LIMITS,
                 )
             )  # fmt: skip
             at, bound = self._server.address

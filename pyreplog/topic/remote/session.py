@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyreplog.ack import Ack
 from pyreplog.errors import ClosedError, InvalidMessageError, ReplogError
 from pyreplog.net.inflight import ServerConnection
 from pyreplog.topic.remote.faults import encode_fault
+from pyreplog.topic.remote.fields import checksum
 from pyreplog.topic.remote.lane import Lane
 from pyreplog.topic.remote.outlet import Outlet
 from pyreplog.topic.remote.protocol import STALE, Done, Reply, encode_reply
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 logger = logging.getLogger(__name__)
 
@@ -25,19 +29,29 @@ T = TypeVar("T")
 
 
 class Session:
-    """Any thread. Lanes and consumers by the handles that the client gave them.
-
-    reply: answers a request, with a body of several buffers.
-    """
+    """Any thread. Lanes and consumers by the handles that the client gave them."""
 
     def __init__(self, connection: ServerConnection) -> None:
-        self.reply = connection.reply
+        self.connection = connection
+        self._answer = connection.reply
+        self._checked: set[int] = set()  # requests whose replies have a checksum
         self._lock = threading.Lock()  # of the tables; never while anything waits
         self._lanes: dict[int, Lane] = {}
         self._outlets: dict[int, Outlet] = {}
         self._error: ReplogError | None = None
 
     # ---- answers --------------------------------------------------------------------------------------------
+
+    def checks(self, request: int) -> None:
+        """It came with a checksum, and so will its reply."""
+        self._checked.add(request)
+
+    def reply(self, request: int, *buffers: ReadableBuffer) -> bool:
+        """Answer a request; what follows the first buffer has checksums of its own."""
+        if request not in self._checked:
+            return self._answer(request, *buffers)
+        self._checked.discard(request)
+        return self._answer(request, buffers[0], checksum(buffers[0]), *buffers[1:])
 
     def done(self, request: int) -> None:
         self.reply(request, DONE)

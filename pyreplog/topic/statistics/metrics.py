@@ -59,7 +59,10 @@ _SUBSCRIPTION: tuple[_Column[SubscriptionStats], ...] = (
     _Column("backlog_entries", "gauge", "Entries with any such message.", lambda s: s.backlog_entries),
     _Column("backlog_bytes", "gauge", "Value bytes of those entries.", lambda s: s.backlog_bytes),
     _Column("unacked_messages", "gauge", "Messages sent to consumers, not acknowledged.", lambda s: s.unacked),
-    _Column("delayed_messages", "gauge", "Messages that wait for their time.", lambda s: s.delayed),
+    _Column(
+        "delayed_messages", "gauge", "Messages that wait for their time; missing: nobody is connected.",
+        lambda s: s.delayed,
+    ),
     _Column("replay_messages", "gauge", "Messages that are to be sent again.", lambda s: s.replay),
     _Column(
         "permits", "gauge", "Messages that consumers may yet be sent.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyreplog.errors import ReplogError
 from pyreplog.topic.cursors.cursor import Backlog, Cursor
 from pyreplog.topic.dispatch.dispatcher import Dispatcher
-from pyreplog.topic.dispatch.status import DispatchStatus
+from pyreplog.topic.dispatch.status import ConsumerStatus, DispatchStatus
 from pyreplog.topic.managed.chain import ChainLedger
 from pyreplog.topic.place import Total
 from pyreplog.topic.policies.trend import Sample, Trend, trend
@@ -21,6 +21,7 @@ from pyreplog.topic.statistics.stats import (
     SubscriptionStats,
     TopicStats,
 )
+from pyreplog.topic.statistics.subscriptioncounts import ConsumerCounts
 from pyreplog.topic.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ def topic_report(topic: Topic) -> TopicStats:
             "published": counts.messages,
             "published_bytes": counts.bytes,
             **{f"{name}/{sub.name}": value for sub in subscriptions for name, value in _counters(sub).items()},
+            **{
+                f"{name}/{sub.name}/{one.consumer}": value
+                for sub in subscriptions
+                for one in sub.consumers
+                for name, value in _consumer_counters(one).items()
+            },
         },
     )
     rated = tuple(_with_rates(sub, rates) for sub in subscriptions)
@@ -69,53 +76,75 @@ def _counters(sub: SubscriptionStats) -> dict[str, int]:
     }
 
 
+def _consumer_counters(one: ConsumerStats) -> dict[str, int]:
+    return {
+        "delivered": one.delivered_messages,
+        "delivered_bytes": one.delivered_bytes,
+        "redelivered": one.redelivered_messages,
+        "acked": one.acked_messages,
+    }
+
+
 def _with_rates(sub: SubscriptionStats, rates: dict[str, float]) -> SubscriptionStats:
     found = {f"rate_{name}": rates[f"{name}/{sub.name}"] for name in _counters(sub)}
-    return replace(sub, **found)  # type: ignore[arg-type]
+    consumers = tuple(
+        replace(one, **{f"rate_{name}": rates[f"{name}/{sub.name}/{one.consumer}"] for name in _consumer_counters(one)})  # type: ignore[arg-type]
+        for one in sub.consumers
+    )
+    return replace(sub, consumers=consumers, **found)  # type: ignore[arg-type]
 
 
 def _subscription(topic: Topic, there: Subscription, now_us: int) -> SubscriptionStats:
-    end = topic.managed.end
+    end, clock_us = topic.managed.end, topic.clock.monotonic_us()
 
     def look(cursor: Cursor, dispatcher: Dispatcher) -> tuple[DispatchStatus, Backlog, Trend]:
         reached = max(end, cursor.mark)
         backlog = cursor.backlog(reached)
-        now = Sample(now_us, reached.offset, cursor.mark.offset, backlog.messages)
-        return dispatcher.status(now_us), backlog, trend([*cursor.samples, now])
+        first = dispatcher.first_due(reached.offset)
+        now = Sample(clock_us, reached.offset, cursor.mark.offset, backlog.messages, first)
+        return dispatcher.status(clock_us), backlog, trend([*cursor.samples, now])
 
     status, backlog, course = there.look(look)
     try:
-        oldest = there.oldest_us() if backlog.messages else None
+        oldest = there.oldest_due_us() if backlog.messages else None
     except ReplogError:
         oldest = None
-    cursor, counts = there.cursor, there.counts
+    cursor, counts, acked_us = there.cursor, there.counts, there.cursor.last_acked_us
+    is_read = len(status.consumers) > 0 or not backlog.messages  # without a consumer nothing is
+    delayed = status.delayed if is_read else None
     active = [one.name for one in status.consumers if one.is_active]
     return SubscriptionStats(
         name=there.name, at_us=now_us, type=there.settings.type, durable=cursor.durable, mark=cursor.mark,
         backlog_messages=backlog.messages, backlog_entries=backlog.entries, backlog_bytes=backlog.size,
-        oldest_us=oldest, unacked=status.unacked, delayed=status.delayed, replay=status.replay,
+        oldest_us=oldest, unacked=status.unacked, delayed=delayed, replay=status.replay,
         blocked=any(wait.startswith("max_unacked") for wait in status.waits), ack_ranges=cursor.acks.ranges,
         ack_bytes=cursor.acks.nbytes, delivered_messages=counts.delivered, delivered_bytes=counts.delivered_bytes,
         redelivered_messages=counts.redelivered, acked_messages=counts.acked(cursor), expired_messages=counts.expired,
         evicted_messages=counts.evicted, dead_lettered_messages=counts.dead_lettered,
         last_flow_us=counts.last_flow_us, last_delivered_us=counts.last_delivered_us,
-        last_acked_us=cursor.last_acked_us or 0, last_mark_us=counts.last_mark_us,
+        last_acked_us=0 if acked_us is None else now_us - max(clock_us - acked_us, 0), last_mark_us=counts.last_mark_us,
         last_expired_us=counts.last_expired_us,
         persists=there.source.records, drain_s=course.drain_s, stalled=course.stalled,
         active_consumer=active[0] if there.settings.type == "failover" and active else None,
         consumers=tuple(
-            ConsumerStats(
-                name=one.name, consumer=one.id, active=one.is_active, blocked=one.is_blocked, permits=one.permits,
-                unacked=one.unacked, delivered_messages=one.delivered, acked_messages=one.acknowledged,
-            )
-            for one in status.consumers
+            _consumer(one, there.consumer_counts(one.id)) for one in status.consumers
         ),
         properties=dict(there.properties),
     )  # fmt: skip
 
 
+def _consumer(status: ConsumerStatus, counts: ConsumerCounts) -> ConsumerStats:
+    return ConsumerStats(
+        name=status.name, consumer=status.id, address=counts.address, connected_us=counts.connected_us,
+        active=status.is_active, blocked=status.is_blocked, permits=status.permits, unacked=status.unacked,
+        delivered_messages=status.delivered, delivered_bytes=counts.delivered_bytes,
+        redelivered_messages=counts.redelivered, acked_messages=status.acknowledged,
+        last_delivered_us=counts.last_delivered_us, last_acked_us=counts.last_acked_us,
+    )  # fmt: skip
+
+
 def topic_internals(topic: Topic) -> InternalStats:
-    managed, now_us = topic.managed, topic.clock.now_us()
+    managed, now_us = topic.managed, topic.clock.monotonic_us()
     chain, stats = managed.chain, managed.stats()
     cursors = tuple(_cursor(there, now_us) for there in topic.all_subscriptions())
     ledgers = tuple(_ledger(item, stats.end) for item in chain.ledgers)

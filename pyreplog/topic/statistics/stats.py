@@ -26,7 +26,7 @@ class RateMeter:
     def look(self, now_us: int, counts: Mapping[str, int]) -> dict[str, float]:
         """Per second, for each of `counts`; 0.0 at the first look. now_us: of a clock that does not go back."""
         seen = self._seen
-        if seen and any(counts.get(name, 0) < before for name, before in seen[-1][1].items()):
+        if seen and any(counts.get(name, before) < before for name, before in seen[-1][1].items()):
             seen.clear()
         while len(seen) > 1 and seen[1][0] <= now_us - self._window_us:
             seen.popleft()
@@ -34,7 +34,12 @@ class RateMeter:
             seen.append((now_us, dict(counts)))
         since_us, before = seen[0]
         seconds = (now_us - since_us) / 1e6
-        return {name: (n - before.get(name, 0)) / seconds if seconds > 0 else 0.0 for name, n in counts.items()}
+        return {name: _growth(before.get(name, 0), n) / seconds if seconds > 0 else 0.0 for name, n in counts.items()}
+
+
+def _growth(before: int, now: int) -> int:
+    """How much a counter grew; it may have begun anew meanwhile."""
+    return now - before if now >= before else now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +53,10 @@ class Stats:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerStats(Stats):
-    """One consumer. permits: messages it may yet be sent. unacked: sent, not acknowledged. blocked: it gets no more
+    """One consumer. address: HOST:PORT of a remote one; "": in the owner's process. connected_us: since when it is
+    attached. *_bytes: of values. last_*_us: when something was delivered to it, or acknowledged by it, last; 0: never.
+
+    permits: messages it may yet be sent. unacked: sent, not acknowledged. blocked: it gets no more
     until it acknowledges some. active: it is the one that is sent messages, of those that take turns. delivered: those
     sent again included; redelivered: those alone. draining_hashes: keys that move to it when another has acknowledged
     them."""
@@ -79,8 +87,10 @@ class SubscriptionStats(Stats):
     """One subscription.
 
     at_us: the moment. type: None when nobody is connected and it is not known. backlog_*: not acknowledged; entries and
-    bytes count in full when any of their messages is not. oldest_us: append time of the first message that is not;
-    None: there is none, or it could not be read. unacked: sent, not acknowledged. delayed: wait for their time. replay:
+    bytes count in full when any of their messages is not. oldest_us: since when the first message that is not
+    could have been delivered, its append time or a later deliver_at; None: there is none, or it could not be read.
+    unacked: sent, not acknowledged. delayed: wait for their time; None: not
+    known, for nobody is connected and nothing was read. replay:
     to be sent again. blocked: nobody gets more until some are acknowledged. ack_ranges, ack_bytes: what is acknowledged
     behind the mark. drain_s, stalled: see `trend`. persists: times its state was stored.
     """
@@ -95,7 +105,7 @@ class SubscriptionStats(Stats):
     backlog_bytes: int = 0
     oldest_us: int | None = None
     unacked: int = 0
-    delayed: int = 0
+    delayed: int | None = 0
     replay: int = 0
     blocked: bool = False
     ack_ranges: int = 0
@@ -127,13 +137,13 @@ class SubscriptionStats(Stats):
     @property
     def backlog_no_delayed(self) -> int:
         """Messages that could be delivered now."""
-        return max(self.backlog_messages - self.delayed, 0)
+        return max(self.backlog_messages - (self.delayed or 0), 0)
 
     @property
     def lag_s(self) -> float | None:
-        """Age of the oldest message that is not acknowledged, whoever is connected; 0.0: there is none, None: its age
-        could not be read."""
-        if self.backlog_messages == 0:
+        """Age of the oldest message that is not acknowledged, whoever is connected: a delayed one's begins when it is
+        due; 0.0: there is none, None: its age could not be read."""
+        if self.backlog_no_delayed == 0:
             return 0.0
         return None if self.oldest_us is None else max(self.at_us - self.oldest_us, 0) / 1e6
 

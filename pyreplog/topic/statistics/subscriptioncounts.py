@@ -1,4 +1,4 @@
-"""What became of a subscription's messages, since its topic was opened."""
+"""What became of the messages of a subscription since its topic was opened, and of a consumer's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,23 @@ from dataclasses import dataclass
 
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.topic.cursors.cursor import Cursor
+
+
+@dataclass
+class ConsumerCounts:
+    """Of one consumer, since it was attached. address: HOST:PORT of a remote one. *_us: time of day, 0: never."""
+
+    address: str
+    connected_us: int
+    delivered_bytes: int = 0
+    redelivered: int = 0
+    last_delivered_us: int = 0
+    last_acked_us: int = 0
+
+    def deliver(self, batch: MessageBatch, redelivered: Mapping[int, int], now_us: int) -> None:
+        self.delivered_bytes += batch.value_bytes
+        self.redelivered += len(redelivered)
+        self.last_delivered_us = now_us
 
 
 @dataclass
