@@ -11,6 +11,9 @@ from typing import Protocol
 from pyreplog._native.system.polling import monotonic_us, wall_us
 from pyreplog.errors import InvalidArgumentError
 
+STEP_US = 10_000
+"""A clock that is off by no more was not set."""
+
 
 class Clock(Protocol):
     """What a driver needs of a clock. Implementations may be read from any thread."""
@@ -22,6 +25,32 @@ class Clock(Protocol):
     def monotonic_us(self) -> int:
         """Microseconds since an arbitrary moment. Never goes back, whatever the clock is set to."""
         ...
+
+
+def ahead_us(clock: Clock) -> int:
+    """How far the wall time is ahead of the monotonic one: another number once the clock was set, or the machine slept.
+
+    Both are read one after the other: 10 ms more or less say nothing.
+    """
+    return clock.now_us() - clock.monotonic_us()
+
+
+class ClockWatch:
+    """Finds out that the wall's clock was set. One thread at a time."""
+
+    __slots__ = ("_ahead_us", "_clock")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._ahead_us = clock, ahead_us(clock)
+
+    def step_us(self) -> int:
+        """How far it was set forward since the last call (negative: back); 0: it was not, or by 10 ms at most."""
+        ahead = ahead_us(self._clock)
+        step = ahead - self._ahead_us
+        if abs(step) <= STEP_US:
+            return 0
+        self._ahead_us = ahead
+        return step
 
 
 class SystemClock:
@@ -37,7 +66,7 @@ class ManualClock:
     """A clock that stands still until `advance`.
 
     Its wall time begins at `start_us` (microseconds since 1970) and its monotonic time at 0, so that code
-    which takes one for the other shows. Any thread may read it; one thread at a time may advance it.
+    which takes one for the other shows. Any thread may read it; one thread at a time may advance or set it.
     """
 
     __slots__ = ("_elapsed_us", "_start_us")
@@ -57,3 +86,7 @@ class ManualClock:
         if us < 0:
             raise InvalidArgumentError(f"a clock advances by 0 us or more, not by {us}")
         self._elapsed_us += us
+
+    def set(self, us: int) -> None:
+        """Sets the wall time to `us` (microseconds since 1970); the monotonic time stays."""
+        self._start_us = us - self._elapsed_us

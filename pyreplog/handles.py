@@ -75,11 +75,16 @@ class Handle(ABC):
             raise self._error
 
     def close(self) -> None:
-        """Let go. Closing twice is fine, and so is closing in a forked child, which leaves the parent's alone."""
+        """Let go. Closing twice is fine, and so is closing in a forked child, which leaves the parent's alone.
+
+        In a finalizer that runs when the interpreter ends, nothing more happens than if the process were killed: no
+        other thread goes on then, and there is nobody to wait for.
+        """
         if os.getpid() != self._pid or not self._closing.acquire(blocking=False):
             return
         self._error = self._ending()
-        self._let_go()
+        if not sys.is_finalizing():
+            self._let_go()
 
     def _ending(self) -> ReplogError:
         """Why nothing can be done with it once it is closed."""

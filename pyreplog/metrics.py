@@ -7,6 +7,7 @@ in their unit, which is a base unit (seconds, bytes), and counters in `_total`.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -51,10 +52,11 @@ def register(source: Source, registry: CollectorRegistry | None = None) -> Calla
 
 
 class MetricsServer(Handle):
-    """Answers scrapes over HTTP, in a thread of its own, until it is closed.
+    """Answers scrapes over HTTP, in threads of its own, until it is closed.
 
     sources: who is asked. host: loopback unless told otherwise; everybody who reaches it may read. port: 0 for a free
-    one. Errors: MissingExtraError, prometheus_client is not installed; OSError, the address is in use or not ours.
+    one. A few connections at a time are answered, for ten seconds each at most; more are closed unheard.
+    Errors: MissingExtraError, prometheus_client is not installed; OSError, the address is in use or not ours.
     """
 
     def __init__(self, sources: Iterable[Source], *, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -62,8 +64,12 @@ class MetricsServer(Handle):
         registry = client.CollectorRegistry()
         for source in sources:
             register(source, registry)
-        self._server, self._thread = client.start_http_server(port, host, registry)
-        self.address: tuple[str, int] = self._server.server_address[:2]
+        from pyreplog.metricshttp import HttpServer  # much that a program without it does not need
+
+        self._server = HttpServer(host, port, client.make_wsgi_app(registry))
+        self._thread = threading.Thread(target=self._server.serve_forever, name="pyreplog-metrics", daemon=True)
+        self._thread.start()
+        self.address = self._server.address
         super().__init__(f"metrics server at {self.address[0]}:{self.address[1]}")
 
     def _let_go(self) -> None:
@@ -94,6 +100,9 @@ class _Collector:
             found = list(self._source())
         except ReplogError as error:  # closed, most likely; the other sources tell theirs
             logger.warning("metrics: %s", error)
+            found = []
+        except Exception as error:
+            logger.error("metrics: a source failed: %r", error)
             found = []
         for metric in found:
             there = families.setdefault(metric.name, metric)

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 import pyreplog
-from pyreplog.cli.shared.output import amount, counted, print_json
+from pyreplog.cli.shared.output import amount, counted, print_json, say
 from pyreplog.cli.shared.progress import progress
 from pyreplog.log.backup.copying import backup
 from pyreplog.log.opening import as_directory
@@ -31,5 +31,5 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         size = amount(sum(piece.bytes for piece in made.pieces))
         entries = f"{counted(made.entries, 'entry')}, numbers {made.start:,} to before {made.end:,}"
-        print(f"{entries}, {size} in {arguments.target}")
+        say(f"{entries}, {size} in {arguments.target}")
     return 0

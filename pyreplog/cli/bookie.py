@@ -11,15 +11,15 @@ from pyreplog.bookie.config import BOOKIE_DURABILITIES, BookieConfig
 from pyreplog.bookie.node import BookieNode
 from pyreplog.cli.shared import serving, settings, tls
 from pyreplog.cli.shared.clusteroptions import VARIABLE
-from pyreplog.cli.shared.output import print_json
+from pyreplog.cli.shared.output import print_json, say
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ledger.stored import StoredLedgers
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
 from pyreplog.metrics import MetricsServer
-from pyreplog.net.handshake import Secret
 
 NAME = "bookie"
+IS_SERVER = True
 HELP = "run a storage node until SIGTERM or Ctrl-C"
 
 _KEEP_S = 1.0
@@ -40,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--secret-file", metavar="FILE", type=Path, help="holds the secret that clients share")
     tls.add_server_arguments(parser)
     parser.add_argument("--metrics", metavar="[HOST:]PORT", help=serving.METRICS_HELP)
+    parser.add_argument(
+        "--older-metadata",
+        action="store_true",
+        help="go on with metadata from a backup: ledgers made since then are lost (see docs/operations.md)",
+    )
     parser.add_argument("--replace", action="store_true", help="take the name of a bookie whose data are lost")
     parser.add_argument(
         "--drain-s", metavar="S", type=float, default=10.0, help="time for the last answers (default 10)"
@@ -48,10 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    stop = serving.stopped_by_signals()
+    credentials = serving.Credentials(arguments, is_peer=False)
+    stop = serving.stopped_by_signals(credentials.reload)
     with (
         open_store(_url(arguments)) as store,
-        _node(arguments, store) as node,
+        _node(arguments, store, credentials) as node,
         serving.metrics_server(arguments, node.metrics) as metrics,
     ):
         _announce(arguments, node, metrics)
@@ -68,7 +74,7 @@ def _announce(arguments: argparse.Namespace, node: BookieNode, metrics: MetricsS
     if arguments.json:
         print_json({"bookie": node.identity.id, "address": node.address, **({} if at is None else {"metrics": at})})
     else:
-        print(f"bookie {node.identity.id} at {node.address}", "" if at is None else f", metrics at {at}", sep="")
+        say(f"bookie {node.identity.id} at {node.address}", "" if at is None else f", metrics at {at}", sep="")
         sys.stdout.flush()
 
 
@@ -85,9 +91,8 @@ def _url(arguments: argparse.Namespace) -> str:
     return str(url)
 
 
-def _node(arguments: argparse.Namespace, store: MetadataStore) -> BookieNode:
+def _node(arguments: argparse.Namespace, store: MetadataStore, credentials: serving.Credentials) -> BookieNode:
     host, port, advertise = serving.listening(arguments)
-    secret = serving.secret(arguments.secret_file)
     return BookieNode(
         arguments.directory,
         arguments.name or Path(arguments.directory).absolute().name,
@@ -99,7 +104,8 @@ def _node(arguments: argparse.Namespace, store: MetadataStore) -> BookieNode:
         advertise=advertise,
         rack=arguments.rack,
         make_new=arguments.replace,
-        secret=None if secret is None else Secret(secret),
-        tls=tls.server_context(arguments),
+        older_metadata=arguments.older_metadata,
+        secret=credentials.secret,
+        tls=credentials.server,
         busy_poll_us=arguments.busy_poll_us,
     )

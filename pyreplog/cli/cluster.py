@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from pyreplog.cli.shared import clusteroptions
-from pyreplog.cli.shared.output import amount, counted, print_json
+from pyreplog.cli.shared.output import amount, counted, moment, print_json, say
 from pyreplog.ledger.status import BookieStatus, ClusterStatus, LedgerStatus
 
 NAME = "cluster"
@@ -23,35 +23,42 @@ def run(arguments: argparse.Namespace) -> int:
     with clusteroptions.cluster(arguments) as cluster:
         status = cluster.status()
     if arguments.json:
-        print_json({**asdict(status), "below_write_quorum": status.below_write_quorum})
+        more = {"below_write_quorum": status.below_write_quorum, "health": status.health}
+        print_json({**asdict(status), **more})
     else:
         _print(status)
     return 0
 
 
 def _print(status: ClusterStatus) -> None:
-    print(f"{counted(len(status.bookies), 'bookie')}, {counted(len(status.ledgers), 'ledger')}")
+    say(f"{counted(len(status.bookies), 'bookie')}, {counted(len(status.ledgers), 'ledger')}, health {status.health}")
     for bookie in status.bookies:
-        print(f"  {_bookie(bookie)}")
+        say(f"  {_bookie(bookie)}")
     for ledger in status.ledgers:
-        print(f"  {_ledger(ledger)}")
+        say(f"  {_ledger(ledger)}")
+        if ledger.lacking:
+            say(f"    degraded: its writer goes on without copies on {', '.join(ledger.lacking)}{_since(ledger)}")
     for repair in status.repairs:
-        print(f"  to repair: entry {repair.entry} of ledger {repair.ledger} on {repair.bookie}")
+        say(f"  to repair: entry {repair.entry} of ledger {repair.ledger} on {repair.bookie}")
     for number, where in status.limbo:
-        print(f"  in limbo: ledger {number} on {where}, which may have lost entries of it")
+        say(f"  in limbo: ledger {number} on {where}, which may have lost entries of it")
     for key, why in status.garbled:
-        print(f"  garbled: {key}: {why}")
+        say(f"  garbled: {key}: {why}")
     missing = status.below_write_quorum
     if missing:
-        print(f"{counted(missing, 'copy')} below the write quorum")
+        say(f"{counted(missing, 'copy')} below the write quorum")
     elif not status.limbo and not status.garbled:
-        print("every entry has all its copies")
+        say("every entry has all its copies")
 
 
 def _bookie(bookie: BookieStatus) -> str:
     rack, state = f"rack {bookie.rack}" if bookie.rack else "", "read-only" if bookie.read_only else ""
     parts = (bookie.bookie, bookie.address, rack, f"{amount(bookie.free_bytes)} free", state)
     return "  ".join(part for part in parts if part)
+
+
+def _since(ledger: LedgerStatus) -> str:
+    return f", since {moment(ledger.lacking_since_us)}" if ledger.lacking_since_us else ""
 
 
 def _ledger(ledger: LedgerStatus) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pyreplog.cli.explaining import layout, rawsegment
 from pyreplog.cli.explaining.explain import Explained, explain_header, explain_record
 from pyreplog.cli.explaining.rawsegment import RawSegment
-from pyreplog.cli.shared.output import print_json
+from pyreplog.cli.shared.output import print_json, say
 from pyreplog.errors import CorruptionError, OutOfRangeError
 from pyreplog.log import recovery
 from pyreplog.log.opening import as_directory
@@ -73,10 +73,8 @@ def _json(segment: RawSegment, offset: int, lines: list[Explained]) -> dict[str,
 
 def _print(segment: RawSegment, offset: int, lines: list[Explained]) -> None:
     what = "record" if offset else "segment header"
-    print(f"{what} at position {segment.base + offset}, byte {offset} of {segment.path}")
-    print(f"{'offset':>10}  {'bytes':<{3 * _SHOWN_BYTES}}  {'field':<15} {'':<3}  meaning")
+    say(f"{what} at position {segment.base + offset}, byte {offset} of {segment.path}")
+    say(f"{'offset':>10}  {'bytes':<{3 * _SHOWN_BYTES}}  {'field':<15} {'':<3}  meaning")
     for line in lines:
         shown = line.data[:_SHOWN_BYTES].hex(" ") + (" ..." if len(line.data) > _SHOWN_BYTES else "")
-        print(
-            f"{line.offset:>10}  {shown:<{3 * _SHOWN_BYTES}}  {line.name:<15} {_VERDICTS[line.ok]:<3}  {line.meaning}"
-        )
+        say(f"{line.offset:>10}  {shown:<{3 * _SHOWN_BYTES}}  {line.name:<15} {_VERDICTS[line.ok]:<3}  {line.meaning}")

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from pyreplog.cli.shared import sourceoptions
-from pyreplog.cli.shared.output import amount, counted, duration, print_json
+from pyreplog.cli.shared.output import amount, counted, duration, print_json, say
 from pyreplog.cli.shared.reportprogress import steps
 from pyreplog.reports.catalogue import require_pyarrow
 
@@ -45,5 +45,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"files": [str(file) for file in made.files], "rows": made.rows, "bytes": made.bytes})
     else:
-        print(f"{counted(made.rows, 'row')} in {counted(len(made.files), 'file')}, {amount(made.bytes)}")
+        say(f"{counted(made.rows, 'row')} in {counted(len(made.files), 'file')}, {amount(made.bytes)}")
     return 0

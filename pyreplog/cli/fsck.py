@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from pyreplog.cli.shared.output import amount, counted, print_fields, print_json
+from pyreplog.cli.shared.output import amount, counted, print_fields, print_json, say
 from pyreplog.cli.shared.progress import progress
 from pyreplog.errors import CorruptionError, InvalidArgumentError
 from pyreplog.log import names
@@ -54,9 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(before)
         for action in actions:
-            print(f"repair: {action}")
+            say(f"repair: {action}")
         if arguments.repair and before.damages:
-            print(f"after the repair: {_verdict(after)}")
+            say(f"after the repair: {_verdict(after)}")
     return 0 if after.clean else CorruptionError.exit_code
 
 
@@ -68,11 +68,12 @@ def _size(path: Path) -> int | None:
 
 def _print(report: Report) -> None:
     writer = "" if report.writer is None else f", open for writing in process {report.writer or 'unknown'}"
-    end = "?" if report.end is None else f"{report.end:,}"
-    start = "?" if report.start is None else f"{report.start:,}"
+    numbers = ""  # of many ledgers they are no range, and behind a damage the end may not be known
+    if report.start is not None and report.end is not None:
+        numbers = f", numbers {report.start:,} to before {report.end:,}"
     fields = [
         ("log", f"{report.path}, uuid {report.uuid}{writer}"),
-        ("entries", f"{report.entries:,} intact, numbers {start} to before {end}"),
+        ("entries", f"{report.entries:,} intact{numbers}"),
         (
             "verified",
             f"{amount(report.verified_bytes)} in {counted(report.segments, 'segment')}, "
@@ -86,10 +87,10 @@ def _print(report: Report) -> None:
         fields.append(("torn tail", f"{torn}; the next writer cuts them and keeps them in {names.ASIDE}/"))
     print_fields(fields)
     for note in report.notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     for damage in report.damages:
-        print(_explain(damage))
-    print(_verdict(report))
+        say(_explain(damage))
+    say(_verdict(report))
 
 
 def _explain(damage: Damage) -> str:

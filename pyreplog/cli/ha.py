@@ -8,11 +8,12 @@ from typing import Any
 
 from pyreplog.cli import hanode, harocketmq
 from pyreplog.cli.shared import serving, tls
-from pyreplog.cli.shared.output import amount, counted, print_fields, print_json
+from pyreplog.cli.shared.output import amount, counted, print_fields, print_json, say
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ha.remote import RemoteNode
 
 NAME = "ha"
+IS_SERVER = True
 HELP = "run a log's master and replicas, ask how they are, promote one"
 
 _RUNNING = (
@@ -73,7 +74,7 @@ def _ask(arguments: argparse.Namespace) -> int:
         print_fields(_members(found))
     else:
         if loss := found.get("possible_loss"):
-            print(f"possible loss: {loss}")
+            say(f"possible loss: {loss}")
         print_fields(_described(found))
     return 0
 

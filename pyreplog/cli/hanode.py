@@ -14,7 +14,7 @@ from typing import Any
 
 from pyreplog import ha
 from pyreplog.cli.shared import serving, settings, tls
-from pyreplog.cli.shared.output import print_json
+from pyreplog.cli.shared.output import print_json, say
 from pyreplog.config import DURABILITIES, LogConfig
 from pyreplog.errors import InvalidArgumentError, PromotionRefusedError
 from pyreplog.ha.config import NodeConfig
@@ -110,9 +110,9 @@ def _links(arguments: argparse.Namespace) -> dict[str, Any]:
     """How it is reached by others, and reaches them."""
     return {
         "peers": dict(_peer(text) for text in arguments.peers),
-        "secret": serving.secret(arguments.secret_file),
-        "tls_server": tls.server_context(arguments),
-        "tls_client": tls.client_context(arguments),
+        "secret": arguments.credentials.secret,
+        "tls_server": arguments.credentials.server,
+        "tls_client": arguments.credentials.client,
         "busy_poll_us": arguments.busy_poll_us,
     }
 
@@ -165,7 +165,8 @@ def _open_replica(arguments: argparse.Namespace, master: str | None) -> Node:
 
 
 def _serve(arguments: argparse.Namespace, open_node: Callable[[], Node]) -> int:
-    stop = serving.stopped_by_signals()
+    arguments.credentials = serving.Credentials(arguments, is_peer=True)
+    stop = serving.stopped_by_signals(arguments.credentials.reload)
     with (
         open_node() as node,
         serving.metrics_server(arguments, partial(node_metrics, node)) as metrics,
@@ -191,5 +192,5 @@ def _announce(arguments: argparse.Namespace, node: Node, metrics: MetricsServer 
         said = {"node": node.name, "role": node.role, "address": node.address, "term": str(node.term)}
         print_json(said | ({} if at is None else {"metrics": at}))
     else:
-        print(f"{node.role} {node.name} at {node.address}", "" if at is None else f", metrics at {at}", sep="")
+        say(f"{node.role} {node.name} at {node.address}", "" if at is None else f", metrics at {at}", sep="")
         sys.stdout.flush()

@@ -8,7 +8,7 @@ import sys
 from contextlib import ExitStack
 
 from pyreplog.cli.shared import serving
-from pyreplog.cli.shared.output import print_json
+from pyreplog.cli.shared.output import print_json, say
 from pyreplog.ha.rocketmq import Master, RawLog, Slave, State
 from pyreplog.net.reactor import Reactor
 
@@ -83,5 +83,5 @@ def _announce(arguments: argparse.Namespace, role: str, log: RawLog, master: Mas
     if arguments.json:
         print_json({"role": role, "start": log.start, "end": log.end, **({} if at is None else {"address": at})})
     else:
-        print(f"RocketMQ {role}, {log.start} to {log.end}", "" if at is None else f", at {at}", sep="")
+        say(f"RocketMQ {role}, {log.start} to {log.end}", "" if at is None else f", at {at}", sep="")
         sys.stdout.flush()

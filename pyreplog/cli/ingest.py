@@ -17,7 +17,7 @@ from pyreplog.cli.input.bookmark import Bookmark, Settings
 from pyreplog.cli.input.rowreader import RowReader, place_of
 from pyreplog.cli.input.rows import Fault, Rows
 from pyreplog.cli.input.source import MalformedRowError, Place, Source, SourceChangedError
-from pyreplog.cli.shared.output import amount, counted, duration, print_json
+from pyreplog.cli.shared.output import amount, counted, duration, print_json, say
 from pyreplog.cli.shared.progress import Progress, progress
 from pyreplog.config import DURABILITIES
 from pyreplog.errors import InvalidArgumentError
@@ -84,7 +84,7 @@ def _run(ingestion: Ingestion, arguments: argparse.Namespace) -> None:
         with progress(Path(ingestion.source.label).name, start=start, total=ingestion.source.size) as shown:
             ingestion.run(shown)
     except KeyboardInterrupt:
-        print(f"pyreplog: interrupted with {counted(ingestion.entries, 'record')} in the log", file=sys.stderr)
+        say(f"pyreplog: interrupted with {counted(ingestion.entries, 'record')} in the log", file=sys.stderr)
         raise
     seconds = time.monotonic() - began
     length = ingestion.source.place.offset - start
@@ -95,7 +95,7 @@ def _run(ingestion: Ingestion, arguments: argparse.Namespace) -> None:
             "mb_per_s": round(length / seconds / 1e6, 3), "end": ingestion.log.end,
         })  # fmt: skip
         return
-    print(
+    say(
         f"{ingestion.source.label}: {counted(ingestion.entries - already, 'record')} added, "
         f"{already:,} {'was' if already == 1 else 'were'} there, {counted(ingestion.skipped, 'row')} skipped; "
         f"{amount(length)} in {duration(seconds)}, "
@@ -191,7 +191,7 @@ class Ingestion:
             with interrupts_deferred():
                 self.log.append_batch(kept.rows, kept.keys, kept.times, control=mark.encode())
         for i, fault in rows.faults[: max(_SHOWN_FAULTS - self.skipped, 0)]:
-            print(f"pyreplog: skipped: {self._error(place, rows, i, fault)}", file=sys.stderr)
+            say(f"pyreplog: skipped: {self._error(place, rows, i, fault)}", file=sys.stderr)
         self._count(rows)
 
     def _count(self, rows: Rows) -> None:

@@ -9,14 +9,17 @@ from typing import Any, BinaryIO
 
 from pyreplog.cli import cat
 from pyreplog.cli.shared import clusteroptions
-from pyreplog.cli.shared.output import counted, moment, print_fields, print_json
-from pyreplog.errors import InvalidArgumentError
+from pyreplog.cli.shared.output import counted, moment, print_fields, print_json, say
+from pyreplog.errors import InvalidArgumentError, UnreadableError
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.handle import Ledger
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
 
 NAME = "ledger"
 HELP = "make, fill, read, recover, repair and delete ledgers"
+
+EXIT_COPIES_LEFT = 9
+"""Of `repair`: every copy that can be written now was; the others wait for bookies that do not answer."""
 
 _BATCH_LINES = 512
 
@@ -72,7 +75,7 @@ def _add_action_arguments(action: argparse.ArgumentParser, name: str) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    with clusteroptions.cluster(arguments) as cluster:
+    with clusteroptions.cluster(arguments, create=arguments.action is _create) as cluster:
         return int(arguments.action(cluster, arguments))
 
 
@@ -88,7 +91,7 @@ def _create(cluster: Cluster, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(_described(ledger.metadata))
     else:
-        print(f"ledger {ledger.id}: {counted(ledger.last_add_confirmed + 1, 'entry')}")
+        say(f"ledger {ledger.id}: {counted(ledger.last_add_confirmed + 1, 'entry')}")
     return 0
 
 
@@ -114,7 +117,7 @@ def _list(cluster: Cluster, arguments: argparse.Namespace) -> int:
         print_json(ledgers)
     else:
         for ledger in ledgers:
-            print(ledger)
+            say(ledger)
     return 0
 
 
@@ -165,7 +168,7 @@ def _recover(cluster: Cluster, arguments: argparse.Namespace) -> int:
         if arguments.json:
             print_json(_described(reader.metadata))
         else:
-            print(f"ledger {reader.id} is closed: {counted(len(reader), 'entry')}")
+            say(f"ledger {reader.id} is closed: {counted(len(reader), 'entry')}")
     return 0
 
 
@@ -174,10 +177,13 @@ def _repair(cluster: Cluster, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"repaired": done, "left": [[*repair, str(error)] for repair, error in left.items()]})
     else:
-        print(f"{counted(len(done), 'copy')} repaired")
+        say(f"{counted(len(done), 'copy')} repaired")
         for repair, error in left.items():
-            print(f"entry {repair.entry} of ledger {repair.ledger} on {repair.bookie}: {error}")
-    return next((error.exit_code for error in left.values()), 0)
+            say(f"entry {repair.entry} of ledger {repair.ledger} on {repair.bookie}: {error}")
+    refused = [error.exit_code for error in left.values() if not isinstance(error, UnreadableError)]
+    if left and not refused:
+        say("run it again when these bookies answer", file=sys.stderr)
+    return next(iter(refused), EXIT_COPIES_LEFT if left else 0)
 
 
 def _delete(cluster: Cluster, arguments: argparse.Namespace) -> int:

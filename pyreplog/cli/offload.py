@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import pyreplog
-from pyreplog.cli.shared.output import amount, counted, print_json
+from pyreplog.cli.shared.output import amount, counted, print_json, say
 from pyreplog.cli.shared.progress import progress
 
 NAME = "offload"
@@ -17,6 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "url", metavar="URL", help="s3://bucket/prefix, file:///directory; credentials come from the environment"
     )
+    parser.add_argument(
+        "--sizes-only",
+        action="store_true",
+        help="of what is there already, compare sizes only: do not read it to compare checksums",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -25,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     with pyreplog.open(arguments.source, "r") as log:
         total = log.end_position - log.start_position
     with progress("offload", start=0, total=total) as shown:
-        made = offload(arguments.source, arguments.url, progress=shown.update)
+        made = offload(arguments.source, arguments.url, verify=not arguments.sizes_only, progress=shown.update)
     found = made.manifest
     if arguments.json:
         print_json({
@@ -34,8 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
             "copied_bytes": made.bytes, "replaced_segments": made.replaced,
         })  # fmt: skip
     else:
-        print(f"{counted(made.segments, 'segment')} copied, {amount(made.bytes)}")
-        print(
+        say(f"{counted(made.segments, 'segment')} copied, {amount(made.bytes)}")
+        say(
             f"{counted(len(found.segments), 'segment')}, entries {found.start:,} to before {found.end:,}, "
             f"{amount(found.length)} in {arguments.url}"
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyreplog import __version__
 from pyreplog.cli.shared import sourceoptions
-from pyreplog.cli.shared.output import counted, duration, moment, print_json
+from pyreplog.cli.shared.output import counted, duration, moment, print_json, say
 from pyreplog.cli.shared.reportprogress import Steps, steps
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.reports.catalogue import REPORTS, require_pyarrow
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"page": str(arguments.output), "reports": {one.report.name: _summary(one) for one in made}})
     else:
-        print(arguments.output)
+        say(arguments.output)
     return EXIT_FAILED_REPORT if failed else 0
 
 
@@ -138,6 +138,7 @@ def _chosen(arguments: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _write(arguments: argparse.Namespace, html: str, made: list[Outcome]) -> None:
+    from pyreplog.log.files import RealFiles
     from pyreplog.reports.files import replacing
 
     with replacing(arguments.output) as draft:
@@ -146,7 +147,7 @@ def _write(arguments: argparse.Namespace, html: str, made: list[Outcome]) -> Non
         return
     from pyarrow import parquet
 
-    arguments.parquet.mkdir(parents=True, exist_ok=True)
+    RealFiles().make_directory(arguments.parquet, mode=0o777)
     for outcome in made:
         if outcome.table is not None:
             with replacing(arguments.parquet / f"{outcome.report.name}.parquet") as draft:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from pyreplog.cli.shared.output import counted, print_json
+from pyreplog.cli.shared.output import counted, print_json, say
 from pyreplog.cli.shared.progress import progress
 from pyreplog.log.backup import manifest
 from pyreplog.log.backup.restoring import restore
@@ -27,5 +27,5 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(asdict(made))
     else:
         entries = f"{counted(made.entries, 'entry')}, numbers {made.start:,} to before {made.end:,}"
-        print(f"{entries}, in {arguments.target}")
+        say(f"{entries}, in {arguments.target}")
     return 0

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import ssl
 import sys
+import time
 from pathlib import Path
 
 from pyreplog.cli.shared import serving, targets, tls
-from pyreplog.cli.shared.output import print_json
+from pyreplog.cli.shared.output import print_json, say
+from pyreplog.errors import OutcomeUnknownError
 from pyreplog.metrics import MetricsServer
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.remote.serving import TopicServer
 
+logger = logging.getLogger(__name__)
+
+ANSWERS = 0.6
+"""The part of the time for the last answers; clients, and what is stored last, have the rest."""
+
+GRACE_S = 5.0
+"""A process that still has not ended then waits for something that will not come: a metadata store, say."""
+
 NAME = "serve"
+IS_SERVER = True
 HELP = "answer for the topics of a cluster, until SIGTERM or Ctrl-C"
 
 
@@ -30,22 +42,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tls.add_peer_arguments(parser)
     parser.add_argument("--metrics", metavar="[HOST:]PORT", help=serving.METRICS_HELP)
     parser.add_argument(
-        "--drain-s", metavar="S", type=float, default=10.0, help="time for the last answers (default 10)"
+        "--drain-s",
+        metavar="S",
+        type=float,
+        default=10.0,
+        help="seconds for the last answers, and for what is stored last (default 10)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    stop = serving.stopped_by_signals()
+    credentials = serving.Credentials(arguments, is_peer=True, client=_client_tls)
+    stop = serving.stopped_by_signals(credentials.reload)
     with (
-        targets.cluster(arguments, _client_tls(arguments)) as cluster,
-        _server(arguments, cluster) as server,
+        targets.cluster(arguments, credentials.client, credentials.secret) as cluster,
+        _server(arguments, cluster, credentials) as server,
         serving.metrics_server(arguments, cluster.metrics) as metrics,
     ):
         _announce(arguments, server, metrics)
         stop.wait()
+        serving.end_after(arguments.drain_s + GRACE_S)
+        deadline = time.monotonic() + arguments.drain_s
         if metrics is not None:
             metrics.close()
-        server.drain(arguments.drain_s)
+        server.drain(arguments.drain_s * ANSWERS)
+        try:
+            cluster.close(max(deadline - time.monotonic(), 0.0))
+        except OutcomeUnknownError as error:
+            logger.warning("%s", error)  # clients are told so, too: no reason to fail
     return 0
 
 
@@ -54,15 +77,15 @@ def _client_tls(arguments: argparse.Namespace) -> ssl.SSLContext | None:
     return None if arguments.tls_ca is None else tls.client_context(arguments)
 
 
-def _server(arguments: argparse.Namespace, cluster: Cluster) -> TopicServer:
+def _server(arguments: argparse.Namespace, cluster: Cluster, credentials: serving.Credentials) -> TopicServer:
     host, port, advertise = serving.listening(arguments)
     return TopicServer(
         cluster,
         host=host,
         port=port,
         advertise=advertise,
-        secret=serving.secret(arguments.secret_file),
-        tls=tls.server_context(arguments),
+        secret=credentials.secret,
+        tls=credentials.server,
     )
 
 
@@ -71,5 +94,5 @@ def _announce(arguments: argparse.Namespace, server: TopicServer, metrics: Metri
     if arguments.json:
         print_json({"address": server.address, **({} if at is None else {"metrics": at})})
     else:
-        print(f"topics at pyreplog://{server.address}", "" if at is None else f", metrics at {at}", sep="")
+        say(f"topics at pyreplog://{server.address}", "" if at is None else f", metrics at {at}", sep="")
         sys.stdout.flush()

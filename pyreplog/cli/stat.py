@@ -12,7 +12,7 @@ from pyreplog.cli.shared.output import amount, moment, print_fields, print_json
 from pyreplog.errors import CorruptionError
 from pyreplog.log import LogReader, names
 from pyreplog.log import checkpoint as checkpoints
-from pyreplog.log.fsck import survey
+from pyreplog.log.lock import writer_of
 from pyreplog.log.opening import as_directory
 
 NAME = "stat"
@@ -47,7 +47,7 @@ def stat(path: Path, log: LogReader) -> dict[str, Any]:
     return {
         "path": str(path),
         "uuid": str(uuid.UUID(bytes=checkpoint.uuid)),
-        "writer": survey.writer_of(path),
+        "writer": writer_of(path),
         "start": start,
         "end": end,
         "synced_end": int(log.tail.synced_entry) if log.live else checkpoint.entry,

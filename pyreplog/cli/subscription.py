@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pyreplog.cli.shared import starts, targets
-from pyreplog.cli.shared.output import print_json
+from pyreplog.cli.shared.output import print_json, say
 from pyreplog.cli.topics import topicpublish, topicstats
 from pyreplog.topic.config import SUBSCRIPTION_TYPES
 
@@ -31,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if name == "delete":
             action.add_argument("--force", action="store_true", help="also when it has consumers")
             targets.add_yes(action)
-        targets.add_json(action)
         action.set_defaults(action=run_action)
 
 
@@ -62,7 +61,7 @@ def _list(arguments: argparse.Namespace) -> int:
         print_json(names)
     else:
         for name in names:
-            print(name)
+            say(name)
     return 0
 
 

@@ -13,7 +13,7 @@ from pyreplog.cli.live import topwatch
 from pyreplog.cli.live.topscreen import heading, tables
 from pyreplog.cli.live.topview import Frame
 from pyreplog.cli.shared import targets
-from pyreplog.cli.shared.output import print_json
+from pyreplog.cli.shared.output import print_json, say, shown
 from pyreplog.cli.shared.tables import has_rich, print_tables
 from pyreplog.errors import InvalidArgumentError, ReplogError
 
@@ -68,12 +68,12 @@ def _group(frame: Frame) -> Any:
     from rich.console import Group
     from rich.text import Text
 
-    shown = [table.rich() for table in tables(frame) if table.rows]
-    return Group(*map(Text, heading(frame)), *(part for table in shown for part in ("", table)))
+    filled = [table.rich() for table in tables(frame) if table.rows]
+    return Group(*(Text(shown(line)) for line in heading(frame)), *(part for table in filled for part in ("", table)))
 
 
 def _print(frame: Frame, before: str) -> None:
-    print(before, end="")
-    print(*heading(frame), sep="\n")
+    sys.stdout.write(before)
+    say(*heading(frame), sep="\n")
     print_tables(tables(frame))
     sys.stdout.flush()

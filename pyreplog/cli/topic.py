@@ -7,8 +7,8 @@ import dataclasses
 from typing import Any
 
 from pyreplog.cli.shared import settings, starts, targets
-from pyreplog.cli.shared.intermixed import IntermixedParser
-from pyreplog.cli.shared.output import counted, print_fields, print_json
+from pyreplog.cli.shared.output import counted, print_fields, print_json, say
+from pyreplog.cli.shared.parsers import IntermixedParser
 from pyreplog.cli.topics import topicconsume, topicpublish, topicstats
 from pyreplog.errors import TopicExistsError
 from pyreplog.topic.config import TopicConfig
@@ -26,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, text, add, run_action in _ACTIONS:
         action = actions.add_parser(name, help=text, description=text)
         add(action)
-        targets.add_json(action)
         action.set_defaults(action=run_action)
 
 
@@ -95,7 +94,7 @@ def _list(arguments: argparse.Namespace) -> int:
         print_json(names)
     else:
         for name in names:
-            print(name)
+            say(name)
     return 0
 
 
@@ -146,10 +145,10 @@ def _seek(arguments: argparse.Namespace) -> int:
             {"offset": moved} if isinstance(moved, int) else {"offsets": {str(at): found for at, found in moved}}
         )
     elif isinstance(moved, int):
-        print(f"{arguments.subscription} goes on at offset {moved:,}")
+        say(f"{arguments.subscription} goes on at offset {moved:,}")
     else:
         for partition, offset in moved:
-            print(f"{arguments.subscription} goes on at offset {offset:,} of partition {partition}")
+            say(f"{arguments.subscription} goes on at offset {offset:,} of partition {partition}")
     return 0
 
 
@@ -171,7 +170,7 @@ def _trim(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"ledgers": dropped})
     else:
-        print(f"{counted(dropped, 'ledger')} dropped")
+        say(f"{counted(dropped, 'ledger')} dropped")
     return 0
 
 

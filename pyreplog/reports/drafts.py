@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyreplog.reports.files import sync
+from pyreplog.log.files import Files, RealFiles
 
 
 @contextmanager
@@ -29,23 +29,25 @@ def draft_of(target: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def put(draft: Path, target: Path) -> None:
-    """The draft in the place of what is there: that goes when the new has its name, and both are on disk."""
-    sync(draft)
+def put(draft: Path, target: Path, *, files: Files | None = None) -> None:
+    """The draft in the place of what is there: that goes when the new has its name, and both are on disk. The files in
+    the draft are synced."""
+    files = files if files is not None else RealFiles()
     draft.chmod(0o755)  # mkdtemp's directories are for their owner alone
+    files.sync_directory(draft)
     old = None
     if target.exists():
         old = _make(target, ".old")
-        target.rename(old)
+        files.rename(target, old)
     try:
-        draft.rename(target)
+        files.rename(draft, target)
     except OSError:
         if old is not None:
-            old.rename(target)
+            files.rename(old, target)
         raise
-    sync(target.parent)
+    files.sync_directory(target.parent)
     if old is not None:
-        shutil.rmtree(old)
+        files.remove_tree(old)
 
 
 def _make(target: Path, suffix: str) -> Path:

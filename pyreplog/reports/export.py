@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from pyreplog.errors import InvalidArgumentError
+from pyreplog.log.files import RealFiles
 from pyreplog.reports.drafts import draft_of, put
-from pyreplog.reports.files import sync
 from pyreplog.reports.suite import EVERY_TOPIC
 from pyreplog.tables import schema
 from pyreplog.tables.arrays import schema_of
@@ -65,7 +65,7 @@ def export(
     _check(target, overwrite)
     options = replace(options, columns=options.columns or COLUMNS, min_partitions=max(options.min_partitions, workers))
     tasks = plan(options) or [()]
-    target.parent.mkdir(parents=True, exist_ok=True)
+    RealFiles().make_directory(target.parent, mode=0o777)
     with draft_of(target) as draft:
         made = _written(tasks, options, draft, workers, progress)
         put(draft, target)
@@ -130,7 +130,7 @@ def _write(task: tuple[Part, ...], options: ReadOptions, file: Path, stop: threa
                 break
             writer.write_table(group, row_group_size=max(len(group), 1))
             rows += len(group)
-    sync(file)
+    RealFiles().sync_file(file)
     return rows
 
 

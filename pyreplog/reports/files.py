@@ -7,24 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyreplog.log.files import Files, RealFiles
+
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, files: Files | None = None) -> Iterator[Path]:
     """A path beside `path` to write to; what is there when the block ends takes its place. An error leaves what was."""
+    files = files if files is not None else RealFiles()
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield draft
-        sync(draft)
-        draft.replace(path)
-        sync(path.parent)
+        files.sync_file(draft)
+        files.rename(draft, path)
+        files.sync_directory(path.parent)
     finally:
-        draft.unlink(missing_ok=True)
-
-
-def sync(path: Path) -> None:
-    """A file's content, or a directory's names, to disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        files.remove(draft)

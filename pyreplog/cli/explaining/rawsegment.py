@@ -10,6 +10,7 @@ from pathlib import Path
 from pyreplog.cli.explaining import layout
 from pyreplog.errors import CorruptionError, NotALogError, OutOfRangeError
 from pyreplog.log import names
+from pyreplog.plainfiles import open_reading
 
 _HEAD = struct.Struct("<IIIBB")
 _DELTA = struct.Struct("<I")
@@ -21,7 +22,7 @@ class RawSegment:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.base = int(path.stem)
-        with path.open("rb") as file:
+        with open_reading(path) as file:
             self.size = os.fstat(file.fileno()).st_size
             if self.size < layout.SEGMENT_HEADER:
                 raise CorruptionError(path, self.base, f"at least {layout.SEGMENT_HEADER} bytes", f"{self.size}")

@@ -55,7 +55,7 @@ def _topic(row: TopicRow) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _subscription(row: SubscriptionRow) -> tuple[tuple[str, ...], tuple[str, ...]]:
     cells = (
         f"  {row.name}", row.type, str(row.consumers), "", _rate(row.rate_delivered), f"{row.backlog:,}",
-        amount(row.backlog_bytes), f"{row.unacked:,}", f"{row.delayed:,}", _span(row.lag_s), _span(row.drain_s),
+        amount(row.backlog_bytes), f"{row.unacked:,}", _count(row.delayed), _span(row.lag_s), _span(row.drain_s),
     )  # fmt: skip
     return cells, row.states
 
@@ -76,6 +76,10 @@ def _bookies(rows: tuple[BookieRow, ...]) -> Table:
 
 def _rate(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 10 or rate == 0 else f"{rate:.1f}"
+
+
+def _count(messages: int | None) -> str:
+    return "-" if messages is None else f"{messages:,}"
 
 
 def _span(seconds: float | None) -> str:

@@ -23,7 +23,7 @@ class SubscriptionRow:
     backlog: int
     backlog_bytes: int
     unacked: int
-    delayed: int
+    delayed: int | None
     lag_s: float | None
     drain_s: float | None
     states: tuple[str, ...] = ()

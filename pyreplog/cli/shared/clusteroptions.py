@@ -6,9 +6,11 @@ import argparse
 import os
 from pathlib import Path
 
-from pyreplog.cli.shared import tls
+from pyreplog.cli.shared import serving, tls
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.embedded import METADATA
+from pyreplog.plainfiles import SECRET_FILE_MAX, read_plain
 
 VARIABLE = "PYREPLOG_CLUSTER"
 
@@ -30,17 +32,22 @@ def add_password(parser: argparse.ArgumentParser) -> None:
 
 def password(arguments: argparse.Namespace) -> bytes:
     """The ledger's password: none is b""."""
-    return _content(arguments.password_file) or b""
+    if arguments.password_file is None:
+        return b""
+    return read_plain(arguments.password_file, SECRET_FILE_MAX).rstrip(b"\r\n")
 
 
-def cluster(arguments: argparse.Namespace) -> Cluster:
-    """Open the cluster that the arguments name."""
+def cluster(arguments: argparse.Namespace, *, create: bool = False) -> Cluster:
+    """Open the cluster that the arguments name; `create`: make the embedded one if its directory holds none.
+
+    Raises:
+        InvalidArgumentError: no cluster is named, or the directory holds none.
+    """
     if arguments.embedded is not None:
+        if not create and not (Path(arguments.embedded) / METADATA).exists():
+            raise InvalidArgumentError(f"there is no cluster in {arguments.embedded}")
         return Cluster.embedded(arguments.embedded, bookies=arguments.bookies)
     if not arguments.cluster:
         raise InvalidArgumentError(f"say which cluster: --cluster URL, ${VARIABLE} or --embedded DIR")
-    return Cluster.connect(arguments.cluster, secret=_content(arguments.secret_file), tls=tls.client_context(arguments))
-
-
-def _content(path: Path | None) -> bytes | None:
-    return None if path is None else path.read_bytes().rstrip(b"\r\n")
+    secret = serving.secret(arguments.secret_file)
+    return Cluster.connect(arguments.cluster, secret=secret, tls=tls.client_context(arguments))

@@ -4,13 +4,39 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.record import NO_EVENT_TIME
+
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_LINE_CONTROLS = re.compile("(?![\t\n])" + _CONTROLS.pattern)
+
+
+def shown(text: str, *, lines: bool = False) -> str:
+    """Text of somebody else's, a path or a record, as a terminal may have it: control characters (C0, DEL, C1) are
+    escaped, and those that turn the direction of writing. lines: but for tabs and line feeds."""
+    return (_LINE_CONTROLS if lines else _CONTROLS).sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def say(*values: object, sep: str = " ", file: TextIO | None = None) -> None:
+    """Print values on a line, each as `shown` gives it."""
+    print(*(shown(str(value)) for value in values), sep=sep, file=file)
+
+
+def json_text(value: Any, *, ascii_only: bool = False) -> str:
+    """A JSON value on one line, without characters that move a terminal's cursor or turn text around."""
+    text = json.dumps(value, ensure_ascii=ascii_only)
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def print_json(value: Any) -> None:
@@ -19,12 +45,20 @@ def print_json(value: Any) -> None:
     Escaped is what UTF-8 cannot hold (a file's name may be no text), and all that is not ASCII where standard output
     has another encoding.
     """
-    text = json.dumps(value, ensure_ascii=False)
+    text = json_text(value)
     try:
         text.encode("utf-8" if sys.stdout.encoding.lower() in ("utf-8", "utf8") else "ascii")
     except UnicodeEncodeError:
-        text = json.dumps(value)
+        text = json_text(value, ascii_only=True)
     print(text, flush=True)
+
+
+def raw_lines(lines: Iterable[bytes]) -> bytes:
+    """Values as they are, a line feed behind each; on a terminal without the control characters that are in them."""
+    text = b"\n".join([*lines, b""])
+    if sys.stdout.isatty():
+        return shown(text.decode("utf-8", "backslashreplace"), lines=True).encode()
+    return text
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
@@ -32,7 +66,7 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
     rows = [(name, str(value)) for name, value in fields]
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
-        print(f"{name:<{width}}  {value}".rstrip())
+        say(f"{name:<{width}}  {value}".rstrip())
 
 
 def counted(count: int, noun: str) -> str:
@@ -100,7 +134,7 @@ class RecordPrinter:
         lines = batch.values()
         if self._keys:
             lines = [(key or b"") + b"\t" + value for key, value in zip(batch.keys(), lines, strict=True)]
-        return b"\n".join([*lines, b""])
+        return raw_lines(lines)
 
     def _json_lines(self, batch: RecordBatch) -> list[bytes]:
         columns = zip(
@@ -114,5 +148,5 @@ class RecordPrinter:
                 "event_time": None if event_time == NO_EVENT_TIME else event_time,
                 "key": None if key is None else json_bytes(key), "value": json_bytes(value),
             }  # fmt: skip
-            lines.append(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
+            lines.append(json_text(fields).encode() + b"\n")
         return lines

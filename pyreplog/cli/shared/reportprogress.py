@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Protocol
 
+from pyreplog.cli.shared.output import say
+
 
 class Steps(Protocol):
     def begin(self, name: str) -> None:
@@ -33,7 +35,7 @@ class PlainSteps:
         """Lines are for what is done."""
 
     def end(self, text: str) -> None:
-        sys.stderr.write(f"{self._at}/{self._count} {self._name}: {text}\n")
+        say(f"{self._at}/{self._count} {self._name}: {text}", file=sys.stderr)
         sys.stderr.flush()
 
     def finish(self) -> None:

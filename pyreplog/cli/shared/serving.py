@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import os
 import signal
-from contextlib import nullcontext
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from pyreplog.errors import InvalidArgumentError
+from pyreplog.cli.shared import tls
+from pyreplog.errors import CorruptionError, InvalidArgumentError, ReplogError
 from pyreplog.metrics import MetricsServer, Source
+from pyreplog.net.handshake import Secret, secret_in
+from pyreplog.net.tls import TlsContext
+from pyreplog.plainfiles import SECRET_FILE_MAX, read_plain
+
+logger = logging.getLogger(__name__)
 
 METRICS_HELP = "serve Prometheus there (default host 127.0.0.1)"
 
@@ -18,27 +30,93 @@ class Stop:
     """Like an Event, whose `set` a signal may call in the middle of `wait`: an Event's would wait for the lock that
     the interrupted thread has, for ever."""
 
-    def __init__(self) -> None:
-        self._told: SimpleQueue[None] = SimpleQueue()  # its `put` may be called so
+    def __init__(self, reload: Callable[[], object] | None = None) -> None:
+        self._told: SimpleQueue[bool] = SimpleQueue()  # its `put` may be called so
+        self._reload = reload
 
     def set(self) -> None:
-        self._told.put(None)
+        self._told.put(True)
+
+    def reload(self) -> None:
+        """Have `wait` load files anew; as `set`."""
+        self._told.put(False)
 
     def wait(self, timeout: float | None = None) -> bool:
         """For one thread: whether it was set, within `timeout` seconds (None: waits for ever)."""
-        try:
-            self._told.get(timeout=timeout)
-        except Empty:
-            return False
-        return True
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                if self._told.get(timeout=None if deadline is None else max(deadline - time.monotonic(), 0.0)):
+                    return True
+            except Empty:
+                return False
+            if self._reload is None:
+                logger.warning("SIGHUP: there are no files to be loaded anew")
+            else:
+                self._reload()
 
 
-def stopped_by_signals() -> Stop:
-    """Set by SIGTERM and Ctrl-C from now on."""
-    stop = Stop()
+def stopped_by_signals(reload: Callable[[], object] | None = None) -> Stop:
+    """Set by SIGTERM and Ctrl-C from now on; SIGHUP has `wait` call `reload`."""
+    stop = Stop(reload)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    signal.signal(signal.SIGHUP, lambda *_: stop.reload())
     return stop
+
+
+Loader = Callable[[argparse.Namespace], ssl.SSLContext | None]
+
+
+class Credentials:
+    """What a command's files say of secrets and TLS, for as long as it runs. is_peer: it connects to others, too, and
+    --tls-ca says who these may be. Errors: InvalidArgumentError; OSError."""
+
+    def __init__(self, arguments: argparse.Namespace, *, is_peer: bool, client: Loader = tls.client_context) -> None:
+        self._arguments, self._client = arguments, client if is_peer else _no_context
+        self.secret = Secret.of(secret(arguments.secret_file))
+        self.server = _reloaded(tls.server_context(arguments))
+        self.client = _reloaded(self._client(arguments))
+
+    def reload(self) -> None:
+        """Load the files anew, for connections to come. What is wrong with one is logged: then all stay as they are."""
+        if self.secret is None and self.server is None and self.client is None:
+            logger.warning("SIGHUP: there are no files to be loaded anew")
+            return
+        try:
+            found = secret(self._arguments.secret_file)
+            contexts = tls.server_context(self._arguments), self._client(self._arguments)
+        except (ReplogError, OSError) as error:
+            logger.error("SIGHUP: secrets and certificates stay as they are: %s", error)
+            return
+        for context, other in zip((self.server, self.client), contexts, strict=True):
+            if context is not None and other is not None:
+                context.replace(other)
+        if self.secret is not None and found is not None:
+            self.secret.take(found)
+        logger.warning("SIGHUP: secrets and certificates were loaded anew, for connections to come")
+
+
+def _no_context(_: argparse.Namespace) -> None:
+    return None
+
+
+def _reloaded(context: ssl.SSLContext | None) -> TlsContext | None:
+    return None if context is None else TlsContext(context)
+
+
+def end_after(seconds: float) -> None:
+    """End this process then, whatever it waits for. Nothing that was confirmed is lost by it: it is as if it were
+    killed."""
+
+    def end() -> None:
+        with suppress(OSError):
+            os.write(2, f"pyreplog: not closed after {seconds:g} s; what had no outcome is given up\n".encode())
+        os._exit(ReplogError.exit_code)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
 
 
 def metrics_server(arguments: argparse.Namespace, source: Source) -> MetricsServer | nullcontext[None]:
@@ -74,6 +152,16 @@ def listening(arguments: argparse.Namespace) -> tuple[str, int, str | None]:
     return host, port, None
 
 
-def secret(file: Path | None) -> bytes | None:
-    """The file's content without the line feed at its end."""
-    return None if file is None else file.read_bytes().rstrip(b"\r\n")
+def secret(file: Path | None) -> Secret | None:
+    """See `secret_in`. None: no file.
+
+    Errors: OSError; InvalidArgumentError, one is too short, or it is no regular file.
+    """
+    if file is None:
+        return None
+    try:
+        return secret_in(read_plain(file, SECRET_FILE_MAX))
+    except CorruptionError as error:
+        raise InvalidArgumentError(f"expected a secret in a file, not {error}") from error
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{file}: {error}") from None

@@ -8,7 +8,10 @@ from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
-from pyreplog.errors import ConfigError
+from pyreplog.errors import ConfigError, CorruptionError
+from pyreplog.plainfiles import read_plain
+
+_FILE_MAX = 1 << 20  # bytes of settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,8 +42,8 @@ def check_known(found: dict[str, Any], known: Set[str]) -> None:
 
 def _file(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        return tomllib.loads(read_plain(path, _FILE_MAX).decode())
+    except (OSError, ValueError, CorruptionError) as error:
         raise ConfigError(f"--config {path}: {error}") from error
 
 

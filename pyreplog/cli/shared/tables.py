@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
+from pyreplog.cli.shared.output import say, shown
+
 _GAP = "  "
 
 
@@ -24,6 +26,9 @@ class Table:
         """Which columns hold numbers: these stand at the right."""
         return [all(not cell or cell[0].isdigit() or cell == "-" for cell in column) for column in self._columns()]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", [tuple(map(shown, row)) for row in self.rows])
+
     def _columns(self) -> list[tuple[str, ...]]:
         return [tuple(row[place] for row in self.rows) for place in range(len(self.header))]
 
@@ -38,12 +43,12 @@ class Table:
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        shown = RichTable(box=None, pad_edge=False, header_style="bold")
+        table = RichTable(box=None, pad_edge=False, header_style="bold")
         for name, right in zip(self.header, self.rights, strict=True):
-            shown.add_column(name, justify="right" if right else "left", no_wrap=True)
+            table.add_column(name, justify="right" if right else "left", no_wrap=True)
         for place, row in enumerate(self.rows):
-            shown.add_row(*map(Text, row), style="bold red" if place in self.marked else "")
-        return shown
+            table.add_row(*map(Text, row), style="bold red" if place in self.marked else "")
+        return table
 
 
 def _line(row: Sequence[str], widths: Sequence[int], rights: Sequence[bool]) -> str:
@@ -61,12 +66,12 @@ def has_rich() -> bool:
 
 def print_tables(tables: Iterable[Table]) -> None:
     """Each behind an empty line; those without rows are left out."""
-    shown = [table for table in tables if table.rows]
+    filled = [table for table in tables if table.rows]
     if has_rich():
         from rich.console import Console
 
-        for table in shown:
+        for table in filled:
             Console().print("", table.rich())
     else:
-        for table in shown:
-            print("", *table.plain(), sep="\n")
+        for table in filled:
+            say("", *table.plain(), sep="\n")

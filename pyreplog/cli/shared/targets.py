@@ -12,6 +12,7 @@ from pathlib import Path
 from pyreplog.cli.shared import serving, tls
 from pyreplog.errors import InvalidArgumentError, TopicOwnedError
 from pyreplog.ledger.embedded import METADATA
+from pyreplog.net.handshake import Secret
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.ownership import LEASE_S
 from pyreplog.topic.partitions.partitioned import PartitionedTopic
@@ -58,11 +59,6 @@ def add_making(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_json(action: argparse.ArgumentParser) -> None:
-    """`--json` behind an action, too."""
-    action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON on standard output")
-
-
 def add_yes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="do it: it cannot be undone")
 
@@ -80,7 +76,7 @@ def opened(arguments: argparse.Namespace) -> Cluster | Client:
     """What TARGET names; to be closed. Errors: as `cluster`; those of `connect`."""
     if arguments.target.startswith(SCHEME):
         return client(arguments, arguments.target)
-    return cluster(arguments, tls.client_context(arguments))
+    return cluster(arguments, tls.client_context(arguments), serving.secret(arguments.secret_file))
 
 
 def client(arguments: argparse.Namespace, url: str) -> Client:
@@ -88,13 +84,13 @@ def client(arguments: argparse.Namespace, url: str) -> Client:
     return connect(url, secret=serving.secret(arguments.secret_file), tls=tls.client_context(arguments))
 
 
-def cluster(arguments: argparse.Namespace, context: ssl.SSLContext | None) -> Cluster:
-    """The cluster that TARGET names; to be closed. context: for bookies.
+def cluster(arguments: argparse.Namespace, context: ssl.SSLContext | None, secret: Secret | None) -> Cluster:
+    """The cluster that TARGET names; to be closed. context, secret: for bookies.
 
     Errors: InvalidArgumentError; those of `Cluster.connect` and `Cluster.embedded`.
     """
     if not is_directory(arguments):
-        return Cluster.connect(arguments.target, secret=serving.secret(arguments.secret_file), tls=context)
+        return Cluster.connect(arguments.target, secret=secret, tls=context)
     if (Path(arguments.target) / METADATA).exists():
         return Cluster.embedded(arguments.target, bookies=getattr(arguments, "bookies", None) or 1)
     if not hasattr(arguments, "bookies"):

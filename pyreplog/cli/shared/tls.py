@@ -6,7 +6,8 @@ import argparse
 import ssl
 from pathlib import Path
 
-from pyreplog.errors import InvalidArgumentError
+from pyreplog.errors import CorruptionError, InvalidArgumentError
+from pyreplog.plainfiles import PEM_FILE_MAX, check_plain
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,14 +61,18 @@ def client_context(arguments: argparse.Namespace) -> ssl.SSLContext | None:
 
 def _load_own(context: ssl.SSLContext, arguments: argparse.Namespace) -> None:
     try:  # with no password an encrypted key is refused; OpenSSL would ask the terminal
+        for file in (arguments.tls_cert, arguments.tls_key):
+            if file is not None:
+                check_plain(file, PEM_FILE_MAX)
         context.load_cert_chain(arguments.tls_cert, arguments.tls_key, password="")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, CorruptionError) as error:
         files = " and ".join(str(file) for file in (arguments.tls_cert, arguments.tls_key) if file is not None)
         raise InvalidArgumentError(f"no certificate with its key, unencrypted, in {files}: {error}") from error
 
 
 def _trust(context: ssl.SSLContext, option: str, file: Path) -> None:
     try:
+        check_plain(file, PEM_FILE_MAX)
         context.load_verify_locations(file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, CorruptionError) as error:
         raise InvalidArgumentError(f"{option}: no certificates in {file}: {error}") from error

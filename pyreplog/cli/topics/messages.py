@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from pyreplog._native.topic.messages import Message
-from pyreplog.cli.shared.output import json_bytes
+from pyreplog.cli.shared.output import json_bytes, json_text, raw_lines
 
 
 class MessagePrinter:
@@ -21,12 +20,12 @@ class MessagePrinter:
     def print(self, messages: Sequence[Message]) -> None:
         """All of them, to where somebody can see them."""
         if self._json:
-            lines = [json.dumps(_described(message), ensure_ascii=False).encode() for message in messages]
+            data = b"\n".join([*(json_text(_described(message)).encode() for message in messages), b""])
         elif self._keys:
-            lines = [(message.key or b"") + b"\t" + message.value for message in messages]
+            data = raw_lines((message.key or b"") + b"\t" + message.value for message in messages)
         else:
-            lines = [message.value for message in messages]
-        self._out.write(b"\n".join([*lines, b""]))
+            data = raw_lines(message.value for message in messages)
+        self._out.write(data)
         self._out.flush()
 
 

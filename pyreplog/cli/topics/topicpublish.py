@@ -15,7 +15,7 @@ from pyreplog.cli.input import formats
 from pyreplog.cli.input.rowreader import RowReader
 from pyreplog.cli.input.source import Source
 from pyreplog.cli.shared import targets
-from pyreplog.cli.shared.output import amount, counted, duration, print_json
+from pyreplog.cli.shared.output import amount, counted, duration, print_json, say
 from pyreplog.cli.shared.progress import progress
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.topic.partitions.partitionoffset import PartitionRange
@@ -140,4 +140,4 @@ def _report(publishing: Publishing, arguments: argparse.Namespace, seconds: floa
     place = "" if done.first is None else f", offsets {done.first:,} to {done.last:,}"
     place += f", to {counted(len(done.partitions), 'partition')}" if done.partitions else ""
     rate = f"{amount(done.bytes)} in {duration(seconds)}, {done.bytes / seconds / 1e6:.1f} MB/s"
-    print(f"{arguments.topic}: {counted(done.messages, 'message')}{place}; {rate}")
+    say(f"{arguments.topic}: {counted(done.messages, 'message')}{place}; {rate}")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pyreplog.cli.live.topscreen import subscriptions
 from pyreplog.cli.live.topview import topic_row
 from pyreplog.cli.shared import targets
-from pyreplog.cli.shared.output import amount, counted, duration, moment, print_fields, print_json
+from pyreplog.cli.shared.output import amount, counted, duration, moment, print_fields, print_json, say
 from pyreplog.cli.shared.tables import Table, print_tables
 from pyreplog.errors import NoSuchSubscriptionError
 from pyreplog.topic.partitions.partitionedstats import PartitionedInternalStats, PartitionedStats
@@ -45,7 +45,7 @@ def run_internal(arguments: argparse.Namespace) -> int:
     parts = list(found.parts.values()) if isinstance(found, PartitionedInternalStats) else [found]
     for place, stats in enumerate(parts):
         if place:
-            print()
+            say()
         print_fields(_internal(stats))
         print_tables([_ledgers(stats.ledgers), _cursors(stats.cursors)])
     return 0
@@ -122,6 +122,7 @@ def _range(start: Total, end: Total) -> str:
 
 def _subscription(stats: SubscriptionStats) -> list[tuple[str, object]]:
     drain = f", drained in {duration(stats.drain_s)}" if stats.drain_s else ""
+    delayed = "not known how many" if stats.delayed is None else f"{stats.delayed:,}"
     return [
         ("subscription", stats.name),
         ("type", f"{stats.type or 'not known'}{'' if stats.durable else ', ends with its last consumer'}"),
@@ -129,7 +130,7 @@ def _subscription(stats: SubscriptionStats) -> list[tuple[str, object]]:
         ("backlog", f"{counted(stats.backlog_messages, 'message')}, {amount(stats.backlog_bytes)}{drain}"),
         ("oldest", "not known" if stats.lag_s is None else duration(stats.lag_s)),
         ("unacked", f"{stats.unacked:,}{', blocked by them' if stats.blocked else ''}"),
-        ("waiting", f"{stats.delayed:,} delayed, {stats.replay:,} to be sent again"),
+        ("waiting", f"{delayed} delayed, {stats.replay:,} to be sent again"),
         ("delivered", f"{stats.delivered_messages:,}, {stats.redelivered_messages:,} of them again"),
         ("rates", f"{stats.rate_delivered:,.1f}/s delivered, {stats.rate_acked:,.1f}/s acknowledged"),
         ("stalled", "yes" if stats.stalled else "no"),

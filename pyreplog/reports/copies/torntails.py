@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from pyreplog.log import names
 from pyreplog.log.fsck import survey
+from pyreplog.log.lock import writer_of
 from pyreplog.tables.logs import look
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import bookie_logs, bookie_of, cluster_of, log_directories, names_of, offloaded_urls
@@ -32,7 +33,7 @@ def torn_tails(options: ReadOptions) -> Iterator[TornTail]:
     directories = log_directories(options.paths) if folder is None else [*bookie_logs(folder).values()]
     called = names_of(directories, offloaded_urls(options.paths))
     for directory in directories:
-        found = survey.take(directory, writer=survey.writer_of(directory))
+        found = survey.take(directory, writer=writer_of(directory))
         end, size = found.extent.position, found.identity[1]
         if found.extent.torn and end is not None:
             topic = called[str(directory)] if look(directory).numbered else None

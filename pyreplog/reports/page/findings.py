@@ -12,20 +12,25 @@ from pyreplog.reports.page.names import key_of, rows, subscription_of, topic_of
 from pyreplog.reports.page.sentences import MOST, Found, counted, each, total
 
 HOT_TIMES = 10.0
-"""A key is hot with so many times the entries of the mean key."""
+"""A key is hot with so many times the records of the mean key."""
 UNEVEN_TIMES = 2.0
-"""A partition is hot with so many times the entries of the mean one; so is a minute."""
+"""A partition is hot with so many times the records of the mean one; so is a minute."""
+LAG_S = 60.0
+"""A subscription lags when its oldest message has waited so long: fewer seconds are those of messages on their way."""
 
 
 # ---- subscriptions ---------------------------------------------------------------------------------------------
 
 
 def lagging(table: pa.Table) -> Found:
-    """Of backlog_by_subscription: who lags, longest first, and who does not."""
+    """Of backlog_by_subscription: which subscriptions lag, longest first, and which do not."""
     behind = table.filter(pc.greater(table["backlog_entries"], 0)).sort_by(
         [("age_s", "descending"), ("backlog_entries", "descending")]
     )
-    yield from each(behind, "bad", _lag, "more subscriptions lag")
+    is_late = pc.greater_equal(behind["age_s"], LAG_S)
+    yield from each(behind.filter(is_late), "bad", _lag, "more subscriptions lag")
+    yield from each(behind.filter(pc.is_null(is_late)), "unknown", _lag, "more subscriptions have a backlog")
+    yield from each(behind.filter(pc.invert(is_late)), "fine", _lag, "more subscriptions are just behind")
     up = table.filter(pc.equal(table["backlog_entries"], 0))
     if len(up):
         names = ", ".join(subscription_of(row) for row in rows(up.slice(0, MOST)))
@@ -91,21 +96,34 @@ def nothing(table: pa.Table) -> Found:
 
 def hot_keys(table: pa.Table) -> Found:
     """Of key_skew: the first key of each log or topic."""
-    first = table.filter(pc.equal(table["rank"], 1)).sort_by([("share", "descending")])
-    times = pc.multiply(first["share"], first["distinct_keys"])
-    is_hot = pc.or_(pc.greater_equal(times, HOT_TIMES), pc.equal(first["distinct_keys"], 1))
+    first = table.filter(pc.equal(table["rank"], 1))
+    times = pa.array(_times_the_mean_key(table, first), pa.float64())
+    first = first.append_column("times", times).sort_by([("share", "descending")])
+    is_hot = pc.or_(pc.greater_equal(first["times"], HOT_TIMES), pc.equal(first["distinct_keys"], 1))
     hot, even = first.filter(is_hot), first.filter(pc.invert(is_hot))
     yield from each(hot, "hot", _hot_key, "more logs or topics have a hot key")
     yield from each(even, "fine", _even_keys, "more logs or topics have no hot key")
     if not len(first):
-        yield "fine", "No entry has a key."
+        yield "fine", "No record has a key."
+
+
+def _times_the_mean_key(table: pa.Table, first: pa.Table) -> list[float]:
+    """Divide the records of each first key by the mean over all keys of its partition; records without a key count
+    for no key."""
+    without_key = {
+        (row["topic"], row["partition"]): row["share"] for row in rows(table.filter(table["rank"].is_null()))
+    }
+    return [
+        row["share"] * row["distinct_keys"] / (1 - without_key.get((row["topic"], row["partition"]), 0.0))
+        for row in rows(first)
+    ]
 
 
 def _hot_key(row: dict[str, Any]) -> str:
     if row["distinct_keys"] == 1:
         return f"{_first_key(row)}, and there is no other."
-    times = number(row["share"] * row["distinct_keys"])
-    return f"{_first_key(row)}, {times} times those of the mean of {counted(row['distinct_keys'], 'key')}."
+    keys = counted(row["distinct_keys"], "key")
+    return f"{_first_key(row)}, {number(row['times'])} times those of the mean of {keys}."
 
 
 def _even_keys(row: dict[str, Any]) -> str:
@@ -113,7 +131,7 @@ def _even_keys(row: dict[str, Any]) -> str:
 
 
 def _first_key(row: dict[str, Any]) -> str:
-    return f"{key_of(row['key'])} of {topic_of(row)} has {share(row['share'])} of the entries"
+    return f"{key_of(row['key'])} of {topic_of(row)} has {share(row['share'])} of the records"
 
 
 def hot_partitions(table: pa.Table) -> Found:
@@ -125,11 +143,11 @@ def hot_partitions(table: pa.Table) -> Found:
     yield from each(hot, "hot", _hot_partition, "more partitions are hot")
     if len(table) and not len(hot):
         most = pc.max(table["ratio_to_mean"]).as_py()
-        yield "fine", f"Partitions are even: the largest has {number(most)} times the entries of the mean one."
+        yield "fine", f"Partitions are even: the largest has {number(most)} times the records of the mean one."
 
 
 def _hot_partition(row: dict[str, Any]) -> str:
-    return f"{topic_of(row)} has {number(row['ratio_to_mean'])} times the entries of the mean partition."
+    return f"{topic_of(row)} has {number(row['ratio_to_mean'])} times the records of the mean partition."
 
 
 def busiest(table: pa.Table) -> Found:
@@ -139,7 +157,7 @@ def busiest(table: pa.Table) -> Found:
         return
     minutes = table.group_by(["minute"]).aggregate([("entries", "sum"), ("bytes", "sum")])
     most = next(rows(minutes.sort_by([("entries_sum", "descending"), ("minute", "ascending")]).slice(0, 1)))
-    found = f"{counted(most['entries_sum'], 'entry')}, {amount(most['bytes_sum'])}"
+    found = f"{counted(most['entries_sum'], 'record')}, {amount(most['bytes_sum'])}"
     times = most["entries_sum"] / pc.mean(minutes["entries_sum"]).as_py()
     if len(minutes) == 1:
         yield "fine", f"All was appended in the minute from {moment(most['minute'])} UTC: {found}."

@@ -24,3 +24,12 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
+
+// A table that is wider than the page says so: not every browser shows a scroll bar.
+function markWideTables() {
+  for (const box of document.querySelectorAll(".scroll")) {
+    box.classList.toggle("wide", box.scrollWidth > box.clientWidth);
+  }
+}
+window.addEventListener("resize", markWideTables);
+markWideTables();

@@ -31,9 +31,9 @@ class KeySkew(OnRecords):
     name = "key_skew"
     title = "Keys that most records have"
     definition = (
-        "Of each partition, the keys that most entries have: how many, bytes of their values, and their share of all "
-        "its entries, with and without a key; and one row without a key. In every row, of the partition: the share of "
-        "the first key, how many keys there are, and how unevenly entries with a key are spread over them, as Gini's "
+        "Of each partition, the keys that most records have: how many, bytes of their values, and their share of all "
+        "its records, with and without a key; and one row without a key. In every row, of the partition: the share of "
+        "the first key, how many keys there are, and how unevenly records with a key are spread over them, as Gini's "
         "coefficient (0: evenly; towards 1: all on one)."
     )
     figures = (
