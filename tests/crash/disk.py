@@ -8,7 +8,9 @@ What may be left (PAGE or SECTOR units, drawn anew for every file):
 - a file unit is the one of its last sync, of a random earlier moment since (writeback), or the one of now;
 - a file's length is the durable one or the one of now;
 - of the directory operations since the last sync of that directory, any prefix happened, as with a metadata journal;
-- the tail page is volatile by contract: gone, zero, garbage, or of another boot.
+  on a disk of another `order` any of them did, or the last one alone;
+- the tail page is volatile by contract: gone, zero, garbage, or of another boot;
+- SQLite syncs its files, and the directory, by itself, past this disk: they are as they were.
 
 After a sync that failed, units that did not reach the disk count as clean until they are written again, as on Linux.
 """
@@ -23,7 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from pyreplog._native.log.disk import Steps
 from pyreplog.log import files as files_module
@@ -31,6 +33,7 @@ from pyreplog.log import names
 from pyreplog.log.files import Files, RealFiles
 
 PAGE, SECTOR = 4096, 512
+SQLITE = ".sqlite"  # in the names of its files
 CUT = 77
 """Exit status of a process whose power was cut."""
 
@@ -104,6 +107,11 @@ class Image:
         return bytes(left)
 
 
+Order = Literal["first", "any", "last"]
+"""Which operations on the names of one directory happened that were not synced: the first of them, as many as is drawn;
+any of them; the last one alone."""
+ORDERS: tuple[Order, ...] = ("first", "last", "any")
+
 Entries = dict[str, "Image | Directory"]
 
 
@@ -122,7 +130,8 @@ class Directory:
 
     def look(self, *, durable: bool = False) -> None:
         """Take note of what was made or removed without the disk being asked (temporary files, folders)."""
-        there = {entry.name: entry for entry in os.scandir(self.path)}
+        is_there = self.path.is_dir() and self.path.stat().st_ino == self.inode
+        there = {entry.name: entry for entry in os.scandir(self.path)} if is_there else {}
         for name in self.live.keys() - there.keys():
             self.note({name: None})
         for name, entry in there.items():
@@ -130,6 +139,13 @@ class Directory:
             if known is None or known.inode != entry.inode():
                 kind = Directory if entry.is_dir() else Image
                 self.note({name: kind(Path(entry.path), durable=durable)})
+
+    def move(self, path: Path) -> None:
+        """It has another name now."""
+        self.path = path
+        for name, item in self.live.items():
+            if isinstance(item, Directory):
+                item.move(path / name)
 
     def note(self, change: dict[str, Image | Directory | None]) -> None:
         """One operation: it happens wholly or not at all."""
@@ -141,18 +157,28 @@ class Directory:
         self.durable = dict(self.live)
         self.pending.clear()
 
-    def after_cut(self, target: Path, rng: Random, draw: Callable[[], tuple[int, float]]) -> None:
+    def after_cut(self, target: Path, rng: Random, draw: Callable[[], tuple[int, float]], *, order: Order) -> None:
         """Write a state that a power cut may leave into `target`."""
         self.look()
         entries = dict(self.durable)
         _, share = draw()
-        happened = round(share * len(self.pending)) if share in (0.0, 1.0) else rng.randint(0, len(self.pending))
-        for change in self.pending[:happened]:
+        if order == "last":
+            happened = self.pending[-1:]
+        elif order == "any":
+            happened = [change for change in self.pending if rng.random() < share]
+        else:
+            count = round(share * len(self.pending)) if share in (0.0, 1.0) else rng.randint(0, len(self.pending))
+            happened = self.pending[:count]
+        for change in happened:
             _apply(entries, change)
+        entries = {name: item for name, item in entries.items() if SQLITE not in name}
         target.mkdir()
+        for name, item in self.live.items():
+            if SQLITE in name and isinstance(item, Image):
+                (target / name).write_bytes(item.current())
         for name, item in entries.items():
             if isinstance(item, Directory):
-                item.after_cut(target / name, rng, draw)
+                item.after_cut(target / name, rng, draw, order=order)
             else:
                 (target / name).write_bytes(item.after_cut(rng, *draw()))
 
@@ -187,6 +213,7 @@ class Disk:
         self.write_back_chance = rng.choice((0.0, 0.0, 0.05))
         self.share: float | None = None
         """Chance that something unsynced is on disk; None: drawn for each file."""
+        self.order: Order = "first"
         self.killed = False
         """Only the process ends: its machine goes on, with all that the page cache shows."""
         self.at_tick: Callable[[], None] | None = None
@@ -209,7 +236,7 @@ class Disk:
                 share = whole if whole is not None else rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
                 return (SECTOR if harsh else PAGE), share
 
-            self._root.after_cut(target, rng, draw)
+            self._root.after_cut(target, rng, draw, order=self.order)
             if not self.killed:
                 for tail in target.rglob(names.TAIL):
                     _spoil(tail, rng)
@@ -247,10 +274,10 @@ class Disk:
         return at
 
     def of_descriptor(self, fd: int) -> Image | Directory | None:
-        """None: of a file that has no name any more."""
-        if os.fstat(fd).st_nlink == 0:
-            return None
+        """None: of a file that has no name any more, or of what lies above this disk."""
         inode = os.fstat(fd).st_ino
+        if os.fstat(fd).st_nlink == 0 or inode == self._root.path.parent.stat().st_ino:
+            return None
         for _ in range(2):
             for item in self._root.walk():
                 if item.inode == inode:
@@ -358,10 +385,35 @@ class PowerCutFiles(RealFiles):
 
     def rename(self, old: Path, new: Path) -> None:
         with self._disk.call():
-            directory = self._disk.directory(old.parent)
-            moved = directory.live[old.name]
+            source, target = self._disk.directory(old.parent), self._disk.directory(new.parent)
+            moved = source.live[old.name]
             super().rename(old, new)
-            directory.note({old.name: None, new.name: moved})
+            if isinstance(moved, Directory):
+                moved.move(new)
+            if source is target:
+                source.note({old.name: None, new.name: moved})
+            else:  # each directory by itself: not even one of the names may be left, or both
+                target.note({new.name: moved})
+                source.note({old.name: None})
+
+    def link(self, path: Path, new: Path) -> None:
+        with self._disk.call():
+            linked = self._disk.directory(path.parent).live[path.name]
+            target = self._disk.directory(new.parent)
+            super().link(path, new)
+            target.note({new.name: linked})
+
+    def remove_tree(self, path: Path) -> None:
+        """Name by name: a cut may come between any two."""
+        for inner in sorted(path.iterdir()) if path.is_dir() else ():
+            if inner.is_dir():
+                self.remove_tree(inner)
+            else:
+                self.remove(inner)
+        with self._disk.call():
+            if path.is_dir():
+                self._disk.directory(path.parent)
+                path.rmdir()
 
     def remove(self, path: Path) -> None:
         with self._disk.call():

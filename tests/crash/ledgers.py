@@ -14,7 +14,7 @@ from pyreplog.log import housekeeper
 from pyreplog.log.ledgerlog import LedgerLog
 from tests.ledgers import SEGMENT_BYTES, open_log, read_all, record_of, without_stamp
 
-from .disk import Disk, PowerCutFiles
+from .disk import ORDERS, Disk, PowerCutFiles
 from .history import Recorder
 from .life import Life, events_of, pass_through
 
@@ -188,7 +188,7 @@ class LedgerLife(Life[LedgerHistory]):
         housekeeper.LAZY_SYNC_S = rng.choice((-1.0, 1e9))
         housekeeper._run = lambda *_: None
         disk = Disk(home, target, rng, cut_at=self.cut_at)
-        disk.failing_sync, disk.share = self.failing_sync, self.share
+        disk.failing_sync, disk.share, disk.order = self.failing_sync, self.share, self.order
         record = Recorder(history, events_of(target))
         log = None
         try:
@@ -222,6 +222,7 @@ def run(seed: int, folder: Path) -> None:
             cut_at=rng.randint(1, 80) if rng.random() < 0.3 else int(10 ** rng.uniform(1.5, 3.3)),
             failing_sync=rng.randint(1, 40) if rng.random() < 0.1 else 0,
             closes=rng.random() < 0.3,
+            order=Random(f"{seed} {number} order").choice(ORDERS),
         )
         target = folder / str(number + 1)
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Generic, Protocol, TypeVar
 
-from .disk import Disk
+from .disk import Disk, Order
 from .history import replay
 from .moments import Moment, Moments
 from .process import in_process
@@ -38,6 +38,7 @@ class Life(ABC, Generic[Known]):
     failing_sync: int = 0
     closes: bool = False
     moments: Moments | None = None
+    order: Order = "first"
 
     @abstractmethod
     def _live(self, home: Path, target: Path, history: Known) -> tuple[Disk, Closable | None]:

@@ -14,7 +14,7 @@ from pyreplog.errors import PoisonedError
 from pyreplog.log import housekeeper
 from pyreplog.log.commitlog import CommitLog
 
-from .disk import Disk, PowerCutFiles
+from .disk import ORDERS, Disk, PowerCutFiles
 from .history import History, Item, Recorder
 from .life import Life, events_of, pass_through
 from .process import in_process
@@ -47,7 +47,7 @@ class LogLife(Life[History]):
             housekeeper._run = lambda *_: None
         disk = Disk(home, target, rng, cut_at=self.cut_at)
         disk.failing_sync, disk.full = self.failing_sync, self.full
-        disk.share, disk.killed = self.share, self.killed
+        disk.share, disk.killed, disk.order = self.share, self.killed, self.order
         if self.moments is not None:
             self.moments.watch(disk, events_of(target))
         record = Recorder(history, events_of(target))
@@ -118,6 +118,7 @@ def draw_life(rng: Random, seed: str, segment_bytes: int) -> LogLife:
         closes=rng.random() < 0.3,
         reads=rng.random() < 0.3,
         threads=rng.random() < 0.4,
+        order=Random(f"{seed} order").choice(ORDERS),
     )
 
 

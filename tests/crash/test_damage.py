@@ -11,6 +11,8 @@ import pytest
 import pyreplog
 from pyreplog.errors import CorruptionError
 from pyreplog.log import housekeeper, names
+from pyreplog.log.fsck import check as fsck
+from pyreplog.log.fsck.repair import repair
 
 from .process import in_process
 
@@ -40,6 +42,11 @@ def abandoned_log(path: Path, values: list[bytes], durability: str = "appended")
 def positions_of(path: Path) -> list[int]:
     with pyreplog.open(path, "r") as log:
         return [log.position_of(n) for n in range(log.end + 1)]
+
+
+def reboot(path: Path) -> None:
+    """Nothing says any more how far the log was appended to."""
+    (path / names.TAIL).unlink()
 
 
 def flip(path: Path, position: int, bit: int = 0) -> None:
@@ -105,6 +112,7 @@ def test_damage_in_a_sealed_segment_is_met_where_it_is_read(tmp_path: Path) -> N
 @pytest.mark.parametrize("place", [0, 7, len(VALUES) - 2])
 def test_damage_that_a_later_synced_claim_covers_is_corruption(place: int, tmp_path: Path) -> None:
     abandoned_log(tmp_path / "log", VALUES, "synced")
+    reboot(tmp_path / "log")
     positions = positions_of(tmp_path / "log")
     segment = names.segment_path(tmp_path / "log", 0)
     flip(segment, positions[place] + 33)
@@ -114,12 +122,51 @@ def test_damage_that_a_later_synced_claim_covers_is_corruption(place: int, tmp_p
 
 def test_missing_sector_under_a_synced_claim_is_corruption(tmp_path: Path) -> None:
     abandoned_log(tmp_path / "log", VALUES, "synced")
+    reboot(tmp_path / "log")
     positions = positions_of(tmp_path / "log")
     segment = names.segment_path(tmp_path / "log", 0)
     with segment.open("r+b") as file:
         file.seek(4096 + 512)
         file.write(bytes(512))
     assert refused(tmp_path / "log").position == max(p for p in positions if p <= 4096 + 512)
+
+
+@pytest.mark.parametrize("durability", ["appended", "interval", "synced"])
+@pytest.mark.parametrize("place", [0, 7, len(VALUES) - 1])
+def test_what_a_killed_writer_of_this_boot_had_appended_is_not_cut(place: int, durability: str, tmp_path: Path) -> None:
+    """A kill takes nothing from the page cache: a record that its callers were told of, and that is not intact, is
+    damage. What lies before it can still be read, and fsck counts what lies behind."""
+    path = tmp_path / "log"
+    abandoned_log(path, VALUES, durability)
+    position, segment = positions_of(path)[place], names.segment_path(path, 0)
+    flip(segment, position + 33)
+    assert refused(path).position == position
+    with pyreplog.open(path, "r") as reader:
+        assert reader.end == len(VALUES) and reader[:place] == VALUES[:place]
+        with pytest.raises(CorruptionError) as caught:
+            reader.read(place)
+        assert caught.value.position == position
+    report = fsck.check(path)
+    assert not report.clean and report.entries == len(VALUES) - 1
+    done = repair(path, truncate_at_damage=True)
+    assert done.after.clean and done.after.end == place
+    with pyreplog.open(path, durability=durability) as log:
+        assert log[:] == VALUES[:place]
+
+
+def test_fsck_counts_what_the_next_writer_would_set_aside(tmp_path: Path) -> None:
+    """After a reboot nobody knows what was appended: a writer may cut the log there. Whoever looks first is told."""
+    path, place = tmp_path / "log", 3
+    abandoned_log(path, VALUES)
+    reboot(path)
+    position = positions_of(path)[place]
+    flip(names.segment_path(path, 0), position + 33)
+    report, behind = fsck.check(path), len(VALUES) - place - 1
+    assert not report.clean and report.entries == len(VALUES) - 1 and report.damages[0].intact_after == behind
+    assert any(f"position {position}, and keeps {behind} intact records" in note for note in report.notes)
+    with pyreplog.open(path) as log:
+        assert log.end == place and log.cut_records == behind
+    assert fsck.check(path).clean
 
 
 # ---- torn ------------------------------------------------------------------------------------------------------------
@@ -131,6 +178,7 @@ def test_torn_last_record_is_cut_and_kept_aside(durability: str, torn_byte: int,
     """In a synced log too: no later record says that the last one was synced."""
     path = tmp_path / "log"
     abandoned_log(path, VALUES, durability)
+    reboot(path)
     torn, end = positions_of(path)[-2:]
     flip(names.segment_path(path, 0), torn + torn_byte)
     was = names.segment_path(path, 0).read_bytes()[torn:end]
@@ -145,6 +193,7 @@ def test_cut_records_never_come_back(tmp_path: Path) -> None:
     """A record of the same length goes where the torn one was: intact records lie behind it no more."""
     path, place = tmp_path / "log", 5
     abandoned_log(path, VALUES)
+    reboot(path)
     positions = positions_of(path)
     flip(names.segment_path(path, 0), positions[place] + 33)
 
@@ -164,6 +213,7 @@ def test_segments_behind_a_torn_one_are_cut_and_kept_aside(tmp_path: Path) -> No
     path = tmp_path / "log"
     values = [b"%d," % n + bytes(1000) for n in range(200)]
     abandoned_log(path, values)
+    reboot(path)
     torn = positions_of(path)[50]
     base = torn // SEGMENT_BYTES * SEGMENT_BYTES
     flip(names.segment_path(path, base), torn - base + 40)

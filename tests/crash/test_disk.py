@@ -11,7 +11,7 @@ import pytest
 from pyreplog.log import files as files_module
 from pyreplog.log.files import RealFiles
 
-from .disk import PAGE, Disk, PowerCutFiles
+from .disk import ORDERS, PAGE, Disk, PowerCutFiles
 from .process import in_process
 
 Work = Callable[[Disk, PowerCutFiles, Path], None]
@@ -37,6 +37,10 @@ def left(tmp_path: Path) -> Callable[[Work, float], Path]:
     return cut
 
 
+def names_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+
+
 def test_written_is_not_synced(left: Callable[[Work, float], Path]) -> None:
     def work(disk: Disk, files: PowerCutFiles, home: Path) -> None:
         fd = files.create(home / "file", 2 * PAGE, zeroed=True)
@@ -57,6 +61,54 @@ def test_a_name_is_not_durable_before_its_directory_is_synced(left: Callable[[Wo
 
     assert {path.name for path in left(work, 0.0).iterdir()} == {"kept", "renamed"}
     assert {path.name for path in left(work, 1.0).iterdir()} == {"other"}
+
+
+def test_each_name_of_a_file_is_durable_by_itself(left: Callable[[Work, float], Path]) -> None:
+    def work(disk: Disk, files: PowerCutFiles, home: Path) -> None:
+        files.write_new_synced(home / "file", b"1")
+        files.sync_directory(home)
+        files.make_directory(home / "a" / "b")
+        files.link(home / "file", home / "a" / "b" / "linked")
+        files.rename(home / "file", home / "a" / "moved")
+
+    assert names_in(left(work, 0.0)) == {"file", "a", "a/b"}
+    found = left(work, 1.0)
+    assert names_in(found) == {"a", "a/b", "a/b/linked", "a/moved"}
+    assert (found / "a" / "b" / "linked").read_bytes() == b"1"
+
+
+def test_a_tree_goes_name_by_name(left: Callable[[Work, float], Path]) -> None:
+    def work(disk: Disk, files: PowerCutFiles, home: Path) -> None:
+        files.make_directory(home / "a" / "b")
+        files.replace_small(home / "a" / "b" / "file", b"1")
+        files.rename(home / "a", home / "c")
+        files.remove_tree(home / "c")
+
+    assert names_in(left(work, 0.0)) == {"a", "a/b", "a/b/file"}
+    assert names_in(left(work, 1.0)) == set()
+
+
+def test_names_change_in_an_order(tmp_path: Path) -> None:
+    """A journal leaves the first of them; a disk without one any."""
+
+    def work() -> None:
+        (tmp_path / "home").mkdir()
+        disk = Disk(tmp_path / "home", tmp_path / "target", Random(0))
+        files = PowerCutFiles(disk)
+        for number in range(4):
+            files.write_new(tmp_path / "home" / str(number), b"")
+        for disk.order in ORDERS:
+            for seed in range(64):
+                disk.leave(tmp_path / disk.order / str(seed), Random(seed))
+
+    for order in ORDERS:
+        (tmp_path / order).mkdir()
+    in_process(work, tmp_path / "report")
+    found = {order: {frozenset(names_in(path)) for path in (tmp_path / order).iterdir()} for order in ORDERS}
+    assert found["first"] == {frozenset("0123"[:number]) for number in range(5)}
+    assert {frozenset(), frozenset("0123")} <= found["any"]
+    assert found["any"] - found["first"]
+    assert found["last"] == {frozenset("3")}
 
 
 def test_pages_of_a_failed_sync_are_lost_until_they_are_written_again(left: Callable[[Work, float], Path]) -> None:
@@ -85,5 +137,6 @@ def test_the_whole_disk_layer_is_modelled() -> None:
     calls = {name for name in vars(RealFiles) if not name.startswith("_")}
     assert calls == {
         "create", "open", "write", "sync", "write_sync", "sync_directory", "rename", "remove", "replace_small",
-        "write_new", "unlock", "populate", "run", "allocate",
+        "write_new", "unlock", "populate", "run", "allocate", "create_empty", "sync_file", "make_directory", "link",
+        "remove_tree", "write_new_synced",
     }  # fmt: skip

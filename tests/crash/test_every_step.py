@@ -15,6 +15,7 @@ import pyreplog
 from pyreplog.errors import DiskError, PoisonedError
 from pyreplog.log.commitlog import CommitLog
 
+from .disk import ORDERS
 from .history import History, Recorder, replay
 from .life import events_of, pass_moments, pass_through
 from .lives import LogLife
@@ -103,6 +104,13 @@ def torn(log: CommitLog, record: Recorder, work: Workload) -> None:
         work.append()
 
 
+def torn_segments(log: CommitLog, record: Recorder, work: Workload) -> None:
+    """As `torn`, over several segments."""
+    fill(log, record, PER_SEGMENT)
+    for _ in range(5):
+        put(log, record, PER_SEGMENT)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scripted(LogLife):
     """A life that follows a script."""
@@ -129,6 +137,7 @@ OPERATIONS: dict[str, tuple[Script | None, float, Script, bool]] = {
     "truncate what was not synced": (None, 1.0, truncate_unsynced, False),
     "trim and recycle": (two_segments, 1.0, trim_and_recycle, False),
     "recover a torn tail": (torn, 0.5, nothing, True),
+    "recover torn segments": (torn_segments, 0.5, nothing, True),
 }
 
 
@@ -155,7 +164,7 @@ def test_crash_at_every_step(operation: str, durability: str, ram_path: Path, se
     for number in range(RUNS):
         folder = ram_path / "run"
         life = Scripted(
-            seed=f"{seed} {number}", settings=settings, script=script, closes=closes,
+            seed=f"{seed} {number}", settings=settings, script=script, closes=closes, order=ORDERS[number % len(ORDERS)],
             moments=Moments(folder / "left", f"{seed}", first=1 + number, stride=RUNS),
         )  # fmt: skip
         cuts += _survives(life, home, folder, history, again=number == seed % RUNS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import ledgers
+from .disk import ORDERS
 from .history import replay
 from .ledgers import LedgerHistory, LedgerLife, Script
 from .life import events_of, pass_moments, pass_through
@@ -51,7 +52,13 @@ def test_crash_at_every_step_of_hollowing(script: Script, durability: str, ram_p
         again = number == seed % RUNS_OF_SCRIPT
         shutil.copytree(ram_path / "ready", folder / "0")
         moments = Moments(folder / "left", f"{seed}", first=1 + number, stride=RUNS_OF_SCRIPT)
-        life = LedgerLife(seed=f"{seed} {number}", durability=durability, script=script, moments=moments)
+        life = LedgerLife(
+            seed=f"{seed} {number}",
+            durability=durability,
+            script=script,
+            moments=moments,
+            order=ORDERS[number % len(ORDERS)],
+        )
         left = pass_moments(life, folder / "0", folder / "1", history)
         judge_each(left, judge, folder / "report")
         shutil.rmtree(folder)

@@ -1,0 +1,139 @@
+"""Which fault comes when, and how long nothing was acknowledged."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tests.chaos.victims import FAKETIME, Victim
+
+CALM_S = (0.5, 4.0)
+DOWN_S = (0.1, 8.0)
+STOPPED_S = (0.5, 20.0)
+JUMPS_S = (-3600, -60, -5, 5, 60, 3600)
+
+
+@dataclass(frozen=True)
+class Fault:
+    kind: str
+    victim: str
+    began: float
+    ended: float
+
+
+class Faults:
+    """Disturbs one victim at a time, on a thread of its own, until it is ended."""
+
+    def __init__(self, victims: Sequence[Victim], seed: int) -> None:
+        self._victims = list(victims)
+        self._random = random.Random(seed)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.past: list[Fault] = []
+        self.error: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """End the fault that is under way, and begin no other. Raises what went wrong meanwhile."""
+        self._over.set()
+        self._thread.join()
+        if self.error is not None:
+            raise self.error
+
+    def _run(self) -> None:
+        try:
+            while not self._over.wait(self._random.uniform(*CALM_S)):
+                for victim in self._victims:
+                    victim.check_alive()
+                self._disturb(self._random.choice(self._victims))
+        except BaseException as error:
+            self.error = error
+
+    def _disturb(self, victim: Victim) -> None:
+        kind = self._random.choice(("kill -9", "SIGSTOP", "clock") if FAKETIME else ("kill -9", "SIGSTOP"))
+        began = time.monotonic()
+        if kind == "kill -9":
+            victim.kill()
+            self._over.wait(self._random.uniform(*DOWN_S))
+            victim.start()
+        elif kind == "SIGSTOP":
+            victim.stop()
+            self._over.wait(self._random.uniform(*STOPPED_S))
+            victim.resume()
+        else:
+            victim.set_clock(self._random.choice(JUMPS_S))
+            self._over.wait(self._random.uniform(*DOWN_S))
+            victim.set_clock(0)
+        self.past.append(Fault(kind, victim.name, began, time.monotonic()))
+
+
+class Worker(ABC):
+    """A client that works on a thread of its own until it is ended."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Work until `_over` is set."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """acknowledged, lost: how many. held: no pause was longer than its bound."""
+
+    acknowledged: int
+    lost: int
+    held: bool
+
+
+@dataclass
+class Availability:
+    """When something was acknowledged, and the longest times when nothing was. Any thread may call it."""
+
+    name: str
+    bound_s: float
+    acknowledged: int = 0
+    gaps: list[tuple[float, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._last = time.monotonic()
+        self._lock = threading.Lock()
+
+    def acknowledge(self, count: int = 1) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self.acknowledged += count
+            if now - self._last > 0.25:
+                self.gaps.append((self._last, now))
+            self._last = now
+
+    def report(self, faults: Faults) -> bool:
+        """Print how long nothing was acknowledged, and during which faults; return whether the bound held."""
+        self.acknowledge(0)
+        lengths = sorted(end - begin for begin, end in self.gaps)
+        longest = lengths[-1] if lengths else 0.0
+        middle = lengths[len(lengths) // 2] if lengths else 0.0
+        print(f"{self.name}: {self.acknowledged:,} acknowledged through {len(faults.past)} faults", flush=True)
+        print(
+            f"  {len(lengths)} pauses over 0.25 s, median {middle:.2f} s, longest {longest:.2f} s; bound {self.bound_s} s"
+        )
+        for begin, end in self.gaps:
+            if end - begin > self.bound_s:
+                causes = [f"{f.kind} of {f.victim}" for f in faults.past if f.began < end and f.ended > begin - 1.0]
+                print(f"  {end - begin:.2f} s: {', '.join(causes) or 'no fault'}")
+        return longest <= self.bound_s

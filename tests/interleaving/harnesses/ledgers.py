@@ -1,0 +1,229 @@
+"""Ledgers and bookies: drivers of state machines, readers that poll, a bookie's thread that syncs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pyreplog._native.ledgerlog.entries import encode_entries
+from pyreplog._native.machines.effects import Send, Settle
+from pyreplog.ack import Ack
+from pyreplog.bookie import local
+from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.local import LocalBookie
+from pyreplog.bookie.protocol import Kind, Reply, Request, Status
+from pyreplog.ledger import driver, reader
+from pyreplog.ledger.driver import Driver
+from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, metadata_key
+from pyreplog.ledger.protocol.effects import Effect, Finished, Wake
+from pyreplog.ledger.reader import LedgerReader
+from pyreplog.metadata import memory, watching
+from pyreplog.metadata.memory import MemoryStore
+from tests.bookie.memorylog import MemoryLog
+from tests.interleaving import primitives
+from tests.interleaving.harnesses.building import Around, harness, in_time, run_all
+from tests.interleaving.scheduler import World
+
+LEDGER = 7
+PAUSES = ("reader at sleep", "a at sleep", "b at sleep")
+"""A reader of a ledger rests a moment between two questions that bring nothing new."""
+
+
+class Counting:
+    """A machine that sends `count` requests and ends when all are answered; `told` are settled as answers come."""
+
+    def __init__(self, count: int, told: list[Ack[int]]) -> None:
+        self._count, self._told = count, told
+        self.answers = self.inside = 0
+
+    def _step(self, effects: list[Effect]) -> list[Effect]:
+        assert not self.inside, "two steps at a time"
+        self.inside += 1
+        primitives.point("step")
+        self.inside -= 1
+        return effects
+
+    def start(self) -> Iterable[Effect]:
+        return self._step([Send(f"b{i}", Request(Kind.LAST, LEDGER, 0, 0, b""), i) for i in range(self._count)])
+
+    def replied(self, send: Send, reply: Any) -> Iterable[Effect]:
+        self.answers += 1
+        effects: list[Effect] = [Settle([(self._told[self.answers - 1], None)]), Wake(1.0, None)]
+        if self.answers == self._count:
+            effects.append(Finished(self.answers))
+        return self._step(effects)
+
+    def failed(self, send: Send, error: Exception) -> Iterable[Effect]:
+        return self.replied(send, None)
+
+    def woken(self, about: Any) -> Iterable[Effect]:
+        return self._step([])
+
+    def look(self, number: int) -> tuple[int, list[Effect]]:
+        return number, self._step([])
+
+
+def driven(world: World) -> None:
+    """Answers from several threads are all taken, one at a time, and what follows from each is done."""
+    told = [Ack(number) for number in range(3)]
+    machine = Counting(3, told)
+    around = Around(world)
+    one = Driver(LEDGER, machine, around)  # type: ignore[arg-type]
+    one.post(machine.start)
+    answers: list[Callable[[Any], None]] = [on_reply for _, _, on_reply in around.sent]
+    reply = Reply(Kind.LAST, Status.OK, LEDGER)
+
+    run_all(
+        world,
+        a=lambda: answers[0](reply),
+        b=lambda: (answers[1](reply), told[0].result()),
+        c=lambda: answers[2](ValueError()),
+        looker=lambda: one.call(machine.look, 5),
+        waiter=lambda: (one.done.result(), told[2].result()),
+    )
+    in_time(world, but=("timer",))
+    assert one.done.result() == 3 and all(ack.done() for ack in told)
+
+
+# ---- readers that poll ---------------------------------------------------------------------------------------------
+
+
+def _metadata(**changes: Any) -> LedgerMetadata:
+    return replace(
+        LedgerMetadata(
+            ledger=LEDGER, ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, ("b",)),),
+            proof="0" * 64,
+        ),
+        **changes,
+    )  # fmt: skip
+
+
+def _reader(world: World) -> tuple[LedgerReader, MemoryStore, Around, int]:
+    store = MemoryStore()
+    version = store.create(metadata_key(LEDGER), _metadata().encode())
+    around = Around(world, store)
+    return LedgerReader(_metadata(), b"key", around), store, around, version  # type: ignore[arg-type]
+
+
+def closed_while_polling(world: World) -> None:
+    """A reader that waits for more is told that the ledger was closed, though its bookies say nothing."""
+    one, store, _, version = _reader(world)
+    closed = _metadata(state=State.CLOSED, last_entry=-1)
+    got: list[bool] = []
+    run_all(
+        world,
+        reader=lambda: got.append(one.wait_beyond(0)),
+        closer=lambda: store.put(metadata_key(LEDGER), closed.encode(), version),
+    )
+    in_time(world, but=PAUSES)
+    assert got == [False] and one.is_closed
+    one.close()
+    store.close()
+
+
+def reader_closed(world: World) -> None:
+    """Whoever waits in a reader is told that it was closed."""
+    one, store, _, _ = _reader(world)
+    errors: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            one.wait_beyond(0)
+        except Exception as error:
+            errors.append(error)
+
+    run_all(world, a=wait, b=wait, closer=lambda: one.close())
+    in_time(world, but=PAUSES)
+    assert [type(error).__name__ for error in errors] == ["ClosedError"] * 2
+    store.close()
+
+
+# ---- a bookie ------------------------------------------------------------------------------------------------------
+
+
+class _Log(MemoryLog):
+    """With what a LocalBookie asks a DiskLog."""
+
+    uuid, end_position = bytes(16), 0
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__()
+        self.log = self
+
+    def sync(self) -> None:
+        before = len(self.stored)
+        primitives.point("sync")
+        self.synced = max(self.synced, before)
+
+    def close(self) -> None: ...
+
+
+def _bookie() -> LocalBookie:
+    real, local.DiskLog = local.DiskLog, _Log  # type: ignore[misc,assignment]
+    try:
+        return LocalBookie(Path("nowhere"), BookieConfig())
+    finally:
+        local.DiskLog = real  # type: ignore[misc]
+
+
+def _add(entry: int, lac: int) -> Request:
+    entries = encode_entries([b"value"], ledger=LEDGER, first=entry, lac=lac, time=1, ledger_bytes=5 * entry)
+    return Request(Kind.ADD, LEDGER, entry, entry, bytes(16), records=bytes(entries.view))
+
+
+def bookie(world: World) -> None:
+    """Adds are answered once they are synced, long polls as soon as the LAC has moved, and a close ends both."""
+    one = _bookie()
+    replies: dict[str, Ack[Reply]] = {name: Ack() for name in ("first", "second", "poll")}
+
+    def ask(name: str, request: Request) -> None:
+        def answered(reply: Reply) -> None:
+            assert replies[name].complete(reply), "answered twice"
+
+        one.request(request, answered)
+        reply = replies[name].result()
+        assert reply.status == Status.OK, reply
+
+    def poll() -> None:
+        replies["first"].result()
+        ask("poll", Request(Kind.WAIT_LAC, LEDGER, 0, -1, bytes(16), limit=4000))
+
+    def second() -> None:
+        replies["first"].result()
+        ask("second", _add(1, 0))
+
+    run_all(world, first=lambda: ask("first", _add(0, -1)), second=second, poller=poll)
+    in_time(world)
+    assert replies["poll"].result().lac == 0
+    one.close()
+    in_time(world)
+
+
+def bookie_committing(world: World) -> None:
+    """As many threads as there are: who adds while another syncs is part of the next sync."""
+    one = _bookie()
+    done: list[int] = []
+
+    def add(entry: int) -> None:
+        ack: Ack[Reply] = Ack()
+        one.request(_add(entry, -1), ack.complete)
+        assert ack.result().status == Status.OK
+        done.append(entry)
+        log: Any = one.log
+        assert entry in [stored.entry for stored in log.stored[: log.synced]], "answered before the sync"
+
+    run_all(world, a=lambda: add(0), b=lambda: add(1), c=lambda: add(2))
+    in_time(world)
+    one.close()
+    assert sorted(done) == [0, 1, 2]
+
+
+HARNESSES = [
+    harness(driven, driver),
+    harness(closed_while_polling, reader, watching),
+    harness(reader_closed, reader, watching, memory),
+    harness(bookie, local),
+    harness(bookie_committing, local),
+]

@@ -1,0 +1,526 @@
+"""From a producer to a topic's ledgers, and from its dispatcher to a consumer."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyreplog._native.topic.messages import MessageBatch
+from pyreplog.ack import Ack
+from pyreplog.clock import ManualClock
+from pyreplog.errors import BacklogFullError, ClosedError, ReplogError, TopicFencedError, TopicOwnedError
+from pyreplog.metadata.memory import MemoryStore
+from pyreplog.topic import consumer, dispatchdriver, events, locator, ownership
+from pyreplog.topic.config import TopicConfig
+from pyreplog.topic.consumer import Consumer
+from pyreplog.topic.ownership import Ownership
+from pyreplog.topic.partitions import partitionconsumer, partitionedconsumer
+from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer
+from pyreplog.topic.partitions.partitionedconsumer import PartitionedConsumer
+from pyreplog.topic.publishing import gate, intake, outbox, publisher, window
+from pyreplog.topic.publishing.gate import Gate
+from pyreplog.topic.publishing.outbox import Parcel
+from pyreplog.topic.publishing.publisher import Publisher
+from pyreplog.topic.publishing.window import Window
+from pyreplog.topic.source import Delivery
+from tests.interleaving import primitives
+from tests.interleaving.harnesses.building import Around, harness, in_time, run_all
+from tests.interleaving.scheduler import World
+from tests.topic import dispatching
+
+BATCHES: list[MessageBatch] = []
+
+
+def batch(number: int) -> MessageBatch:
+    """One message, whose value is its offset."""
+    if not BATCHES:
+        log = dispatching.Log()
+        for _ in range(8):
+            log.publish(1)
+        BATCHES.extend(log.read(offset, offset + 1, 1) for offset in range(8))
+    return BATCHES[number]
+
+
+class Sink:
+    """A topic's ledgers with room for so many entries on their way; `confirm` gives them their offsets."""
+
+    def __init__(self, room: int = 1 << 20) -> None:
+        self._most = room
+        self._lock = primitives.Lock()
+        self._held: deque[tuple[int, Ack[range]]] = deque()
+        self._rooms: list[Ack[None]] = []
+        self.end = 0
+
+    def submit_all(self, parcels: Sequence[Parcel]) -> list[Ack[range]]:
+        acks = []
+        for _, counts in parcels:
+            ack: Ack[range] = Ack()
+            with self._lock:
+                self._held.append((sum(counts), ack))
+            acks.append(ack)
+        return acks
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._held) < self._most
+
+    def room(self) -> Ack[None]:
+        ack: Ack[None] = Ack()
+        with self._lock:
+            if self.has_room:
+                ack.complete(None)
+            else:
+                self._rooms.append(ack)
+        return ack
+
+    def confirm(self) -> bool:
+        """The oldest; False: there is none."""
+        with self._lock:
+            if not self._held:
+                return False
+            count, ack = self._held.popleft()
+            first, self.end = self.end, self.end + count
+            rooms, self._rooms = self._rooms, []
+        ack.complete(range(first, first + count))
+        for room in rooms:
+            room.complete(None)
+        return True
+
+
+def gated(world: World) -> None:
+    """Whoever waits at a gate that was opened, or ended, goes on; none that is held goes through."""
+    sink = Sink()
+    one = Gate("topic", sink)  # type: ignore[arg-type]
+    one.set("held", "")
+
+    def wait() -> None:
+        while not one.has_room:
+            one.room().result()
+
+    def look_after() -> None:
+        one.set("open", "")
+        one.set("held", "")
+        one.set("refused", "")
+        try:
+            one.check()
+        except BacklogFullError:
+            one.end()
+
+    run_all(world, a=wait, b=wait, policy=look_after)
+    in_time(world)
+    assert not one._waiting
+
+
+def windowed(world: World) -> None:
+    """Whoever waits for room goes on when there is some; what has left is not counted."""
+    one = Window(10, 10)
+
+    def enter() -> None:
+        while not one.has_room():
+            one.room().result()
+        with one.lock:
+            one.enter(10, 1)
+        landing.append(1)
+
+    landing: list[int] = []
+
+    def land() -> None:
+        for _ in range(3):
+            world.wait(lambda: bool(landing), None, "lands")
+            landing.pop()
+            with one.lock:
+                one.leave(10, 1)
+            one.give_room()
+
+    run_all(world, a=enter, b=enter, c=enter, lander=land)
+    in_time(world)
+    assert one.bytes == one.entries == 0 and not one._waiting
+
+
+def ending_window(world: World) -> None:
+    """Nobody waits for room when nothing is taken any more."""
+    one = Window(10, 10)
+    with one.lock:
+        one.enter(10, 1)
+    run_all(world, a=lambda: one.room().result(), b=lambda: one.room().result(), ender=lambda: one.end())
+    in_time(world)
+
+
+def _publisher(world: World, sink: Any, around: Around, **settings: Any) -> Publisher:
+    return Publisher(
+        "news", sink, around, ManualClock(0), TopicConfig(**settings), entry_bytes_max=1 << 20, window_bytes=150
+    )
+
+
+def publishing(world: World) -> None:
+    """All that is published has an outcome, each its own; publishers with a full window or ledger go on."""
+    sink = Sink(room=1)
+    one = _publisher(world, sink, Around(world))
+    offsets: dict[str, list[int]] = {"a": [], "b": []}
+
+    def publish(name: str) -> None:
+        for _ in range(2):
+            offsets[name].append(one.publish(b"value of some length" * 3))
+
+    def confirm() -> None:
+        while sink.end < 4:
+            world.wait(lambda: sink.held > 0, None, "held")
+            sink.confirm()
+
+    run_all(world, a=lambda: publish("a"), b=lambda: publish("b"), ledger=confirm)
+    in_time(world)
+    assert sorted(offsets["a"] + offsets["b"]) == [0, 1, 2, 3]
+    assert all(one == sorted(one) for one in offsets.values())
+    assert one.pending_messages == one.pending_bytes == 0
+
+
+def publishing_freely(world: World) -> None:
+    """Entries of several submitters are on their way at once; outcomes that come while others are told are told, too."""
+    sink = Sink()
+    one = Publisher(
+        "news", sink, Around(world), ManualClock(0), TopicConfig(), entry_bytes_max=1 << 20, window_bytes=1 << 20
+    )
+    acks: list[Ack[range]] = []
+
+    def submit() -> None:
+        acks.append(one.submit_batch([b"value"]))
+        one.flush()
+
+    def confirm() -> None:
+        while not sink.confirm():
+            world.wait(lambda: sink.held > 0, None, "held")
+
+    run_all(world, a=submit, b=submit, ledger=confirm, other=confirm)
+    assert sorted(ack.result().start for ack in acks) == [0, 1]
+    in_time(world)
+    assert one.pending_messages == 0
+
+
+def gated_publishing(world: World) -> None:
+    """As publishing, with a quota that is used up for a while; flush ends, and is told what went before."""
+    sink = Sink()
+    entry = Gate("topic", sink)  # type: ignore[arg-type]
+    one = _publisher(world, entry, Around(world))
+    done: list[int] = []
+
+    def publish() -> None:
+        for _ in range(2):
+            ack = one.submit(b"value")
+            ack.add_done_callback(lambda ack: done.append(ack.result()))
+        before = 2
+        one.flush().result()
+        assert len(done) >= before
+
+    def confirm() -> None:
+        while sink.end < 2:
+            world.wait(lambda: sink.held > 0, None, "held")
+            sink.confirm()
+
+    run_all(world, a=publish, policy=lambda: (entry.set("held", ""), entry.set("open", "")), ledger=confirm)
+    in_time(world)
+    assert sorted(done) == [0, 1]
+
+
+def stopped_publishing(world: World) -> None:
+    """When a publisher is stopped, nobody waits on."""
+    sink = Sink()
+    one = _publisher(world, sink, Around(world), linger_ms=10)
+    outcomes: list[object] = []
+
+    def publish() -> None:
+        try:
+            outcomes.append(one.publish(b"value" * 40))
+        except ReplogError as error:
+            outcomes.append(error)
+
+    def stop() -> None:
+        one.stop(ClosedError("closed"))
+        while sink.held:
+            sink.confirm()
+
+    def confirm() -> None:
+        world.wait(lambda: sink.held > 0 or len(outcomes) == 2, None, "held")
+        if sink.held:
+            sink.confirm()
+
+    run_all(world, a=publish, b=publish, stopper=stop, ledger=confirm)
+    while sink.held:
+        sink.confirm()
+    in_time(world, but=("timer",))
+    assert len(outcomes) == 2 and one.pending_messages == 0
+
+
+# ---- consumers -----------------------------------------------------------------------------------------------------
+
+
+class Source:
+    """Of a consumer. flowed: for how many it has asked."""
+
+    def __init__(self, world: World) -> None:
+        self._around = Around(world)
+        self.flowed = 0
+        self.wait = self._around.wait
+
+    def flow(self, consumer: int, messages: int) -> None:
+        self.flowed += messages
+
+    def acknowledge_noted(self, consumer: int, take: Callable[[], object]) -> None:
+        take()
+
+    def detach(self, consumer: int) -> None: ...
+    def abandon(self, consumer: int) -> None: ...
+
+
+def _consumer(world: World) -> Consumer:
+    one = Consumer("topic", "subscription", "name")
+    one.attached(Source(world), 1)  # type: ignore[arg-type]
+    return one
+
+
+def receiving(world: World) -> None:
+    """Each delivery goes to one who receives; those that came before an end are received, then all are told."""
+    one = _consumer(world)
+    got: list[int] = []
+    ended: list[Exception] = []
+
+    def receive() -> None:
+        try:
+            while True:
+                found = one.receive_batch()
+                assert found is not None
+                got.append(int(found.offset[0]))
+        except TopicFencedError as error:
+            ended.append(error)
+
+    def deliver() -> None:
+        for number in range(2):
+            one.deliver(Delivery(batch(number), {}))
+        one.failed(TopicFencedError("topic", "another owner"))
+
+    run_all(world, a=receive, b=receive, subscription=deliver)
+    in_time(world)
+    assert sorted(got) == [0, 1] and len(ended) == 2
+    one.close()
+
+
+def receiving_for_a_time(world: World) -> None:
+    """A delivery that comes when the time runs out is received, or waits for the next one."""
+    one = _consumer(world)
+    got: list[int] = []
+
+    def receive() -> None:
+        found = one.receive_batch(timeout=1.0)
+        if found is not None:
+            got.append(int(found.offset[0]))
+
+    run_all(world, a=receive, b=receive, subscription=lambda: one.deliver(Delivery(batch(0), {})))
+    while (left := one.receive_batch(timeout=0)) is not None:
+        got.append(int(left.offset[0]))
+    assert got == [0]
+    one.close()
+
+
+def receiving_one_by_one(world: World) -> None:
+    """Threads that share a consumer get each message once, and wait only while there is none."""
+    one = _consumer(world)
+    got: list[int] = []
+
+    def receive() -> None:
+        message = one.receive()
+        assert message is not None
+        got.append(message.offset)
+
+    run_all(world, a=receive, b=receive, c=lambda: receive(),
+            subscription=lambda: [one.deliver(Delivery(batch(number), {})) for number in range(3)])  # fmt: skip
+    in_time(world)
+    assert sorted(got) == [0, 1, 2]
+    one.close()
+
+
+def partitions_received(world: World) -> None:
+    """A consumer of partitions gives out what came to any of them, to whoever waits."""
+    one = PartitionedConsumer("topic", "subscription", "name", wait=Around(world).wait)
+    parts = []
+    for number in range(2):
+        part = PartitionConsumer(number, "topic", "subscription", "name", queue=10, on_change=one.changed)
+        part.attached(Source(world), number)  # type: ignore[arg-type]
+        one.add(part)
+        parts.append(part)
+    got: list[int] = []
+
+    def receive() -> None:
+        for _ in range(2):
+            message = one.receive()
+            assert message is not None
+            got.append(message.offset)
+
+    run_all(world, a=receive, b=receive,
+            first=lambda: [parts[0].deliver(Delivery(batch(number), {})) for number in (0, 1)],
+            second=lambda: [parts[1].deliver(Delivery(batch(number), {})) for number in (2, 3)])  # fmt: skip
+    in_time(world)
+    assert sorted(got) == [0, 1, 2, 3]
+    one.close()
+
+
+# ---- the dispatcher's driver ---------------------------------------------------------------------------------------
+
+
+class Managed:
+    """A managed ledger whose reads another task answers."""
+
+    name = "topic"
+
+    def __init__(self, log: dispatching.Log) -> None:
+        self._log = log
+        self.reads: deque[tuple[Any, Ack[MessageBatch]]] = deque()
+
+    def read(self, offset: int, *, bytes_max: int, end: int) -> Ack[MessageBatch]:
+        ack: Ack[MessageBatch] = Ack()
+        self.reads.append(((offset, end, bytes_max), ack))
+        return ack
+
+    def answer(self) -> None:
+        asked, ack = self.reads.popleft()
+        ack.complete(self._log.read(*asked))
+
+
+class Host:
+    def __init__(self) -> None:
+        self.delivered: list[int] = []
+        self.dirtied = 0
+
+    def deliver(self, effect: Any) -> None:
+        self.delivered += effect.batch.offset.tolist()
+        primitives.point("deliver")
+
+    def became(self, effect: Any) -> None: ...
+    def discard(self, effect: Any) -> None: ...
+    def bury(self, effect: Any) -> None: ...
+    def fail(self, error: Any) -> None: ...
+
+    def dirty(self) -> None:
+        self.dirtied += 1
+
+
+def dispatching_messages(world: World) -> None:
+    """What is published while consumers come and ask for more is delivered, once and in order."""
+    log = dispatching.Log()
+    rig = dispatching.Rig(log, type="exclusive")
+    managed, host = Managed(log), Host()
+    driver = dispatchdriver.DispatchDriver(
+        "subscription",
+        managed,
+        rig.cursor,
+        rig.dispatcher,
+        host,
+        Around(world),
+        ManualClock(dispatching.NOW),  # type: ignore[arg-type]
+    )
+
+    def publish() -> None:
+        for _ in range(2):
+            log.publish(1)
+            driver.do(lambda now: rig.dispatcher.grew(log.end.offset, now))
+
+    def consume() -> None:
+        driver.do(lambda now: rig.dispatcher.attach(1, "a", now))
+        driver.do(lambda now: rig.dispatcher.flow(1, 10, now))
+
+    def read() -> None:
+        while len(host.delivered) < 2:
+            world.wait(lambda: bool(managed.reads) or len(host.delivered) == 2, None, "read")
+            if managed.reads:
+                managed.answer()
+
+    run_all(world, publisher=publish, consumer=consume, ledger=read)
+    in_time(world)
+    assert host.delivered == [0, 1]
+
+
+# ---- owners --------------------------------------------------------------------------------------------------------
+
+
+def claiming(world: World) -> None:
+    """Whoever waits for a topic has it as soon as its owner has let go; one has it at a time."""
+    store = MemoryStore()
+    one, other = Ownership(store, lease_s=600.0), Ownership(store, lease_s=600.0)
+    owners: list[str] = []
+
+    def claim(ownership: Ownership, name: str) -> None:
+        with ownership.claim("topic", wait=60.0):
+            owners.append(name)
+            assert len(owners) == 1
+            world.point("serves")
+            owners.remove(name)
+
+    run_all(world, a=lambda: claim(one, "a"), b=lambda: claim(other, "b"), c=lambda: claim(one, "c"))
+    in_time(world)
+    one.close()
+    other.close()
+    store.close()
+
+
+def claiming_at_once(world: World) -> None:
+    """Whoever was refused because another thread tried to claim the topic is told when that one gave up."""
+    store = MemoryStore()
+    one, other = Ownership(store, lease_s=600.0), Ownership(store, lease_s=600.0)
+    held = other.claim("topic")
+    refused: list[str] = []
+
+    def claim(name: str, seconds: float) -> None:
+        try:
+            one.claim("topic", wait=seconds).release()
+        except TopicOwnedError:
+            refused.append(name)
+
+    run_all(world, a=lambda: claim("a", 30.0), c=lambda: claim("c", 50.0), b=held.release)
+    in_time(world)
+    assert len(refused) <= len(world.hurried)
+    one.close()
+    other.close()
+    store.close()
+
+
+def ending_claim(world: World) -> None:
+    """Whoever waits for a topic in this process is told that it serves no topics any more."""
+    store = MemoryStore()
+    one, other = Ownership(store, lease_s=600.0), Ownership(store, lease_s=600.0)
+    held = other.claim("topic")
+    ended: list[str] = []
+
+    def claim() -> None:
+        try:
+            one.claim("topic", wait=60.0)
+        except ReplogError as error:
+            ended.append(type(error).__name__)
+
+    run_all(world, a=claim, closer=lambda: one.close())
+    in_time(world)
+    assert ended == ["ClosedError"]
+    held.release()
+    other.close()
+    store.close()
+
+
+HARNESSES = [
+    harness(gated, gate),
+    harness(windowed, window),
+    harness(ending_window, window),
+    harness(publishing, publisher, intake, outbox, window, events),
+    harness(publishing_freely, publisher, intake, outbox, window, events),
+    harness(gated_publishing, publisher, intake, outbox, window, events, gate),
+    harness(stopped_publishing, publisher, intake, outbox, window, events),
+    harness(receiving, consumer),
+    harness(receiving_for_a_time, consumer, hasty=True),
+    harness(receiving_one_by_one, consumer),
+    harness(partitions_received, partitionedconsumer, partitionconsumer),
+    harness(dispatching_messages, dispatchdriver, events, locator),
+    harness(claiming, ownership),
+    harness(claiming_at_once, ownership, hasty=True),
+    harness(ending_claim, ownership),
+]

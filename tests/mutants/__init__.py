@@ -1,0 +1,1 @@
+"""Systematic mutation of the sources: `python -m tests.mutants`."""

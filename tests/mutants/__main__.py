@@ -1,0 +1,294 @@
+"""Systematic mutation: change one place of the sources at a time, and see whether a test fails.
+
+    python -m tests.mutants map                             # once: which test runs which line (about the time of the tests)
+    python -m tests.mutants run --sample 500 --cython 100   # mutants 0 to 499 of the sample; run it again to go on
+    python -m tests.mutants run --sample 500 --first 100 --last 199
+    python -m tests.mutants table                           # writes tests/mutants/table.md
+
+A sample is drawn by `--seed`: the mutants whose identity has the lowest hash with it, so a sample stays the same when
+other lines change. Results are added to tests/mutants/results.jsonl, one line for each mutant, as they come; a mutant
+that has a result is not run again, unless it survived and `--again` is given. A survivor that changes nothing that a
+caller can see is explained in tests/mutants/equivalent.txt: its identity, a blank, and why.
+
+Each mutant gets a copy of the tree of its own. The tests that cover its line come first, the quickest of them first;
+then those of its target. A test that hangs is named and counts as failed. A mutant of Cython is built first; one that
+does not compile is no mutant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from xml.etree import ElementTree
+
+from tests.mutants.mutations import Mutation, mutations
+from tests.mutants.targets import TARGETS, Target
+from tests.trees import ROOT, Tree
+
+HERE = Path(__file__).parent
+RESULTS, EQUIVALENT, TABLE = HERE / "results.jsonl", HERE / "equivalent.txt", HERE / "table.md"
+MAP = ROOT / "build" / "mutants"
+MAPPED = ("tests/unit", "tests/property", "tests/native", "tests/net", "tests/bookie", "tests/ledger", "tests/ha",
+          "tests/topic", "tests/simulation", "tests/metadata", "tests/spark")  # fmt: skip
+COVERING_S = 90.0
+"""Of the tests that cover a line, so many seconds of the quickest are run first."""
+HANG_S = 120
+"""A test that takes so long hangs."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    target: Target
+    mutation: Mutation
+
+    @property
+    def is_native(self) -> bool:
+        return self.mutation.path.endswith(".pyx")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="Mutate the sources, run the tests.")
+    actions = parser.add_subparsers(dest="action", required=True)
+    actions.add_parser("map", help="record which test runs which line")
+    run = actions.add_parser("run", help="run the mutants of a sample that have no result yet")
+    run.add_argument("--seed", type=int, default=1, help="of the sample (default 1)")
+    run.add_argument("--sample", type=int, default=500, metavar="N", help="mutants of the sample (default 500)")
+    run.add_argument(
+        "--cython", type=int, default=100, metavar="N", help="at most so many of them in Cython (default 100)"
+    )
+    run.add_argument("--first", type=int, default=0, metavar="N", help="the first mutant of the sample to run")
+    run.add_argument("--last", type=int, metavar="N", help="the last one")
+    run.add_argument("--again", action="store_true", help="run survivors again")
+    run.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="mutants at a time")
+    actions.add_parser("table", help="write the table of all results")
+    arguments = parser.parse_args()
+    if arguments.action == "map":
+        return record_coverage()
+    if arguments.action == "table":
+        return write_table()
+    return run_sample(arguments)
+
+
+# ---- the sample ------------------------------------------------------------------------------------------------
+
+
+def sample(seed: int, count: int, cython: int) -> list[Mutant]:
+    """Draw mutants of all targets; at most `cython` of them native."""
+
+    def rank(mutant: Mutant) -> bytes:
+        return hashlib.blake2b(f"{seed} {mutant.mutation.identity}".encode()).digest()
+
+    drawn: list[Mutant] = []
+    native = 0
+    for mutant in sorted(_all_mutants(), key=rank):
+        if len(drawn) == count:
+            break
+        if mutant.is_native and native == cython:
+            continue
+        native += mutant.is_native
+        drawn.append(mutant)
+    return drawn
+
+
+def _all_mutants() -> Iterator[Mutant]:
+    for target in TARGETS:
+        for path in target.files():
+            for mutation in mutations(path, path.relative_to(ROOT).as_posix()):
+                yield Mutant(target, mutation)
+
+
+# ---- which test covers which line ------------------------------------------------------------------------------
+
+
+def record_coverage() -> int:
+    """Run the tests once, recording for each line the tests that run it."""
+    MAP.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "COVERAGE_FILE": str(MAP / "coverage")}
+    command = [
+        sys.executable, "-m", "pytest", "-q", "--numprocesses", "auto", "--dist", "worksteal", "--cov=pyreplog",
+        "--cov-context=test", "--cov-report=", f"--junitxml={MAP / 'times.xml'}", *MAPPED,
+    ]  # fmt: skip
+    return subprocess.run(command, cwd=ROOT, env=environment).returncode
+
+
+class Coverage:
+    """The tests that run a line, and how long each takes; empty without a recorded map."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, dict[int, list[str]]] = {}
+        self._seconds: dict[str, float] = {}
+        if (MAP / "times.xml").exists():
+            for case in ElementTree.parse(MAP / "times.xml").iter("testcase"):
+                name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+                self._seconds[name] = float(case.get("time", "0"))
+
+    def tests(self, mutation: Mutation) -> list[str]:
+        """Return the quickest tests that run the line, in order of their time."""
+        line = mutation.span[0][0]
+        contexts = self._contexts(mutation.path).get(line, [])
+        found = sorted({context.partition("|")[0] for context in contexts if context}, key=self._time)
+        chosen, seconds = [], 0.0
+        for test in found:
+            seconds += self._time(test)
+            if chosen and seconds > COVERING_S:
+                break
+            chosen.append(test)
+        return chosen
+
+    def _time(self, test: str) -> float:
+        path, _, name = test.partition("::")
+        return self._seconds.get(f"{Path(path).stem}::{name.rpartition('::')[2]}", 1.0)
+
+    def _contexts(self, path: str) -> dict[int, list[str]]:
+        if path not in self._lines:
+            self._lines[path] = self._read(path)
+        return self._lines[path]
+
+    @staticmethod
+    def _read(path: str) -> dict[int, list[str]]:
+        if not (MAP / "coverage").exists():
+            return {}
+        from coverage import CoverageData
+
+        data = CoverageData(str(MAP / "coverage"))
+        data.read()
+        return data.contexts_by_lineno(str(ROOT / path))
+
+
+# ---- running ---------------------------------------------------------------------------------------------------
+
+
+def run_sample(arguments: argparse.Namespace) -> int:
+    """Run the mutants of a sample that have no result yet, and print each."""
+    drawn = sample(arguments.seed, arguments.sample, arguments.cython)
+    last = len(drawn) - 1 if arguments.last is None else arguments.last
+    done = {result["mutant"]: result["outcome"] for result in results()}
+    waiting = [
+        (number, mutant)
+        for number, mutant in enumerate(drawn[: last + 1])
+        if number >= arguments.first
+        and (mutant.mutation.identity not in done or (arguments.again and done[mutant.mutation.identity] == "survived"))
+    ]
+    print(f"seed {arguments.seed}: {len(drawn)} mutants drawn, {len(waiting)} to run", flush=True)
+    coverage, writing = Coverage(), Lock()
+    with tempfile.TemporaryDirectory(prefix="pyreplog-mutants-") as folder:
+        sound = Tree(ROOT, Path(folder) / "sound")
+
+        def run(numbered: tuple[int, Mutant]) -> None:
+            number, mutant = numbered
+            began = time.monotonic()
+            outcome, by = _run(mutant, sound, coverage)
+            result = _result(arguments.seed, number, mutant, outcome, by, time.monotonic() - began)
+            with writing, RESULTS.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+            place = f"{mutant.mutation.path}:{mutant.mutation.span[0][0]}"
+            print(f"{number:4} {outcome:9} {place} {mutant.mutation.operator}: {mutant.mutation.line}", flush=True)
+
+        with ThreadPoolExecutor(arguments.jobs) as threads:
+            list(threads.map(run, waiting))
+    return 0
+
+
+def _run(mutant: Mutant, sound: Tree, coverage: Coverage) -> tuple[str, str]:
+    """Return the outcome and the test that failed."""
+    with tempfile.TemporaryDirectory(prefix="pyreplog-mutant-", ignore_cleanup_errors=True) as folder:
+        tree = sound.linked(Path(folder))
+        path = tree.folder / mutant.mutation.path
+        source = mutant.mutation.applied(path.read_text())
+        path.unlink()  # it is a link
+        path.write_text(source)
+        try:
+            if mutant.is_native:
+                tree.build()
+            else:
+                compile(source, str(path), "exec")
+        except (RuntimeError, SyntaxError):
+            return "invalid", ""
+        for tests in (coverage.tests(mutant.mutation), list(mutant.target.tests)):
+            if tests:
+                code, output = tree.test("-o", f"faulthandler_timeout={HANG_S}", *tests)
+                if code:
+                    return "killed", _failed(output)
+    return "survived", ""
+
+
+def _failed(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return lines[0].partition(" ")[2].partition(" - ")[0] if lines else "a test that hung, or the start"
+
+
+# ---- results ---------------------------------------------------------------------------------------------------
+
+
+def _result(seed: int, number: int, mutant: Mutant, outcome: str, by: str, seconds: float) -> dict[str, object]:
+    mutation = mutant.mutation
+    return {
+        "mutant": mutation.identity, "seed": seed, "number": number, "target": mutant.target.name,
+        "path": mutation.path, "line": mutation.line, "operator": mutation.operator, "before": mutation.before,
+        "after": mutation.after, "outcome": outcome, "by": by, "seconds": round(seconds, 1),
+    }  # fmt: skip
+
+
+def results() -> list[dict[str, str]]:
+    """Return the last result of each mutant."""
+    if not RESULTS.exists():
+        return []
+    found = {}
+    for line in RESULTS.read_text().splitlines():
+        result = json.loads(line)
+        found[result["mutant"]] = result
+    return list(found.values())
+
+
+def write_table() -> int:
+    """Write the table of all results, with every survivor."""
+    reasons = {}
+    if EQUIVALENT.exists():
+        reasons = dict(line.split(" ", 1) for line in EQUIVALENT.read_text().splitlines() if line.strip())
+    counts = Counter[tuple[str, str]]()
+    survivors = []
+    for result in results():
+        outcome = result["outcome"]
+        if outcome == "survived" and result["mutant"] in reasons:
+            outcome = "equivalent"
+        counts[result["target"], outcome] += 1
+        if outcome in ("survived", "equivalent"):
+            survivors.append((result, reasons.get(result["mutant"], "")))
+    lines = ["# Mutants", "", "Written by `python -m tests.mutants table`.", ""]
+    lines += ["| target | killed | survived | equivalent | of those that are not equivalent |", "|---|---|---|---|---|"]
+    for name in [*(target.name for target in TARGETS), "all"]:
+        killed, survived, equivalent = (
+            sum(count for (target, kind), count in counts.items() if kind == outcome and name in (target, "all"))
+            for outcome in ("killed", "survived", "equivalent")
+        )
+        share = f"{100 * killed / (killed + survived):.1f} %" if killed + survived else "-"
+        lines.append(f"| {name} | {killed} | {survived} | {equivalent} | {share} |")
+    lines += ["", "| mutant | place | change | why it is equivalent |", "|---|---|---|---|"]
+    for result, reason in sorted(survivors, key=lambda pair: (bool(pair[1]), pair[0]["path"])):
+        change = (
+            f"{result['operator']}: `{_cell(result['line'])}`, `{_cell(result['before'])}` → `{_cell(result['after'])}`"
+        )
+        lines.append(f"| {result['mutant']} | {result['path']} | {change} | {reason or '**survived**'} |")
+    TABLE.write_text("\n".join(lines) + "\n")
+    print(f"wrote {TABLE.relative_to(ROOT)}")
+    return 0
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

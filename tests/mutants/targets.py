@@ -1,0 +1,56 @@
+"""What is mutated: where a wrong comparison loses, repeats or blocks something. And the tests that look at each part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.trees import ROOT
+
+
+@dataclass(frozen=True)
+class Target:
+    """Sources by patterns below `pyreplog`, and the tests that are run when those that cover a line find nothing."""
+
+    name: str
+    sources: tuple[str, ...]
+    tests: tuple[str, ...]
+
+    def files(self) -> list[Path]:
+        files = {path for pattern in self.sources for path in (ROOT / "pyreplog").glob(pattern)}
+        return sorted(path for path in files if path.suffix in (".py", ".pyx") and path.name != "__init__.py")
+
+
+TARGETS = (
+    Target(
+        "ledger protocol",
+        ("ledger/protocol/*.py", "ledger/closing.py", "ledger/placement.py", "_native/quorum/*.pyx", "_native/ledger/*.pyx"),
+        ("tests/unit/test_quorum.py", "tests/property/test_quorum_property.py", "tests/ledger", "tests/simulation/test_simulation.py"),
+    ),
+    Target(
+        "bookie",
+        ("bookie/*.py", "_native/bookie/*.pyx", "_native/ledgerlog/*.pyx"),
+        ("tests/unit/test_index.py", "tests/unit/test_ledger_log.py", "tests/property", "tests/bookie", "tests/crash/test_ledgers.py"),
+    ),
+    Target(
+        "replica group",
+        ("ha/protocol/*.py", "ha/stream/*.py", "ha/voting.py", "ha/candidacy.py", "_native/ha/*.pyx", "_native/log/mark.pyx"),
+        ("tests/unit/test_parking.py", "tests/ha", "tests/simulation/ha"),
+    ),
+    Target(
+        "log",
+        ("log/*.py", "_native/log/*.pyx"),
+        ("tests/unit", "tests/property", "tests/native", "tests/crash"),
+    ),
+    Target(
+        "topic",
+        (
+            "topic/*.py", "topic/cursors/*.py", "topic/dispatch/*.py", "topic/managed/*.py", "topic/policies/*.py",
+            "topic/publishing/*.py", "topic/partitions/*.py", "_native/topic/*.pyx",
+        ),
+        ("tests/unit/test_messages.py", "tests/unit/test_ackset.py", "tests/unit/test_rangeset.py", "tests/topic", "tests/simulation/topic"),
+    ),
+    Target("topic server and client", ("topic/remote/*.py",), ("tests/topic",)),
+    Target("requests", ("net/*.py", "_native/net/*.pyx", "purgatory.py", "timing_wheel.py"), ("tests/unit", "tests/net")),
+    Target("tables", ("tables/*.py", "tables/cluster/*.py", "_native/tables/*.pyx"), ("tests/spark",)),
+)  # fmt: skip

@@ -1,0 +1,64 @@
+"""Copies of this project's tree, to be changed, built and tested apart from it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = ("pyreplog", "pyspark_pyreplog", "tests", "benchmarks", "build/cython", "setup.py", "pyproject.toml")
+LEFT_OUT = shutil.ignore_patterns("*.patch")
+
+
+class Tree:
+    """A copy of a tree, with the extensions as they are built in it.
+
+    folder: where the copy lies; it is made if it is empty.
+    """
+
+    def __init__(self, source: Path, folder: Path, copy: Callable[[Path, Path], object] = shutil.copy2) -> None:
+        self.folder = folder
+        for name in COPIED:
+            if (source / name).is_dir():
+                shutil.copytree(source / name, folder / name, ignore=LEFT_OUT, copy_function=copy)
+            elif (source / name).exists():
+                copy(source / name, folder / name)
+
+    def linked(self, folder: Path) -> Tree:
+        """Make a copy of hard links: a file that is replaced there stays as it is here.
+
+        git apply, Cython and the linker replace files. A changed source is newer than its bytecode, which need not be
+        compiled again for the others.
+        """
+        return Tree(self.folder, folder, os.link)
+
+    def run(self, *command: str, environment: Mapping[str, str] | None = None) -> tuple[int, str]:
+        """Run a command in the tree, with a fixed seed; return its exit code and its output."""
+        settings = {"PYTHONPATH": str(self.folder), "PYREPLOG_SEED": "1", **(environment or {})}
+        with tempfile.TemporaryFile("w+") as output:  # no pipe: processes that a test left behind would keep it open
+            done = subprocess.run(
+                command, cwd=self.folder, env={**os.environ, **settings}, stdout=output, stderr=subprocess.STDOUT
+            )
+            output.seek(0)
+            return done.returncode, output.read()
+
+    def must_run(self, *command: str) -> None:
+        """Run a command in the tree. Raises RuntimeError with its output if it fails."""
+        code, output = self.run(*command)
+        if code:
+            raise RuntimeError(f"{' '.join(command)} ended with {code}\n{output}")
+
+    def test(self, *arguments: str, thorough: bool = False) -> tuple[int, str]:
+        """Run tests until one fails; thorough: all of what `make test` tries a share of."""
+        environment = {"PYREPLOG_THOROUGH": "1"} if thorough else {}
+        command = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments)
+        return self.run(*command, environment=environment)
+
+    def build(self) -> None:
+        """Build the extensions whose sources are newer."""
+        self.must_run(sys.executable, "setup.py", "-q", "build_ext", "--build-lib", ".")
