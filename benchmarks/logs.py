@@ -31,10 +31,13 @@ class CountingFiles(RealFiles):
 
 
 class RecycledLog:
-    """A log under retention, written until all its segments are recycled ones."""
+    """A log under retention, written until all its segments are recycled ones.
 
-    def __init__(self, log: CommitLog, files: CountingFiles, size: int) -> None:
-        self.log, self.values = log, make_values(size)
+    distinct: so many values are written in turn. Callers that append side by side have one: their order is not known.
+    """
+
+    def __init__(self, log: CommitLog, files: CountingFiles, size: int, distinct: int = VALUES) -> None:
+        self.log, self.values = log, make_values(size)[:distinct]
         self._files, self._size = files, size
         self.written = 0
         self._warm(size)
@@ -75,7 +78,7 @@ class RecycledLog:
 
 
 @contextmanager
-def recycled(plan: Plan, size: int, durability: str = "appended") -> Iterator[RecycledLog]:
+def recycled(plan: Plan, size: int, durability: str = "appended", distinct: int = VALUES) -> Iterator[RecycledLog]:
     """A log that has reached the state it lives in: every roll takes a recycled segment."""
     files = CountingFiles()
     with (
@@ -85,7 +88,7 @@ def recycled(plan: Plan, size: int, durability: str = "appended") -> Iterator[Re
             spare_segments=_SPARES, retention_bytes=_RETAINED * plan.segment_bytes,
         ) as log,
     ):  # fmt: skip
-        yield RecycledLog(log, files, size)
+        yield RecycledLog(log, files, size, distinct)
 
 
 def settle(log: CommitLog) -> None:

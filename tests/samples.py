@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyreplog
-from pyreplog.log import names, recovery
+from pyreplog.log import headers, names
 
 SEGMENT_BYTES = 1 << 16
 ENTRIES = 1200
@@ -68,7 +68,7 @@ def indexes(path: Path) -> list[Path]:
 
 def first_entries(path: Path) -> list[int]:
     """Number of the first entry of each segment."""
-    return [recovery.read_header(file)[3] for file in segments(path)]
+    return [headers.read_header(file)[3] for file in segments(path)]
 
 
 def position_of(path: Path, entry: int) -> int:

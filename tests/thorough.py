@@ -1,6 +1,6 @@
 """What `make test` tries a share of, another one in every run, because trying all of it takes long.
 
-All is tried with PYREPLOG_THOROUGH=1, which `tests/plants/run.py` sets: a planted bug is caught for certain, not by luck.
+All is tried with PYREPLOG_THOROUGH=1, which `python -m tests.plants` sets: a planted bug is caught for certain, not by luck.
 `make simulate` and `make crash` run as many seeds as they are told to.
 """
 

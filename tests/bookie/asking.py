@@ -117,9 +117,20 @@ class Facts:
     def __init__(self, *lost: int, held: dict[int, list[range]] | None = None) -> None:
         self.lost, self.held = lost, held or {}
         self.asked: list[bool] = []
+        self.next_ledger = 0
 
     def key(self, ledger: int) -> str:
         return f"/ledgers/{ledger}"
+
+    def admits(self, ledger: int, key: bytes) -> bool | None:
+        """Any."""
+        return True
+
+    def next_id(self) -> int:
+        return self.next_ledger
+
+    def skip_to(self, number: int) -> None:
+        self.next_ledger = max(self.next_ledger, number)
 
     def open_with(self, bookie: str, *, unsynced: bool) -> tuple[int, ...]:
         self.asked.append(unsynced)

@@ -334,7 +334,7 @@ def test_long_polls_end_when_the_lac_moves_when_time_is_up_and_when_the_ledger_i
     assert [(reply.status, reply.lac) for reply in late] == [(Status.OK, 1)] and never == []
     node.send(last(fence=True))
     assert len(never) == 1 and unseen == []
-    node.ask(add(0, ledger=99, lac=0))
+    node.ask(add(1, ledger=99))
     assert len(unseen) == 1 and node.bookie.next_deadline_us() is None
 
 

@@ -16,6 +16,7 @@ from tests.bookie.asking import ANY_SPACE, OTHER_KEY, add, entries_in, last, rea
 from tests.bookie.test_collector import PADDING, SEGMENT, Ledgers, Node, found_in
 from tests.crash.disk import Disk, PowerCutFiles
 from tests.crash.moments import Moments
+from tests.crash.operation import Operation, Report, cut_at_every_step
 from tests.crash.process import in_process
 
 LIVE = (2, 3)
@@ -79,6 +80,50 @@ def check(path: Path, durability: str, left: int) -> None:
         node.collector.collect()
     assert len(node.whole()) <= left
     node.close()
+
+
+class OnlyControls(Operation):
+    """Of segments with nothing else that counts than what control records say of ledgers."""
+
+    FENCED, WITH_LAC, LATER = 2, 3, 4
+
+    def __init__(self, durability: str) -> None:
+        self._config = config(durability)
+
+    def _open(self, home: Path, files: RealFiles) -> Node:
+        return Node(home / "log", Ledgers(self.FENCED, self.WITH_LAC, self.LATER), files=files, config=self._config)
+
+    def prepare(self, home: Path) -> None:
+        node = Node(home / "log", Ledgers(1), files=PageCache(), config=self._config)
+        for number, ledger in enumerate((self.FENCED, self.WITH_LAC)):
+            node.ask(last(ledger=ledger, fence=True) if ledger == self.FENCED else set_lac(7, ledger=ledger))
+            node.fill(1, entries=range(60 * number, 60 * number + 60))
+        node.close()
+
+    def act(self, home: Path, files: PowerCutFiles, report: Report) -> None:
+        node = self._open(home, files)
+        assert len(node.whole()) > 3
+        node.collector.collect()
+        report("collected")
+        assert node.ask(last(ledger=self.LATER, fence=True)).status == Status.OK
+        report("fenced")
+        node.log.close()
+
+    def judge(self, left: Path, reports: list[str]) -> None:
+        node = self._open(left, PageCache())
+        for _ in range(2):
+            assert node.ask(add(0, ledger=self.FENCED)).status == Status.FENCED
+            assert node.ask(last(ledger=self.FENCED, fence=True, key=OTHER_KEY)).status == Status.UNAUTHORIZED
+            assert node.ask(last(ledger=self.WITH_LAC)).lac == 7
+            assert "fenced" not in reports or node.ask(add(0, ledger=self.LATER)).status == Status.FENCED
+            node.collector.collect()
+        assert len(node.whole()) <= 1
+        node.close()
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+def test_power_cut_where_only_control_records_move(durability: str, ram_path: Path, seed: int) -> None:
+    assert cut_at_every_step(OnlyControls(durability), ram_path, seed) > 30
 
 
 @pytest.mark.parametrize("durability", ["appended", "synced"])

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pyreplog._native.system.checksum import crc32c
+from pyreplog.bookie.collector import Collector
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.identity import IDENTITY, LOG, Identity, claim, cluster_id, is_registered, register
+from pyreplog.bookie.ledgerlist import LedgerList
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.opening import open_bookie
 from pyreplog.bookie.protocol import Status
@@ -27,6 +31,7 @@ from pyreplog.errors import (
     MetadataUnavailableError,
     MissingIdentityError,
     StaleDirectoryError,
+    StaleMetadataError,
     UnknownBookieError,
     WrongIncarnationError,
     WrongLogError,
@@ -173,6 +178,86 @@ def test_an_older_copy_of_a_directory(path: Path, store: MemoryStore) -> None:
     assert start(path, store).opens == 3
 
 
+def copied(store: MemoryStore, identity: Identity) -> MemoryStore:
+    """What the metadata say of a bookie now."""
+    copy = MemoryStore()
+    for key in (identity.key, "/cluster"):
+        found = store.get(key)
+        assert found is not None
+        copy.create(key, found.value)
+    return copy
+
+
+def test_older_metadata(path: Path, store: MemoryStore) -> None:
+    """They would give ledgers' numbers again, and have newer ones collected: the bookie knows better."""
+    older = copied(store, start(path, store))
+    start(path, store)
+    with older, pytest.raises(StaleMetadataError, match=r"know of 1 openings of .*, which was opened 2 times"):
+        start(path, older)
+    assert start(path, store).opens == 3
+
+
+def test_metadata_that_are_older_by_a_ledger(path: Path, store: MemoryStore) -> None:
+    facts = Facts()
+    facts.next_ledger = 5
+    _, bookie = open_bookie(path, "b1", store, CONFIG, ledgers=facts)
+    facts.next_ledger = 7  # two were made while it ran
+    bookie.close()
+    for number in (6, 0):
+        facts.next_ledger = number
+        with pytest.raises(StaleMetadataError, match=rf"gets number {number}, and had bookie b1@\w+ know of 7 before"):
+            open_bookie(path, "b1", store, CONFIG, ledgers=facts)
+    identity, bookie = open_bookie(path, "b1", store, CONFIG, ledgers=facts, older_metadata=True)
+    assert facts.next_ledger > 7 + 1_000_000 and identity.next_ledger == facts.next_ledger
+    bookie.close()
+    for older_metadata in (False, True):  # which these are no more
+        open_bookie(path, "b1", store, CONFIG, ledgers=facts, older_metadata=older_metadata)[1].close()
+    assert facts.next_ledger == identity.next_ledger
+
+
+def test_garbage_collection_notes_the_number_of_the_next_ledger(path: Path, store: MemoryStore) -> None:
+    """A bookie that is killed later has it in its file."""
+    facts = Facts()
+    identity, bookie = open_bookie(path, "b1", store, CONFIG, ledgers=facts)
+    facts.next_ledger = 9
+    collector = Collector(
+        bookie.log, bookie.config, LedgerList(store, facts, identity), bookie.with_bookie, on_look=bookie.when_collected
+    )
+    collector.collect()
+    assert Identity.decode(path, (path / IDENTITY).read_bytes()).next_ledger == 9
+    bookie.close()
+
+
+def test_a_crash_before_the_metadata_count_an_opening(path: Path, store: MemoryStore) -> None:
+    """The file counts first: metadata that have one less are no older copy then."""
+    older = copied(store, start(path, store))
+
+    class Away(MemoryStore):
+        def _put(self, key: str, value: bytes, version: int) -> int:
+            raise MetadataUnavailableError("away")
+
+    with Away() as away:
+        for key in ("/cluster", "/bookies/b1"):
+            found = older.get(key)
+            assert found is not None
+            away.create(key, found.value)
+        for _ in range(3):
+            with pytest.raises(MetadataUnavailableError):
+                start(path, away)
+    with older:
+        assert start(path, older).opens == 5
+    with pytest.raises(StaleMetadataError):
+        start(path, store)
+
+
+def test_an_identity_of_version_2(path: Path) -> None:
+    head = (2, 2, b"i" * 16, b"c" * 16, 1, 2, b"l" * 16, 1 << 40, 7)
+    packed = struct.Struct("<8sIHH16s16sHH16sqq")
+    data = packed.pack(b"RPBOOK01", 0, *head) + b"b1"
+    data = packed.pack(b"RPBOOK01", crc32c(data[12:]), *head) + b"b1"
+    assert Identity.decode(path, data) == Identity("b1", b"i" * 16, b"c" * 16, True, b"l" * 16, 1 << 40, 7)
+
+
 @pytest.mark.parametrize("opens", ["", '"opens": "x"', '"opens": null', '"opens": Infinity'])
 def test_metadata_that_do_not_count(opens: str, path: Path, store: MemoryStore) -> None:
     identity = start(path, store)
@@ -245,7 +330,7 @@ def test_a_damaged_identity(at: int, path: Path, store: MemoryStore) -> None:
 
 
 def test_identities_as_bytes(path: Path) -> None:
-    made = Identity("b1", b"i" * 16, b"c" * 16, True, b"l" * 16, 1 << 40, 7)
+    made = Identity("b1", b"i" * 16, b"c" * 16, True, b"l" * 16, 1 << 40, 7, True, 12)
     assert Identity.decode(path, made.encode()) == made
     for length in range(len(made.encode())):
         with pytest.raises(CorruptionError):
@@ -276,6 +361,7 @@ def test_every_refusal_is_an_identity_error() -> None:
         WrongIncarnationError,
         ForeignDirectoryError,
         StaleDirectoryError,
+        StaleMetadataError,
         UnknownBookieError,
         WrongLogError,
     ):

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from pyreplog.bookie import ledgerstates
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.ledgerstate import LedgerState
+from pyreplog.bookie.ledgerstates import LedgerStates
 from pyreplog.bookie.local import LocalBookie
 from pyreplog.bookie.protocol import ID_MAX, Flag, Kind, Reply, Request, Status
 from tests.bookie.asking import ANY_SPACE, KEY, OTHER_KEY, Node, add, entries_in, last, read, set_lac, wait_lac
+from tests.bookie.memorylog import MemoryLog
 
 LIMIT = 4
 ALL = range(100, 140)
@@ -136,6 +139,15 @@ def test_ids_beyond_all_bounds_are_refused(kind: Kind, ids: tuple[int, int], tmp
         request = Request(kind, ledger, first, (1 << 63) - 1, KEY, limit=10, records=b"")
         bookie.request(request, replies.append)
         assert [reply.status for reply in replies] == [Status.REFUSED] and bookie.failure is None
-        top = Request(Kind.READ, ID_MAX, ID_MAX, (1 << 63) - 1, KEY)
+        top = Request(Kind.READ, ID_MAX, ID_MAX, ID_MAX, KEY)
         bookie.request(top, replies.append)
         assert replies[1].status == Status.OK
+
+
+def test_the_newest_of_many_deleted_ledgers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest are forgotten first: a late add for a ledger that was deleted just now must not bring it back."""
+    monkeypatch.setattr(ledgerstates, "_DELETED_MAX", 3)
+    states = LedgerStates(MemoryLog(), 10, lambda ledger: False)
+    for ledger in range(6):
+        states.forget(ledger)
+        assert [older for older in range(6) if states.is_deleted(older)] == list(range(max(ledger - 2, 0), ledger + 1))

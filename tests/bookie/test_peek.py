@@ -13,7 +13,10 @@ from tests.bookie.asking import LEDGER, records_of
 
 
 def test_entries() -> None:
-    assert peek_entries(records_of(5, 3, 9, lac=2) + records_of(4, lac=7), ledger=LEDGER, first=3, last=9) == (4, 9, 7)
+    assert peek_entries(records_of(5, 3, 9, lac=2) + records_of(8, lac=7), ledger=LEDGER, first=3, last=9) == (4, 9, 7)
+    for lac in (3, 4, (1 << 62) - 1):  # nobody knows of an entry that it is confirmed before it is written
+        with pytest.raises(InvalidRecordsError):
+            peek_entries(records_of(3, lac=lac), ledger=LEDGER, first=3, last=3)
     for first, end, ledger in ((4, 9, LEDGER), (3, 8, LEDGER), (3, 9, 8)):
         with pytest.raises(InvalidRecordsError):
             peek_entries(records_of(3, 9), ledger=ledger, first=first, last=end)

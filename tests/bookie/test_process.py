@@ -15,17 +15,35 @@ import pytest
 
 from pyreplog.bookie.protocol import Flag, Reply, Status
 from pyreplog.bookie.registration import AVAILABLE
+from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, key_proof, metadata_key
+from pyreplog.ledger.stored import NEXT_LEDGER
 from pyreplog.metadata.url import open_store
-from tests.bookie.asking import OTHER_KEY, add, entries_in, last, read, set_lac
+from tests.bookie.asking import KEY, OTHER_KEY, add, entries_in, last, read, set_lac
 from tests.bookie.tcp import Client
 
 LIMIT_S = 120.0
+LEDGERS = range(10)
+
+
+def know_ledgers(url: str) -> None:
+    """The metadata have them, with the key that requests carry."""
+    with open_store(url) as store:
+        if store.list("/ledgers"):
+            return
+        for ledger in LEDGERS:
+            made = LedgerMetadata(
+                ledger=ledger, ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, ("b",)),),
+                proof=key_proof(KEY),
+            )  # fmt: skip
+            store.create(metadata_key(ledger), made.encode())
+        store.create(NEXT_LEDGER, b"%d" % len(LEDGERS))
 
 
 class Process:
     """One that serves `path / name`; its first line says where."""
 
     def __init__(self, path: Path, *options: str, name: str = "b1") -> None:
+        know_ledgers(f"sqlite:{path / 'metadata.sqlite'}")
         self.popen = subprocess.Popen(
             [
                 sys.executable, "-m", "pyreplog", "bookie", str(path / name), "--json", "--segment-bytes", str(256 << 10),

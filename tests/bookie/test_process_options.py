@@ -72,9 +72,9 @@ def test_commands_behind_tls(
     make = ["create", "--ensemble", "1"]
     with running(tmp_path, "--tls-cert", certificate, "--tls-client-ca", str(authority.file)):
         assert main(["ledger", *where, "--tls-cert", ours, *make]) == 0
-        assert main(["ledger", *where, "--tls-cert", ours, "read", "0"]) == 0
+        assert main(["ledger", *where, "--tls-cert", ours, "read", "10"]) == 0
         assert main(["cluster", *where, "--tls-cert", ours, "status"]) == 0
-    assert "ledger 0: 0 entries" in capsys.readouterr().out
+    assert "ledger 10: 0 entries" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from pyarrow import parquet
 
 from pyreplog.cli.app import main
+from pyreplog.log.files import RealFiles
 from pyreplog.reports import drafts
 
 STOPPED = "stopped"
@@ -47,12 +47,16 @@ def plant(point: str) -> None:
     if point == "group":
         writing: Any = parquet.ParquetWriter
         writing.write_table = stopping(parquet.ParquetWriter.write_table, 1, is_done=True)
-    elif point == "between":
-        moving: Any = Path
-        moving.rename = stopping(Path.rename, 1, is_done=True)
-    else:
-        syncing: Any = drafts
-        syncing.sync = stopping(drafts.sync, 1 if point == "filled" else 2, is_done=False)
+        return
+
+    class Stopping(RealFiles):
+        if point == "between":
+            rename = stopping(RealFiles.rename, 1, is_done=True)
+        else:
+            sync_directory = stopping(RealFiles.sync_directory, 1 if point == "filled" else 2, is_done=False)
+
+    placing: Any = drafts
+    placing.RealFiles = Stopping
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import pytest
 
 import pyreplog
 from pyreplog.cli.app import COMMANDS, main
+from pyreplog.ledger.cluster import Cluster
 from tests.cli.support import COMMAND, SEGMENT_BYTES, Done, Run, process
 
 DEADLINE_S = 60.0
@@ -174,8 +175,21 @@ def test_the_help_lists_all_commands(capsys: pytest.CaptureFixture[str]) -> None
             main(arguments)
         printed = capsys.readouterr()
         assert ended.value.code == code
-        if arguments:
-            assert [name for name in COMMANDS if name not in printed.out + printed.err] == []
+        assert [name for name in COMMANDS if name not in printed.out + printed.err] == []
+
+
+@pytest.mark.parametrize("name", ["ledger", "cluster", "ha", "topic", "subscription"])
+def test_a_command_without_its_action_lists_the_actions(name: str) -> None:
+    done = process(name)
+    assert done.code == 2 and "actions:" in done.error and done.error.endswith(f"{name}: error: expected ACTION\n")
+
+
+@pytest.mark.parametrize("place", [0, 1, 4])
+def test_json_may_stand_anywhere(run: Run, tmp_path: Path, place: int) -> None:
+    Cluster.embedded(tmp_path, bookies=1).close()
+    arguments = ["cluster", "--embedded", str(tmp_path), "status"]
+    arguments.insert(place, "--json")
+    assert run(*arguments).json["ledgers"] == []
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["cat", "--help"], ["stat", "--help"], ["fsck", "--help"]])

@@ -72,7 +72,7 @@ def test_demo(table: Path, tmp_path: Path) -> None:
     assert "“archive” of flights lags by" in page
     assert "Without a backlog: “board” of flights." in page
     assert re.search(r"Bookie bookie-2@\w+ lacks [\d,]+ copies", page)
-    assert re.search(r"Key “N\d+” of flights has [\d.]+ % of the entries", page), "hot tail numbers"
+    assert re.search(r"Key “N\d+” of flights has [\d.]+ % of the records", page), "hot tail numbers"
     assert "Departures by the hour of the day" in page
     assert (tmp_path / "flights" / "topic" / "bookie-2").is_dir(), "what was moved aside is back"
 

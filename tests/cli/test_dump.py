@@ -193,7 +193,8 @@ def test_damaged_records(run: Run, filled: Path, offset: int, data: bytes, expec
     ],
 )
 def test_damaged_headers(run: Run, filled: Path, offset: int, field: str) -> None:
-    overwrite(filled, SEGMENT_BYTES + offset, b"\x99")
+    was = names.segment_path(filled, SEGMENT_BYTES).read_bytes()[offset]  # of the uuid, which is random
+    overwrite(filled, SEGMENT_BYTES + offset, b"\x99" if was != 0x99 else b"\x66")
     found = run("dump", filled, "--segment", SEGMENT_BYTES, "--json")
     assert found.code == DAMAGED
     assert field in bad(found.json)

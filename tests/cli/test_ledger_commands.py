@@ -14,6 +14,7 @@ from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.ledgermetadata import metadata_key
 from pyreplog.ledger.repairs import note_repair
 from tests.cli.support import Done, Run, process
+from tests.ledger.processes import Cast
 
 LINES = b"".join(b"line %d\n" % number for number in range(1000))
 
@@ -74,7 +75,8 @@ def test_recovering_what_was_left_open(
 
 
 def test_status_and_repair(ledger: Callable[..., Done], run: Run, folder: Path, filled: int) -> None:
-    assert "every entry has all its copies" in run("cluster", "--embedded", folder, "status").out
+    fine = run("cluster", "--embedded", folder, "status").out
+    assert "every entry has all its copies" in fine and "health green" in fine
     with Cluster.embedded(folder) as cluster:
         bookie = cluster.ledger_metadata(filled).last_fragment.ensemble[0]
         note_repair(cluster.metadata, filled, bookie, 7)
@@ -86,6 +88,23 @@ def test_status_and_repair(ledger: Callable[..., Done], run: Run, folder: Path, 
     assert run("ledger", "--json", "--embedded", folder, "repair").json == {"repaired": [], "left": []}
 
 
+def test_a_degraded_ledger_is_shown(run: Run, folder: Path) -> None:
+    """To who did not write it: its writer has noted the bookie that it goes on without, and since when."""
+    with Cluster.embedded(folder) as cluster:
+        made = cluster.create_ledger()
+        bookie = made.metadata.last_fragment.ensemble[1]
+        note_repair(cluster.metadata, made.id, bookie, 3, lacking_since_us=1_700_000_000_000_000)
+        note_repair(cluster.metadata, made.id, "elsewhere@00", 3, lacking_since_us=1)
+        made._abandon()
+    printed = run("cluster", "--embedded", folder, "status").out
+    assert f"degraded: its writer goes on without copies on {bookie}, since 2023-11-14T22:13:20" in printed
+    assert "health amber" in printed
+    found = run("cluster", "--json", "--embedded", folder, "status").json
+    (ledger,) = found["ledgers"]
+    assert found["health"] == "amber" and ledger["lacking"] == [bookie]
+    assert ledger["lacking_since_us"] == 1_700_000_000_000_000
+
+
 def test_a_repair_that_fails_is_told(ledger: Callable[..., Done], folder: Path) -> None:
     with Cluster.embedded(folder) as cluster:
         with cluster.create_ledger(password=b"secret") as made:
@@ -93,6 +112,31 @@ def test_a_repair_that_fails_is_told(ledger: Callable[..., Done], folder: Path) 
         note_repair(cluster.metadata, made.id, made.metadata.last_fragment.ensemble[1], 0)
     done = ledger("repair")
     assert done.code == 7 and "0 copies repaired" in done.out and "the password is not" in done.out
+
+
+def test_a_repair_that_waits_for_a_bookie_has_an_exit_code_of_its_own(run: Run, tmp_path: Path) -> None:
+    with Cast(tmp_path, f"sqlite:{tmp_path / 'metadata.sqlite'}") as cast:
+        cast.start_bookies("b0", "b1", "b2")
+        with Cluster.connect(cast.url) as cluster:
+            with cluster.create_ledger() as made:
+                made.append(b"value")
+            for bookie in made.metadata.bookies():
+                note_repair(cluster.metadata, made.id, bookie, 0)
+        stopped = made.metadata.last_fragment.ensemble[0]
+        cast.bookies[stopped].kill()
+        done = run("ledger", "--cluster", cast.url, "repair")
+        assert done.code == 9 and "2 copies repaired" in done.out and f"on {stopped}" in done.out
+        assert "run it again when these bookies answer" in done.error
+
+
+def test_a_directory_without_a_cluster_is_left_as_it_is(run: Run, tmp_path: Path) -> None:
+    for arguments in (
+        ("cluster", "--embedded", tmp_path / "none", "status"),
+        ("ledger", "--embedded", tmp_path, "list"),
+    ):
+        done = run(*arguments)
+        assert done.code == 2 and "there is no cluster in" in done.error
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_deleting(ledger: Callable[..., Done], filled: int) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import ssl
+import subprocess
+import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +15,15 @@ from typing import Any
 
 import pytest
 
+import pyreplog
 from pyreplog.topic.cluster import Cluster
 from tests.cli.support import KEPT, Done, Run, process
-from tests.ledger.processes import Cast, Process
+from tests.ledger.processes import PATIENCE_S, Cast, Process
 from tests.net.test_tls import Authority
 from tests.waiting import until
 
 ONE = ("--set", "ensemble=1")
+OLD, NEW = b"the secret of last year", b"the secret of this year"
 
 
 @pytest.fixture
@@ -90,6 +97,35 @@ def test_what_was_acknowledged_is_there_after_sigterm(cast: Cast, folder: Path, 
     end(server)
     assert run("topic", "stats", url, "orders").code == 7
     assert run("topic", "consume", folder, "orders", "--subscription", "work").out == "c\nd\n"
+
+
+def test_sigterm_ends_a_server_whose_bookies_are_gone(cast: Cast) -> None:
+    """Nothing can be stored: it says so, and does not wait longer than it was told to."""
+    cast.start_bookies("b1")
+    server, url = serve(cast, cast.url, "--drain-s", 2)
+    with pyreplog.connect(url, timeout=60.0) as client:
+        topic = client.topic("orders", ensemble=1)
+        topic.publish(b"a")
+        for bookie in cast.bookies.values():
+            bookie.kill()
+        pending = topic.submit(b"b")
+        client.topic("orders").stats()  # it has the other, too: requests of a connection come in order
+        began = time.monotonic()
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0 and time.monotonic() - began < 30.0, "it was 70 s"
+        with pytest.raises(pyreplog.ReplogError):
+            pending.result(PATIENCE_S)
+    lines = server.complaint().splitlines()
+    assert all(re.match(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (WARNING|ERROR) pyreplog\.", line) for line in lines)
+    assert any("1 of 1 topics were closed with messages that have no outcome: orders" in line for line in lines)
+
+
+def test_a_process_that_cannot_be_closed_ends() -> None:
+    program = (
+        "import threading; from pyreplog.cli.shared import serving; serving.end_after(0.1); threading.Event().wait()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, "pyreplog: not closed after 0.1 s; what had no outcome is given up\n")
 
 
 def test_a_server_that_was_killed(cast: Cast, folder: Path, run: Run) -> None:
@@ -177,6 +213,64 @@ def test_behind_a_secret_and_tls(cast: Cast, folder: Path, run: Run, tmp_path: P
     done = run("topic", "list", url, *trust)
     assert done.code == 7 and "SECRET" in done.error and done.error.count("\n") == 1
     end(server)
+
+
+def test_secrets_and_certificates_are_loaded_anew_at_sighup(cast: Cast, folder: Path, run: Run, tmp_path: Path) -> None:
+    """In the order of a rotation; a file that is no good changes nothing; nobody is disconnected."""
+    ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
+    files = {name: tmp_path / name for name in ("old", "new", "both", "secret", "certificate")}
+    files["old"].write_bytes(OLD + b"\n")
+    files["new"].write_bytes(NEW + b"\n")
+    files["both"].write_bytes(OLD + b"\n" + NEW + b"\n")
+    files["secret"].write_bytes(OLD + b"\n")
+    files["certificate"].write_bytes(Path(ours.issue("server")).read_bytes())
+    server, url = serve(cast, folder, "--tls-cert", files["certificate"], "--secret-file", files["secret"])
+
+    def gets_in(secret: str, authority: Authority = ours) -> bool:
+        return run("topic", "list", url, "--tls-ca", authority.file, "--secret-file", files[secret]).code == 0
+
+    assert gets_in("old") and gets_in("both") and not gets_in("new")
+    context = ssl.create_default_context(cafile=str(ours.file))
+    with pyreplog.connect(url, secret=OLD, tls=context, timeout=60.0) as client:
+        topic = client.topic("orders", ensemble=1)
+        assert topic.publish(b"a") == 0
+        files["secret"].write_bytes(NEW + b"\n" + OLD + b"\n")
+        server.signal(signal.SIGHUP)
+        until(lambda: gets_in("new"))
+        assert gets_in("both") and not gets_in("old")
+        files["certificate"].write_bytes(Path(theirs.issue("server")).read_bytes())
+        server.signal(signal.SIGHUP)
+        until(lambda: gets_in("new", theirs))
+        assert not gets_in("new", ours)
+        files["secret"].write_bytes(b"short")
+        server.signal(signal.SIGHUP)
+        files["secret"].unlink()
+        server.signal(signal.SIGHUP)
+        assert topic.publish(b"b") == 1, "who is connected stays so"
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+    told = server.complaint()
+    assert told.count("were loaded anew") == 2 and told.count("stay as they are") in (1, 2)  # signals may come as one
+
+
+def test_a_bookie_loads_its_secret_anew(cast: Cast, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(OLD)
+    bookie = cast.start(
+        "pyreplog", "bookie", str(tmp_path / "b1"), "--json", "--metadata", cast.url, "--secret-file", str(secret),
+        "--segment-bytes", str(1 << 20),
+    )  # fmt: skip
+    bookie.hears("bookie")
+    with pyreplog.Cluster.connect(cast.url, secret=OLD) as cluster, cluster.create_ledger(ensemble=1) as ledger:
+        ledger.append(b"a")
+        secret.write_bytes(NEW)
+        bookie.signal(signal.SIGHUP)
+        assert bookie.popen.stderr is not None and "were loaded anew" in bookie.popen.stderr.readline()
+        with pyreplog.Cluster.connect(cast.url, secret=NEW) as other, other.create_ledger(ensemble=1) as another:
+            another.append(b"a")
+        ledger.append(b"b")
+    bookie.signal(signal.SIGTERM)
+    assert bookie.wait() == 0
 
 
 @pytest.mark.parametrize(

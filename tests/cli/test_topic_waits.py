@@ -1,4 +1,4 @@
-"""A topic that wants more bookies than there are: its publishers wait, and everybody is told why."""
+"""A topic that wants more bookies than are there: its publishers wait, and everybody is told why."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def test_who_wants_too_many_bookies_hears_of_it(
             one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING and WHY in one.getMessage()
         ]
 
-    with Cluster.embedded(tmp_path / "c", bookies=1) as cluster, TopicServer(cluster) as server:
+    with Cluster.embedded(tmp_path / "c", bookies=3) as cluster, TopicServer(cluster) as server:
+        around = cluster.surroundings
+        candidates = around.candidates
+        monkeypatch.setattr(around, "candidates", lambda *, suspects=False: candidates(suspects=suspects)[:1])
         topic = cluster.topic("orders", ensemble=3)
         assert topic.stats().waits_for == ""
         for episode in (1, 2):

@@ -15,7 +15,7 @@ from pyreplog.ha.protocol.terms import History, Term, TermStart
 
 UUID = b"u" * 16
 SEGMENT_BYTES = 1 << 16
-T1, T2, T3 = Term(1, "a"), Term(2, "m"), Term(3, "c")
+T1, T2, T3, T4 = Term(1, "a"), Term(2, "m"), Term(3, "c"), Term(4, "d")
 HISTORY = History((TermStart(T1, Mark(0, 0)), TermStart(T2, Mark(1000, 10))))
 MS = 1000
 

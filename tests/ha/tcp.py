@@ -96,7 +96,8 @@ class ReplicaEnd(Receiver):
         _, position, entry = COMMIT.unpack(body)
         self.log.show(position, entry)
 
-    def _report(self, received: Mark, synced: Mark) -> None:
+    def _report(self) -> None:
+        received, synced = self.log.progress
         self.reports.append((received, synced))
         self.say(PROGRESS.pack(b"P", *received, *synced))
 

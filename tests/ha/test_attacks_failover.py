@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from pyreplog.errors import MetadataUnavailableError
+from pyreplog.errors import MetadataUnavailableError, NotMasterError
 from pyreplog.ha.failover import Failover
 from pyreplog.ha.protocol.election import Effect, Election
 from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.protocol.terms import NO_TERM, Term
 from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.metadata import MetadataStore, open_store
+from pyreplog.metadata.store import Versioned
 from tests.ha.nodes import Lab, level, until
 
 MASTER = "/ha/orders/master"
@@ -33,6 +34,19 @@ class Stub:
         self.is_eligible, self.term = False, NO_TERM
         self.failures: list[Exception] = []
         self.followed: list[str | None] = []
+        self.stalled_s, self.is_silent = 0.0, False
+        self.challenged: list[str] = []
+
+    @property
+    def leads(self) -> bool:
+        return self.role == "master"
+
+    def hears_master(self, within_s: float) -> bool:
+        return not self.is_silent
+
+    def take_over(self, master: str, patience_s: float) -> None:
+        self.challenged.append(master)
+        self.promote()
 
     def learn_peers(self, addresses: dict[str, str]) -> None:
         """Nobody is asked."""
@@ -116,16 +130,81 @@ def test_who_is_promoted_by_command_stays_master(tmp_path: Path, stack: ExitStac
     until(lambda: a.role == "replica" and a.stats()["streaming"])
 
 
-def test_a_lease_that_is_not_given_up_is_obeyed(stack: ExitStack, store: MetadataStore) -> None:
-    """After its time: the node that was promoted by command is not the only one that can tell who is master."""
+def holder(store: MetadataStore) -> str:
+    there = store.get(MASTER)
+    return "" if there is None else str(json.loads(there.value)[0])
+
+
+def test_who_is_elected_takes_the_lease_from_its_holder(stack: ExitStack, store: MetadataStore) -> None:
+    """Nobody waits for it to end: it may belong to a process that is stopped."""
     node = Stub()
-    store.create(MASTER, b'["b", "127.0.0.1:7002"]')
-    failover = stack.enter_context(Failover(node, store, "orders", lease_s=0.5, random=lambda: 0.0))  # type: ignore[arg-type]
-    looks(failover, lambda: failover._was_replica)
-    node.followed.clear()
-    node.role = "master"
-    looks(failover, lambda: node.followed)
-    assert node.followed == ["127.0.0.1:7002"] and failover._awaits_until > 0
+    node.is_eligible = True
+    with store.lease(60.0, lambda: None) as lease:
+        lease.create(MASTER, b'["b", "127.0.0.1:7002"]')
+        failover = keep(stack, node, store)
+        looks(failover, lambda: failover._was_replica)
+        node.role = "master"
+        looks(failover, lambda: holder(store) == "a")
+    assert holder(store) == "a", "what the other lease has left is not this key"
+    assert node.followed == ["127.0.0.1:7002"] and node.role == "master"
+
+
+def test_a_master_whose_lease_was_taken_follows(
+    stack: ExitStack, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been stopped meanwhile; readers must not take what it shows for all there is."""
+    node = Stub(role="master")
+    node.is_eligible = True
+    failover = keep(stack, node, store)
+    looks(failover, lambda: holder(store) == "a")
+    there = store.get(MASTER)
+    assert there is not None
+    store.delete(MASTER, there.version)
+    looks(failover, lambda: failover._lease is None)
+    looked: list[None] = []
+    learn = failover._learn
+    monkeypatch.setattr(failover, "_learn", lambda: looked.append(None) or learn())
+    looks(failover, lambda: len(looked) > 3)
+    assert holder(store) == "", "it leaves the one that was elected a moment"
+    with store.lease(60.0, lambda: None) as lease:
+        lease.create(MASTER, b'["b", "127.0.0.1:7002"]')
+        looks(failover, lambda: node.followed)
+        assert (node.role, node.followed, failover._lease) == ("replica", ["127.0.0.1:7002"], None)
+
+
+def test_a_master_that_is_missed_is_challenged_before_its_lease_ends(stack: ExitStack, store: MetadataStore) -> None:
+    node = Stub()
+    node.is_eligible = True
+    with store.lease(60.0, lambda: None) as lease:
+        lease.create(MASTER, b'["b", "127.0.0.1:7002"]')
+        failover = keep(stack, node, store)
+        looks(failover, lambda: node.followed)
+        assert not node.challenged
+        node.failures = [NotMasterError("others hear from b")]
+        node.is_silent = True
+        until(lambda: node.role == "master")
+        assert set(node.challenged) == {"b"} and len(node.challenged) >= 2
+        until(lambda: holder(store) == "a")
+
+
+def test_a_master_that_can_commit_nothing_lets_another_try(stack: ExitStack, store: MetadataStore) -> None:
+    """It was cut off from its replicas, and kept the lease for as long as that lasted."""
+    node = Stub(role="master")
+    node.is_eligible = True
+    failover = keep(stack, node, store)
+    looks(failover, lambda: holder(store) == "a")
+    node.stalled_s = 61.0
+    failover._taken_s -= 61.0
+    looks(failover, lambda: holder(store) == "")
+    looks(failover, lambda: failover._shown is None)
+    assert holder(store) == "" and node.role == "master", "others may try first"
+    node.stalled_s = 0.0
+    looks(failover, lambda: holder(store) == "a")
+    node.stalled_s = 61.0
+    failover._taken_s -= 61.0
+    looks(failover, lambda: holder(store) == "")
+    failover._yields_until = 0.0
+    looks(failover, lambda: holder(store) == "a")
 
 
 def test_who_has_just_promised_another_waits_for_that_one(stack: ExitStack, store: MetadataStore) -> None:
@@ -180,10 +259,10 @@ def test_a_look_while_it_is_being_promoted_by_command(
         has_looked.set()
         follow(master, **how)
 
-    a_holds = ("a", a.address)
+    a_holds = Versioned(json.dumps(["a", a.address]).encode(), 0)
     monkeypatch.setattr(MirrorLog, "promote", changes_over)
     monkeypatch.setattr(b, "follow", looked)
-    monkeypatch.setattr(failover, "_holder", lambda: a_holds)
+    monkeypatch.setattr(failover, "_held", lambda: a_holds)
     b.promote()
     has_looked.clear()
     monkeypatch.undo()

@@ -11,8 +11,8 @@ from pyreplog.ha.protocol.effects import StorePromise
 from pyreplog.ha.protocol.election import Ask, Effect, Election, Lost, Won, refuse_candidate
 from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.protocol.members import Members, Quorum, Stamp
-from pyreplog.ha.protocol.messages import NO_UUID, Code, Decline, Prepare, Promise
-from pyreplog.ha.protocol.terms import NO_TERM, History, Term, Terms, TermStart
+from pyreplog.ha.protocol.messages import NO_UUID, Code, Decline, Prepare, Promise, Trial
+from pyreplog.ha.protocol.terms import NO_TERM, TERM_JUMP_MAX, History, Term, Terms, TermStart
 
 from .groups import HISTORY, T2, T3, UUID, mark, only
 
@@ -39,7 +39,7 @@ def promise(
 
 def asked(effects: list[Effect], *, trial: bool) -> str:
     asks = only(Ask, effects)
-    assert all(ask.prepare[:2] == (MINE, UUID) and ask.prepare.trial is trial for ask in asks)
+    assert all(ask.prepare[:2] == (MINE, UUID) and bool(ask.prepare.trial) is trial for ask in asks)
     return "".join(ask.member for ask in asks)
 
 
@@ -364,9 +364,116 @@ def test_a_node_promises_higher_terms_only() -> None:
     assert answer(Term(1, "e")) == Code.HIGHER_TERM
 
 
+def test_a_term_that_leaves_none_above_it_is_not_promised() -> None:
+    """Else one request of a member would end all elections for good."""
+    for number in (2 + TERM_JUMP_MAX + 1, 1 << 62, (1 << 64) - 1):
+        assert answer(Term(number, "c")) == Code.ABSURD
+    assert answer(Term(2 + TERM_JUMP_MAX, "c")) == 0
+
+
+def test_a_candidate_does_not_follow_an_absurd_term() -> None:
+    made, _ = election(Members.first("abc", 1))
+    made.declined("b", Decline(Code.HIGHER_TERM, Term((1 << 64) - 1, "b"), "no", None))
+    assert not made.is_over
+    assert "of a" in str(made.term) and made.term.number < 10
+
+
 def test_a_node_refuses_strangers() -> None:
     assert answer(Term(9, "z")) == Code.NOT_A_MEMBER
     assert answer(Term(9, "z"), members=None) == 0
     assert answer(Term(9, "z"), stamp=Stamp(NO_TERM, 2)) == 0, "z may have been added; found by simulation"
     assert answer(uuid=b"x" * 16) == Code.FOREIGN
     assert answer(uuid=NO_UUID) == 0 == answer(mine=NO_UUID)
+
+
+# ---- handing over, and taking over -----------------------------------------------------------------------------
+
+
+def trials(effects: list[Effect]) -> dict[str, int]:
+    return {ask.member: ask.prepare.trial for ask in only(Ask, effects)}
+
+
+def test_a_planned_change_over_waits_until_all_is_here() -> None:
+    """Under writes the master always held more: the candidate was refused, or elected nobody and left no master."""
+    made, effects = election(master="e")
+    assert trials(effects) == dict.fromkeys("bcde", Trial.HOLD)
+    for member in "bcd":
+        assert made.promised(member, promise(19, trial=True)) == [], "enough promise, and the master has not answered"
+    assert made.promised("e", promise(25, 22, trial=True)) == []
+    assert trials(made.grew(mark(23))) == {"e": Trial.HOLD}, "as much as that was then"
+    assert made.grew(mark(25)) == []
+    assert made.promised("e", promise(25, 22, trial=True)) == [StorePromise(MINE)]
+    assert not made.is_trial
+
+
+def test_an_append_that_was_on_its_way_is_waited_for() -> None:
+    """It had been admitted before the master began to hold appends back."""
+    made, _ = election(master="e")
+    for member in "bcd":
+        made.promised(member, promise(19, trial=True))
+    assert made.promised("e", promise(20, trial=True)) == [], "it is asked twice"
+    assert trials(made.grew(mark(20))) == {"e": Trial.HOLD}
+    assert made.promised("e", promise(21, trial=True)) == []
+    assert made.grew(mark(20)) and made.promised("e", promise(21, trial=True)) == []
+    assert made.grew(mark(21)) == [StorePromise(MINE)]
+
+
+def test_a_master_that_does_not_answer_is_not_waited_for_long() -> None:
+    made, _ = election(master="e")
+    for member in "bc":
+        made.promised(member, promise(19, trial=True))
+    assert made.overdue() == [StorePromise(MINE)]
+    made, _ = election(master="e")
+    made.promised("e", promise(25, trial=True))
+    made.grew(mark(20))
+    assert (
+        made.overdue() == [] == made.promised("b", promise(19, trial=True)) == made.promised("c", promise(trial=True))
+    )
+    assert made.overdue() == [StorePromise(MINE)], "it answered once, and then no more"
+
+
+def test_a_trial_that_fails_lets_appends_go_on() -> None:
+    made, _ = election(master="e")
+    made.promised("e", promise(25, trial=True))
+    (lost,) = only(Lost, made.deadline())
+    assert lost.release is not None and (lost.release.member, lost.release.prepare.trial) == ("e", Trial.YES)
+    assert lost.restore == ""
+
+
+def test_who_was_deposed_for_nothing_is_asked_to_stand_again() -> None:
+    made, _ = election(master="e")
+    for member in "bc":
+        made.promised(member, promise(19, trial=True))
+    made.overdue()
+    made.stored(mark(20), HISTORY, None)
+    (lost,) = only(Lost, made.deadline())
+    assert (lost.release, lost.restore) == (None, "e")
+    made, _ = election(master="e")
+    made.stored(mark(20), HISTORY, None)
+    (lost,) = only(Lost, made.outdone(Term(9, "x")))
+    assert lost.restore == "", "another one is about to be master"
+
+
+def test_a_master_that_others_hear_from_is_not_replaced() -> None:
+    """A candidate whose own connection failed would end a master that works."""
+    made, effects = election(master="e", if_lost=True)
+    assert trials(effects) == dict.fromkeys("bcde", Trial.IF_LOST)
+    assert made.promised("b", promise(trial=True)) == [] == made.promised("c", promise(trial=True))
+    (lost,) = only(Lost, made.declined("d", Decline(Code.MASTER_LIVES, T2, "e is heard", FIVE)))
+    assert (lost.release, lost.restore) == (None, "")
+
+
+def test_a_master_that_is_lost_is_replaced() -> None:
+    for answer in (lambda made: made.unreachable("e"), lambda made: made.overdue()):
+        made, _ = election(master="e", if_lost=True)
+        assert made.promised("b", promise(trial=True)) == [] == made.promised("c", promise(trial=True))
+        assert answer(made) == [StorePromise(MINE)]
+        made.stored(mark(20), HISTORY, None)
+        assert made.declined("d", Decline(Code.MASTER_LIVES, T2, "e is heard", FIVE)) == [], "it comes late"
+
+
+def test_who_hears_from_a_master_says_no_only_if_that_is_asked() -> None:
+    for trial in Trial:
+        decline = refuse_candidate(Prepare(MINE, UUID, FIVE.stamp, trial), UUID, Terms(T2, HISTORY), FIVE, "e")
+        assert (decline is not None) == (trial == Trial.IF_LOST)
+    assert refuse_candidate(Prepare(MINE, UUID, FIVE.stamp, Trial.IF_LOST), UUID, Terms(T2, HISTORY), FIVE) is None

@@ -13,6 +13,7 @@ from pyreplog.errors import (
     HigherTermError,
     InvalidArgumentError,
     NotEnoughReplicasError,
+    NotMasterError,
 )
 from pyreplog.ha.protocol.effects import Fenced, HangUp, ModeChanged, StoreMembers, Tell
 from pyreplog.ha.protocol.election import refuse_candidate
@@ -33,7 +34,7 @@ from pyreplog.ha.protocol.messages import (
 )
 from pyreplog.ha.protocol.terms import History, Term, Terms, TermStart
 
-from .groups import HISTORY, SEGMENT_BYTES, T1, T2, T3, UUID, Lab, commits, mark, only
+from .groups import HISTORY, MS, SEGMENT_BYTES, T1, T2, T3, UUID, Lab, commits, mark, only
 
 # ---- the commit point ------------------------------------------------------------------------------------------
 
@@ -145,9 +146,8 @@ def test_who_is_no_member_is_refused() -> None:
         pytest.param(Mark(1500, 21), mark(15), 20, id="entries that are not there"),
         pytest.param(mark(15), mark(16), 20, id="synced and not received"),
         pytest.param(Mark(1500, 15), Mark(1400, 16), 20, id="an entry synced and not received"),
-        pytest.param(mark(12), mark(12), 20, id="back"),
-        pytest.param(mark(20), mark(12), 20, id="synced goes back"),
         pytest.param(Mark(1500, 12), mark(12), 20, id="the entry goes back"),
+        pytest.param(mark(15), Mark(1450, 12), 20, id="the synced entry goes back"),
     ],
 )
 def test_absurd_progress_closes_the_connection(received: Mark, synced: Mark, sent: int) -> None:
@@ -159,6 +159,21 @@ def test_absurd_progress_closes_the_connection(received: Mark, synced: Mark, sen
     assert lab.committed == 14
     assert lab.group.stats(lab.now_us).replicas[0].state == "gone"
     assert lab.group.progress("a", Progress(mark(20), mark(20)), 2000, lab.now_us) == [], "it is heard no more"
+
+
+@pytest.mark.parametrize("ack", ["received", "synced"])
+@pytest.mark.parametrize(("received", "synced"), [(12, 12), (14, 11), (12, 11), (10, 10)])
+def test_an_older_report_says_nothing(ack: str, received: int, synced: int) -> None:
+    """Two threads of a replica send theirs: the one of what has landed, and the one of what was synced."""
+    lab = Lab(ack=ack)
+    lab.follow("a")
+    lab.report("a", 14, 13)
+    committed = lab.committed
+    assert lab.report("a", received, synced) == []
+    (replica,) = lab.group.stats(lab.now_us).replicas
+    assert (replica.state, replica.received, replica.synced) == ("streaming", mark(14), mark(13))
+    assert lab.committed == committed
+    assert commits(lab.report("a", 15, 14)) == [14 if ack == "synced" else 15], "newer ones count"
 
 
 def test_joining_twice_on_a_connection() -> None:
@@ -237,6 +252,17 @@ def test_a_replica_that_lost_its_disk_does_not_count_again() -> None:
     assert lab.refusal(lab.join("a", 20, synced=mark(17))) == Code.LOST
     assert lab.refusal(lab.join("a", 0, uuid=NO_UUID)) == Code.LOST
     assert accepted(lab.join("a", 18)) == 18, "what was not synced a crash may take"
+
+
+def test_a_blank_is_no_record_that_was_lost() -> None:
+    """It was told to have all up to the next segment: with a power cut went the blank that ends the one before."""
+    lab = Lab(end=30)
+    lab.follow("a")
+    edge = Mark(SEGMENT_BYTES, 20)
+    lab.group.progress("a", Progress(edge, edge), 2 * SEGMENT_BYTES, lab.now_us)
+    lab.group.disconnected("a", lab.now_us)
+    assert lab.refusal(lab.join("a", 19, connection="less")) == Code.LOST
+    assert accepted(lab.join("a", 20)) == 20
 
 
 def test_nor_when_retention_has_removed_what_it_lost() -> None:
@@ -411,6 +437,9 @@ def test_a_master_that_everybody_left_asks_why() -> None:
 def test_strangers_depose_nobody() -> None:
     lab = Lab(members="mab")
     assert lab.refusal(lab.join("z", promised=T3)) == Code.NOT_A_MEMBER
+    absurd = Term((1 << 64) - 1, "a")
+    assert lab.refusal(lab.join("a", promised=absurd)) == Code.ABSURD and lab.group.fenced is None
+    assert lab.group.declined(Decline(Code.HIGHER_TERM, absurd, "", None), lab.now_us) == []
     assert accepted(lab.join("z", observer=True, promised=T3)) == 10, "what an observer promised binds nobody"
     newer = HISTORY.begin(T3, mark(12))
     assert lab.refusal(lab.join("y", 15, observer=True, history=newer)) == Code.HIGHER_TERM
@@ -457,6 +486,21 @@ def test_a_change_is_complete_when_elections_hear_of_it_and_the_new_ones_have_al
     assert told == {"a", "b", "c"}
     assert [(h.connection, h.refusal.code) for h in only(HangUp, effects)] == [("a", Code.NOT_A_MEMBER)]
     assert lab.refusal(lab.join("a", 20)) == Code.NOT_A_MEMBER
+
+
+def test_late_reports_of_former_members_complete_no_change() -> None:
+    """Those of a change before, say: elections have not heard of this one then."""
+    lab = Lab(members="mab", k=1)
+    for name in "ab":
+        lab.follow(name, 20)
+    for k in (2, 1, 2):
+        version = stored(lab.group.change_members("mab", k))[0].stamp.version
+        for name in "ab":
+            assert stored(lab.group.members_stored(name, version - 1)) == []
+        assert lab.group.members.former is not None
+        effects = [*lab.group.members_stored("a", version), *lab.group.members_stored("b", version)]
+        (done,) = stored(effects)
+        assert done.former is None and done.quorum == Quorum(("a", "b", "m"), k)
 
 
 def test_a_change_waits_for_what_an_earlier_process_acknowledged() -> None:
@@ -561,3 +605,77 @@ def test_what_a_replica_has_not_synced_is_kept() -> None:
     assert lab.group.floor(lab.now_us) == mark(25).position
     lab.report("a", 60, synced=60)
     assert lab.group.floor(lab.now_us) == mark(60).position
+
+
+# ---- handing over ----------------------------------------------------------------------------------------------
+
+
+def admits(lab: Lab) -> bool:
+    try:
+        lab.group.admit(lab.now_us)
+    except NotMasterError:
+        return False
+    return True
+
+
+def test_while_it_hands_over_it_admits_nothing() -> None:
+    lab = Lab()
+    lab.follow("a")
+    lab.group.hold("a", lab.now_us)
+    assert lab.group.heir(lab.now_us) == "a" and not admits(lab)
+    lab.group.hold("b", lab.now_us)
+    lab.group.release("b")
+    assert lab.group.heir(lab.now_us) == "a", "another candidate changes nothing"
+    lab.group.release("a")
+    assert admits(lab)
+    lab.group.hold("a", lab.now_us)
+    assert not admits(lab), "it tries again"
+
+
+def test_a_candidate_that_goes_away_holds_appends_back_for_a_moment_only() -> None:
+    lab = Lab()
+    lab.follow("a")
+    lab.group.hold("a", lab.now_us)
+    lab.wait(2001)
+    assert admits(lab)
+    lab.group.hold("a", lab.now_us)
+    assert admits(lab), "it may not keep the group from its work over and over"
+    lab.wait(10_000)
+    for _ in range(60):
+        lab.group.hold("a", lab.now_us)
+        assert not admits(lab) or lab.wait(0) is None
+        lab.wait(100)
+    assert admits(lab), "nor for long"
+
+
+def test_nobody_is_waited_for_who_cannot_catch_up() -> None:
+    lab = Lab(in_sync_bytes=500)
+    lab.follow("a", 10)
+    lab.follow("b", 16)
+    lab.follow("o", 20, observer=True)
+    for name in ("a", "o", "c", "x"):
+        lab.group.hold(name, lab.now_us)
+        assert admits(lab), name
+    lab.group.hold("b", lab.now_us)
+    assert not admits(lab)
+
+
+def test_a_master_knows_for_how_long_it_could_commit_nothing() -> None:
+    lab = Lab()
+    lab.follow("a", 20)
+    lab.append(30)
+    lab.group.tick(lab.now_us)
+    lab.wait(700)
+    lab.group.tick(lab.now_us)
+    assert lab.group.stalled_us(lab.now_us) == 700 * MS
+    lab.report("a", 25)
+    lab.group.tick(lab.now_us)
+    lab.wait(100)
+    assert lab.group.stalled_us(lab.now_us) == 100 * MS, "something was committed"
+    lab.report("a", 30)
+    lab.wait(100)
+    assert lab.group.stalled_us(lab.now_us) == 0, "nothing waits"
+    lab.wait(10_000)
+    lab.group.tick(lab.now_us)
+    lab.append(31)
+    assert lab.group.stalled_us(lab.now_us) == 0, "it waits since now"

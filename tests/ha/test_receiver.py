@@ -31,7 +31,7 @@ class Copy:
         self.landings = 0
         self.receiver = Receiver(
             on_opened=_nothing, on_control=_nothing, on_closed=_nothing, on_landed=self._landed,
-            on_progress=lambda received, synced: self.reports.append((received, synced)),
+            on_progress=lambda: self.reports.append(mirror.progress),
         )  # fmt: skip
         self.receiver.stream(mirror, syncs=False)
         self._feed = Feed(master, 0)

@@ -14,7 +14,7 @@ from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.protocol import Kind, Reply, Request, Status
 from pyreplog.errors import DisconnectedError, NotConnectedError
 from pyreplog.ledger.ledgermetadata import Fragment, LedgerMetadata, State, key_proof, ledger_key
-from pyreplog.ledger.protocol.effects import BadCopy, Effect, Finished, Load, Store, Wake
+from pyreplog.ledger.protocol.effects import BadCopy, Degraded, Effect, Finished, Load, Store, Suspect, Wake
 from pyreplog.ledger.protocol.reading import LedgerReading
 from pyreplog.ledger.protocol.recovery import LedgerRecovery
 from pyreplog.ledger.protocol.writer import LedgerWriter
@@ -42,12 +42,13 @@ class Lab:
         )
         self.version = 1
 
-    def choose(self, metadata: LedgerMetadata, count: int, taken: Set[str]) -> list[str]:
+    def choose(self, metadata: LedgerMetadata, count: int, taken: Set[str], last_resort: bool) -> list[str]:
         names = [name for name in self.bookies if name not in taken and name not in self.down]
         return sorted(names, key=lambda name: (name in self._first, name))[:count]
 
-    def writer(self, **options: bool) -> Bench:
-        return Bench(self, LedgerWriter(self.metadata, self.version, KEY, self.choose, **options))
+    def writer(self, *, key: bytes = KEY, **options: bool) -> Bench:
+        machine = LedgerWriter(self.metadata, self.version, key, self.choose, random=lambda: 0.5, **options)
+        return Bench(self, machine)
 
     def recovery(self, *, key: bytes = KEY, batch: int = 256, force: bool = False) -> Bench:
         """A recoverer that has begun."""
@@ -111,6 +112,8 @@ class Bench:
         self.bad: list[BadCopy] = []
         self.noted: list[BadCopy] = []  # before something was stored
         self.finished: list[Finished] = []
+        self.suspects: list[str] = []
+        self.told: list[Degraded] = []
 
     def do(self, effects: Iterable[Effect]) -> None:
         settled: list[Settle] = []
@@ -127,6 +130,10 @@ class Bench:
                 self.bad.append(effect)
             elif isinstance(effect, Finished):
                 self.finished.append(effect)
+            elif isinstance(effect, Suspect):
+                self.suspects.append(effect.bookie)
+            elif isinstance(effect, Degraded):
+                self.told.append(effect)
             else:
                 settled.append(effect)
         for settle in settled:

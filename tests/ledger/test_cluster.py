@@ -29,10 +29,12 @@ from pyreplog.errors import (
     KeyExistsError,
     LockedError,
     MetadataUnavailableError,
+    NoSuchEntryError,
     NoSuchKeyError,
     NoSuchLedgerError,
     NotEnoughBookiesError,
     OutcomeUnknownError,
+    OutOfRangeError,
     UnauthorizedError,
     WrongTypeError,
 )
@@ -404,7 +406,7 @@ def test_what_is_noted_for_a_close_outlasts_a_repair_before_it(folder: Path) -> 
             ledger.append_batch([b"%d" % i for i in range(20)])
             bookie = ledger.metadata.last_fragment.ensemble[0]
             note_repair(cluster.metadata, ledger.id, bookie, 7)
-            note_repair(cluster.metadata, ledger.id, bookie, 7, closing=True)
+            note_repair(cluster.metadata, ledger.id, bookie, 7, lacking_since_us=1)
             note_repair(cluster.metadata, ledger.id, bookie, 8)
             assert cluster.status().repairs == [(ledger.id, 7, bookie), (ledger.id, 8, bookie)]
             assert len(cluster.repair()[0]) == 2
@@ -545,3 +547,28 @@ def test_ledgers_that_are_too_long_are_not_counted(folder: Path) -> None:
         cluster.metadata.put(metadata_key(number), lying.encode(), there.version)
         with pytest.raises(InvalidArgumentError):
             cluster.count_copies(number)
+
+
+@pytest.mark.parametrize("name", [b"x", 3, None, ["x"]])
+def test_names_of_garbled_keys_are_texts(name: object, tmp_path: Path) -> None:
+    with embedded(tmp_path) as cluster, pytest.raises(WrongTypeError, match="name: expected a str, found"):
+        cluster.delete_garbled(cast(str, name))
+
+
+def test_entries_behind_the_end_of_a_closed_ledger(tmp_path: Path) -> None:
+    """They are not in the ledger, and never will be; those of one that is written are only not confirmed."""
+    with embedded(tmp_path) as cluster, cluster.create_ledger() as ledger:
+        ledger.append_batch([b"x"] * 3)
+        with cluster.open_ledger(ledger.id, recover=False) as reader, pytest.raises(OutOfRangeError) as caught:
+            reader.entry(3)
+        assert not isinstance(caught.value, NoSuchEntryError)
+        ledger.close()
+        with cluster.open_ledger(ledger.id) as reader:
+            assert reader.entry(2) == b"x"
+            for call in (lambda: reader.entry(3), lambda: reader.read(0, 3), lambda: reader.read_some(3, 3)):
+                with pytest.raises(NoSuchEntryError):
+                    call()
+            for call in (lambda: reader.entry(-1), lambda: reader.read_some(2, 1)):
+                with pytest.raises(OutOfRangeError) as caught:
+                    call()
+                assert not isinstance(caught.value, NoSuchEntryError)

@@ -57,6 +57,8 @@ class Around:
     report: Any = None
     note_waiting: Any = None
     note_lacking: Any = None
+    suspect: Any = None
+    note_degraded: Any = None
 
 
 class Machine:

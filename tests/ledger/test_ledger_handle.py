@@ -371,6 +371,21 @@ def test_so_is_one_that_answers_nonsense(ledger: Ledger, meddler: Meddler, answe
     assert liar not in ledger.metadata.last_fragment.ensemble
 
 
+def test_a_delayed_change_is_made_when_the_window_is_full(cluster: Cluster, meddler: Meddler, apart: Apart) -> None:
+    """Entries are kept for the place of the bookie that failed: without a change nobody would ever have room again."""
+    ledger = cluster.create_ledger(3, 3, 2, delay_ensemble_change=True, window_bytes=20_000)
+    failing = ledger.metadata.last_fragment.ensemble[0]
+    meddler.rule(meddler.fail, kind=Kind.ADD, bookie=failing)
+
+    def append() -> None:
+        for _ in range(100):
+            ledger.append(bytes(1000))
+
+    apart(append)
+    assert failing not in ledger.metadata.last_fragment.ensemble
+    ledger.close()
+
+
 def test_too_few_bookies_end_the_ledger_at_what_is_confirmed(cluster: Cluster, meddler: Meddler) -> None:
     ledger = cluster.create_ledger(4, 2, 2)
     ledger.append_batch([b"a", b"b"])

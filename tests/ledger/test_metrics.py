@@ -56,6 +56,7 @@ def test_a_scrape_of_an_embedded_cluster(tmp_path: Path) -> None:
         "pyreplog_client_recoveries_total": 1,
         "pyreplog_client_bad_copies_total": 1,
         "pyreplog_client_waiting_for_metadata": 0,
+        "pyreplog_client_degraded_ledgers": 0,
     }
     assert len(set(names)) == len(names) and "pyreplog_bookie_added_bytes_total" in names
     documented = DOCUMENT.read_text()
@@ -108,5 +109,5 @@ class _Late:
 
 
 def numbers_of(cluster: Cluster) -> dict[str, float]:
-    found = client_metrics(list(cluster._ledgers), cluster._around.counts)
+    found = client_metrics(list(cluster._ledgers), cluster._around.counts, 0)
     return {metric.name: value for metric in found for _, value in metric.samples if isinstance(value, float)}

@@ -17,7 +17,7 @@ from pyreplog.errors import (
     UnauthorizedError,
     UnreadableError,
 )
-from pyreplog.ledger.ledgermetadata import State, ledger_key
+from pyreplog.ledger.ledgermetadata import State, key_proof, ledger_key
 from pyreplog.ledger.protocol import recovery as recovery_module
 from pyreplog.ledger.protocol.effects import BadCopy
 
@@ -349,8 +349,8 @@ def test_a_later_fragment_may_lack_what_confirmed_entries_need_not() -> None:
 
 
 def test_nobody_can_take_the_place_of_who_fails() -> None:
-    """4, .testCanReadLacButCantWrite."""
-    lab = Lab(spares=0)
+    """4, .testCanReadLacButCantWrite: too few are left for an ack quorum."""
+    lab = Lab(spares=0, ack_quorum=3)
     written(lab, 1)
     recovery = lab.recovery()
     fenced(recovery, "abc")
@@ -675,6 +675,18 @@ def test_the_ledger_is_deleted() -> None:
     assert len(recovery.finished) == 1
 
 
+def test_a_bookie_that_was_given_another_key_does_not_stop_it() -> None:
+    """It counts as one that does not answer: the others tell where the ledger ends."""
+    lab = Lab()
+    lab.ask("a", Request(Kind.LAST, LEDGER, key=b"s" * 16, flags=Flag.FENCE))
+    writer = lab.writer()
+    ack = writer.append()
+    writer.deliver("bc")
+    recovery = lab.recovery()
+    recovery.run()
+    assert ack.done() and recovery.error is None and lab.metadata.last_entry == 0
+
+
 def test_it_fails_while_its_close_is_stored() -> None:
     """A late answer ends it; what became of the close is not heard any more."""
     lab = Lab()
@@ -684,6 +696,7 @@ def test_it_fails_while_its_close_is_stored() -> None:
     late = recovery.take("c")
     while not recovery.stores:
         recovery.deliver()
+    recovery.machine.metadata = dataclasses.replace(recovery.machine.metadata, proof=key_proof(b"another"))
     recovery.reply(late, Reply(Status.UNAUTHORIZED, LEDGER))
     recovery.run()
     assert isinstance(recovery.error, UnauthorizedError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import signal
 import socket
 import threading
@@ -16,7 +17,7 @@ from pyreplog.ack import Ack
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.node import BookieNode
 from pyreplog.bookie.protocol import Kind
-from pyreplog.bookie.registration import availability_key
+from pyreplog.bookie.registration import Availability, availability_key
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -180,6 +181,25 @@ def test_nobody_serves(store: SQLiteStore, cluster: Cluster, nodes: dict[str, Bo
         until(lambda: cluster.ledger_metadata(ledger.id).state is State.CLOSED)  # the failed writer closes it by itself
     finally:
         nodes.update({name: node(store, name) for name in NAMES})
+
+
+def test_a_connected_client_sees_who_is_read_only(store: SQLiteStore, cluster: Cluster) -> None:
+    """And who is not any more: for as long as it is connected, not as it was when it connected."""
+    bookie = cluster.status().bookies[0].bookie
+
+    def register(*, read_only: bool) -> None:
+        there = store.get(availability_key(bookie))
+        assert there is not None
+        said = dataclasses.replace(Availability.decode(there.value), read_only=read_only)
+        store.put(availability_key(bookie), said.encode(), there.version)
+        until(lambda: next(one for one in cluster.status().bookies if one.bookie == bookie).read_only is read_only)
+
+    register(read_only=True)
+    with pytest.raises(NotEnoughBookiesError, match="4 bookies was asked for, 3 take entries"):
+        cluster.create_ledger(4)
+    register(read_only=False)
+    with cluster.create_ledger(4) as ledger:
+        ledger.append(b"value")
 
 
 def test_registrations_that_are_none_are_left_out(store: SQLiteStore, cluster: Cluster) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from random import Random
 
 import pytest
 
-from pyreplog.bookie.protocol import Kind, Reply, Request, Status
+from pyreplog.bookie.protocol import Flag, Kind, Reply, Request, Status
 from pyreplog.errors import (
     DisconnectedError,
     EntryRefusedError,
@@ -160,7 +161,7 @@ def test_several_fail_and_too_few_can_take_their_places() -> None:
     ],
 )
 def test_it_says_why_bookies_failed(reply: Reply, why: str) -> None:
-    lab = Lab(spares=0)
+    lab = Lab(spares=0, ack_quorum=3)
     writer = lab.writer()
     writer.append()
     writer.reply(writer.take("b"), reply)
@@ -313,7 +314,7 @@ def test_batches_are_kept_while_a_change_is_stored() -> None:
 def test_a_bookie_of_a_later_fragment_takes_no_second_place_in_it() -> None:
     """c has entries from 0 on, d those from 2 on; whoever replaces the slow b from entry 1 must be neither."""
     lab = Lab(size=3, write_quorum=3, ack_quorum=1, spares=2)
-    lab.choose = lambda metadata, count, taken: [n for n in "cde" if n not in taken][:count]
+    lab.choose = lambda metadata, count, taken, last_resort: [n for n in "cde" if n not in taken][:count]
     writer = lab.writer()
     for _ in range(4):
         writer.append()
@@ -427,8 +428,8 @@ def test_a_place_fails_again_while_its_change_is_stored() -> None:
 
 
 def test_bookies_that_store_nothing_take_a_place_only_so_often_without_a_pause() -> None:
-    lab = Lab(spares=2)
-    lab.choose = lambda metadata, count, taken: [n for n in lab.bookies if n not in taken][:count]
+    lab = Lab(spares=2, ack_quorum=3)
+    lab.choose = lambda metadata, count, taken, last_resort: [n for n in lab.bookies if n not in taken][:count]
     writer = lab.writer()
     writer.append()
     lab.down = {"a", "d", "e"}
@@ -494,6 +495,25 @@ def test_a_delayed_change_waits_while_the_ack_quorum_can_be_reached() -> None:
     writer.fail("c")
     writer.run()
     assert (lab.version, lab.fragments) == (2, {0: "fgcde", 3: "fghde"})
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_while_a_change_is_delayed_every_entry_reaches_its_ack_quorum(seed: int) -> None:
+    """Ensembles larger than the write quorum: whichever bookies fail, what the others have answered is acknowledged, by them
+    or with those that take their place."""
+    random = Random(seed)
+    size = random.randint(3, 7)
+    write_quorum = random.randint(2, size)
+    ack_quorum = random.randint(1, write_quorum)
+    lab = Lab(size, write_quorum, ack_quorum, spares=size)
+    writer = lab.writer(delay_ensemble_change=True)
+    failed = random.sample("abcdefg"[:size], random.randint(1, size))
+    for name in failed:
+        acks = [writer.append(random.randint(1, 3)) for _ in range(size)]
+        lab.down.add(name)
+        writer.fail(name)
+        writer.run()
+        assert all(acked(ack) for ack in acks), f"{size}/{write_quorum}/{ack_quorum}, of {failed} {name} has failed"
 
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 1)])
@@ -580,11 +600,22 @@ def test_a_fenced_writer_ends_at_once() -> None:
 def test_what_no_bookie_will_take_ends_the_writer(status: Status, error: type[Exception]) -> None:
     """Somebody else may own the ledger: it is not closed."""
     lab = Lab()
-    writer = lab.writer()
+    writer = lab.writer(key=b"g" * 16)
     ack = writer.append()
     writer.reply(writer.take("a"), Reply(status, LEDGER, 0, 0, body=b"another record is stored"))
     assert isinstance(ack.exception(), error)
     assert lab.metadata.state is State.OPEN and writer.stores == []
+
+
+def test_a_bookie_that_was_given_another_key_is_replaced() -> None:
+    """The writer's is the ledger's: that bookie is at fault, and no other one."""
+    lab = Lab()
+    writer = lab.writer()
+    ack = writer.append()
+    lab.ask("a", Request(Kind.LAST, LEDGER, key=b"s" * 16, flags=Flag.FENCE))
+    writer.run()
+    assert acked(ack) and writer.machine.error is None
+    assert "a" not in lab.metadata.last_fragment.ensemble and lab.metadata.state is State.OPEN
 
 
 def test_damaged_entries_end_the_writer_and_its_ledger_is_closed_without_them() -> None:

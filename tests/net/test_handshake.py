@@ -24,7 +24,7 @@ from pyreplog.errors import (
     WrongServiceError,
 )
 from pyreplog.net import hello
-from pyreplog.net.handshake import ClientHandshake, Identity, Refused, Secret, ServerHandshake, refusal
+from pyreplog.net.handshake import ClientHandshake, Identity, Refused, Secret, ServerHandshake, refusal, secret_in
 from pyreplog.net.hello import Auth, ClientHello, Kind, Proof, Refusal, ServerHello, Welcome
 from pyreplog.net.limits import Limits
 from tests.net.peers import NODE
@@ -286,3 +286,46 @@ def test_format_says_the_same() -> None:
         assert layout.format in sizes
     assert f"| {hello._SERVER.size} | | names" in text and f"| {hello._CLIENT.size} | | names" in text
     assert f"at most {hello.BODY_MAX} bytes" in text and hello.MAGIC.decode() in text
+
+
+@pytest.mark.parametrize(
+    ("server_keys", "client_keys", "fits"),
+    [
+        ("a", "ab", True),
+        ("ba", "ab", True),
+        ("b", "ab", True),
+        ("ba", "b", True),
+        ("ba", "a", False),
+        ("a", "b", False),
+    ],
+)
+def test_two_secrets_hold_while_one_is_changed(server_keys: str, client_keys: str, fits: bool) -> None:
+    """A client that knows both gets in, whichever of them the server shows."""
+    keys = {name: name.encode() * 16 for name in "ab"}
+    one = server(secret=Secret(*(keys[name] for name in server_keys)))
+    other = client(secret=Secret(*(keys[name] for name in client_keys)))
+    if fits:
+        greet(one, other)
+        assert one.peer is not None and other.peer is not None
+    else:
+        with pytest.raises(AuthenticationError, match="server does not know"):
+            greet(one, other)
+
+
+def test_a_secret_that_is_replaced_holds_for_greetings_to_come() -> None:
+    known = Secret(b"a" * 16)
+    with pytest.raises(InvalidArgumentError):
+        known.replace(b"b" * 16, b"short")
+    greet(server(secret=known), client(secret=Secret(b"a" * 16)))
+    known.replace(b"b" * 16)
+    greet(server(secret=known), client(secret=Secret(b"b" * 16)))
+    assert Secret.of(known) is known
+
+
+def test_secrets_of_a_file() -> None:
+    old, new = b"o" * 16, b"n" * 16
+    one = secret_in(new + b"\r\n" + old + b"\n\n")
+    for key in (old, new):
+        greet(server(secret=Secret(key)), client(secret=one))
+    noise = b"\xff\n" + bytes(range(16))
+    greet(server(secret=Secret(noise)), client(secret=secret_in(noise)))

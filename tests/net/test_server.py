@@ -36,6 +36,7 @@ from pyreplog.net.inflight import REQUEST_BYTES, ServerConnection
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
+from pyreplog.net.sockets import unacknowledged_s
 from tests.net.peers import NODE, TIMEOUT_S, RawClient, Recorder, ask, call, forgotten, wait
 from tests.ports import free_ports
 
@@ -252,6 +253,49 @@ def test_one_of_the_surplus_that_has_gone_already_harms_nobody(reactor: Reactor,
     assert call(reactor, connect(server), b"x") == b"x"
 
 
+def silent(server: Server, count: int, address: str = "127.0.0.1") -> list[socket.socket]:
+    """Connections that say nothing."""
+    return [
+        socket.create_connection(server.address, timeout=TIMEOUT_S, source_address=(address, 0)) for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("secret", [None, SECRET], ids=["open", "secret"])
+def test_silent_sockets_keep_nobody_out(secret: Secret | None, reactor: Reactor, serve: Any, connect: Any) -> None:
+    """Many more than there may be: the oldest of them make room, and who says hello is served at once."""
+    limits = Limits(connections=5, pending_connections=10, pending_per_address=10, handshake_s=1000.0)
+    server = serve(Recorder(), secret=secret, limits=limits)
+    with contextlib.ExitStack() as stack:
+        first = connect(server, secret=secret)
+        assert call(reactor, first, b"x") == b"x"
+        mute = [stack.enter_context(sock) for sock in silent(server, 60)]
+        assert call(reactor, connect(server, secret=secret), b"x") == b"x"
+        wait(reactor, lambda: len(server._greetings) == 60 - server.refused)
+        assert server.refused >= 50 and len(server.connections) == 2
+        for sock in mute[:50]:
+            while sock.recv(1000):
+                continue
+        assert call(reactor, first, b"y") == b"y"
+
+
+def test_silent_sockets_of_one_address_take_no_room_of_another(reactor: Reactor, serve: Any) -> None:
+    """A slow peer says hello late, and still can, whatever comes from elsewhere."""
+    limits = Limits(pending_connections=20, pending_per_address=15, handshake_s=1000.0)
+    server = serve(Recorder(), limits=limits)
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(sock) for sock in silent(server, 5, "127.0.0.2")]
+        for _ in range(3):
+            for sock in silent(server, 20):
+                stack.enter_context(sock)
+            wait(reactor, lambda: len(server._greetings) == 20)
+        for sock in slow:  # none of these was closed
+            sock.setblocking(False)
+            assert sock.recv(1) == b"\xff"
+            with pytest.raises(BlockingIOError):
+                while sock.recv(1000):
+                    continue
+
+
 # ---- time ------------------------------------------------------------------------------------------------------
 
 PATIENCE = Limits(heartbeat_s=1.0, silence_s=4.0, stall_s=3.0, handshake_s=2.0, queued_bytes=1000)
@@ -271,6 +315,35 @@ def test_silent_peers_are_closed_and_live_ones_are_not(opened: Any) -> None:
         assert [type(error) for error in handler.ends] == [PeerTimeoutError]
         assert silent.ended()
         assert len(server.connections) == 1
+
+
+def test_a_peer_whose_machine_has_gone_is_found_out_also_while_nothing_is_read_from_it(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its silence says nothing then; that nobody acknowledges the heartbeats does."""
+    unheard_s = [0.0]
+    monkeypatch.setattr("pyreplog.net.connection.unacknowledged_s", lambda stream: unheard_s[0])
+    clock, handler = ManualClock(0), Recorder()
+    reactor = opened.enter_context(Reactor(clock=clock))
+    reactor.start()
+    server = opened.enter_context(Server(reactor, handler, limits=PATIENCE))
+    with RawClient(server) as peer:
+        wait(reactor, lambda: len(handler.connections) == 1)
+        handler.connections[0].pause()
+        tick(reactor, clock, 10.0, 0.25)
+        assert not handler.ends and unacknowledged_s(handler.connections[0]._stream) < TIMEOUT_S
+        unheard_s[0] = PATIENCE.silence_s
+        tick(reactor, clock, 1.0)
+        assert [type(error) for error in handler.ends] == [PeerTimeoutError]
+        assert peer.ended()
+
+
+def test_what_the_kernel_knows_of_acknowledgements() -> None:
+    """Of data that a listener's backlog has taken; and of none."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sock:
+        assert unacknowledged_s(sock) == 0.0
+        sock.send(b"x")
+        assert 0.0 <= unacknowledged_s(sock) < TIMEOUT_S
 
 
 def test_heartbeats_keep_an_idle_connection(opened: Any) -> None:

@@ -204,7 +204,7 @@ def test_who_knocks_at_a_slow_server_is_let_in(
     """It looked as if it waited for TLS."""
     monkeypatch.setattr(greeting, "KNOCK_S", 0.01)
     server = serve(Recorder())
-    monkeypatch.setattr(server, "_greet", lambda sock: reactor.call_later(0.1, lambda: Server._greet(server, sock)))
+    monkeypatch.setattr(server, "_greet", lambda *peer: reactor.call_later(0.1, lambda: Server._greet(server, *peer)))
     channel = connect(server)
     assert call(reactor, channel, b"x") == b"x"
     assert server.refused == 0

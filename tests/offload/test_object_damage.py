@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import pyreplog
 from pyreplog._native.system.checksum import crc32c
 from pyreplog.errors import CorruptionError, FormatVersionError, NotALogError, ObjectCorruptionError
 from pyreplog.offload import manifest, windows
+from pyreplog.offload.copying import offload
 from pyreplog.offload.manifest import Offloaded
 from tests import samples
 from tests.offload.places import Place
@@ -46,6 +48,27 @@ def test_a_short_object(place: Place, log: Path) -> None:
     rows = place.column("offset", mode="DROPMALFORMED")
     assert rows == [n for n in range(found.end) if not item.first_entry <= n < item.end_entry]
     assert place.column("crcOk", mode="PERMISSIVE").count(False) == 1
+
+
+def test_a_damaged_object_is_copied_again(folder: Place, log: Path, found: Offloaded) -> None:
+    """An object of its name and size is not believed to be it: exit code 0 says that all of the log is there."""
+    for name in (found.segments[1].name, found.segments[0].index_name):
+        path = folder.folder / name
+        intact = path.read_bytes()
+        path.write_bytes(intact[:-50] + bytes([intact[-50] ^ 1]) + intact[-49:])
+        assert offload(log, folder.url, verify=False).segments == 0
+        assert offload(log, folder.url).segments == 1 and path.read_bytes() == intact
+        assert offload(log, folder.url).segments == 0
+
+
+def test_a_damaged_object_that_the_log_has_no_more(folder: Place, log: Path, found: Offloaded) -> None:
+    with pyreplog.open(log) as writer:
+        writer.trim(found.segments[1].first_entry)
+    path = folder.folder / found.segments[0].name
+    intact = path.read_bytes()
+    path.write_bytes(intact[:5000] + bytes([intact[5000] ^ 1]) + intact[5001:])
+    with pytest.raises(ObjectCorruptionError, match=r"expected CRC-32C .*, which the log has no more"):
+        offload(log, folder.url)
 
 
 def test_another_segment(folder: Place, found: Offloaded, tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(start=st.integers(0, 2**40), length=st.integers(0, 2**40))
     def save_and_open(self, start: int, length: int) -> None:
-        self.index.save(self.path, **SEGMENT)
+        self.path.write_bytes(self.index.to_bytes(**SEGMENT))
         image = self.path.read_bytes()
         assert decode(image) == sorted((*pair, offset) for pair, offset in self.model.where().items())
         assert reseal(bytearray(image)) == image
@@ -275,7 +275,7 @@ def test_a_flipped_bit_in_any_byte_is_noticed(tmp_path: Path) -> None:
     keys = [*ids, (4, 1), (10, 3), (11, 14), (9, 0), (12, 0)]
     answers = [index.get(*key) for key in keys]
     path = tmp_path / "index"
-    index.save(path, **SEGMENT)
+    path.write_bytes(index.to_bytes(**SEGMENT))
     with path.open("r+b", buffering=0) as file:
         for position, byte in enumerate(path.read_bytes()):
             os.pwrite(file.fileno(), bytes([byte ^ 1 << position % 8]), position)

@@ -31,13 +31,13 @@ class Node:
         self.log = MemoryLog(staged=synced)
         self.life = 0  # which process it is
         self.stopped_until = 0.0
-        self.is_up = self.is_gone = False
+        self.is_up = self.is_gone = self.is_dead = False
         self.has_lost = False  # copies that it acknowledged may be gone, or damaged
         self._syncing = False
         self.start()
 
     def start(self) -> None:
-        if self.is_up or self.is_gone:
+        if self.is_up or self.is_gone or self.is_dead:
             return
         limbo = [LEDGER] if self.has_lost and not self.log.staged else []
         try:
@@ -57,6 +57,11 @@ class Node:
         self.life += 1
         self.log.crash(self.world.random)
         self.world.note(self.name, "crashes")
+
+    def die(self) -> None:
+        """It crashes, and does not come back in this run; what it holds counts as lost."""
+        self.crash()
+        self.is_dead = self.has_lost = True
 
     def lose_all(self) -> None:
         """Its directory was emptied. What starts there is another one."""
@@ -133,7 +138,7 @@ class Nodes:
         self.places[place] = self.by_name[new.name] = new
         self._world.note(old.name, "has lost everything and is", new.name, "now")
 
-    def choose(self, metadata: LedgerMetadata, count: int, taken: set[str]) -> list[str]:
+    def choose(self, metadata: LedgerMetadata, count: int, taken: set[str], last_resort: bool) -> list[str]:
         """As clients do: those that are registered. A registration may be out of date."""
         world = self._world
         candidates = [

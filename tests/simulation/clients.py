@@ -9,7 +9,7 @@ from pyreplog._native.machines.effects import Send, Settle
 from pyreplog.ack import Ack, settle_all
 from pyreplog.bookie.protocol import Reply
 from pyreplog.errors import NoSuchEntryError, NotEnoughBookiesError, UnreadableError
-from pyreplog.ledger.protocol.effects import Effect, Finished, Load, Store, Wake
+from pyreplog.ledger.protocol.effects import Degraded, Effect, Finished, Load, Store, Wake
 from pyreplog.ledger.protocol.lac import LacQuery
 from pyreplog.ledger.protocol.reading import LedgerReading
 from pyreplog.ledger.protocol.recovery import LedgerRecovery
@@ -30,6 +30,7 @@ class Client:
         self.schedule, self.world, self.name = schedule, schedule.world, name
         self.stopped_until = 0.0
         self.is_alive = True
+        self.was_degraded = False
         self._links: dict[str, Link] = {}
 
     def link(self, bookie: str) -> Link:
@@ -79,6 +80,9 @@ class Client:
                 self.world.after(effect.seconds, self.tell, machine, "woken", effect.about)
             elif isinstance(effect, Settle):
                 settled.append(effect)
+            elif isinstance(effect, Degraded):
+                self.world.note(self.name, "goes on without", *(effect.bookies or ("nobody",)))
+                self.was_degraded = True
             elif isinstance(effect, Finished):
                 self.world.note(self.name, "finished:", effect.error or "well")
                 self.finished(machine, effect)
@@ -96,8 +100,9 @@ class Writer(Client):
         super().__init__(schedule, "writer")
         plan = schedule.plan
         self.machine = LedgerWriter(
-            schedule.store.metadata, schedule.store.version, schedule.key, schedule.nodes.choose, **plan.writer_options
-        )
+            schedule.store.metadata, schedule.store.version, schedule.key, schedule.nodes.choose,
+            random=self.world.random.random, **plan.writer_options,
+        )  # fmt: skip
         self._left = plan.entries
         self._acks: deque[tuple[int, Ack[range]]] = deque()
         self.has_ended = False
@@ -114,8 +119,12 @@ class Writer(Client):
             self._append()
             if world.chance(0.05):
                 self.perform(self.machine, self.machine.tell_lac())
-                self.perform(self.machine, self.machine.hurry())
+                if not plan.is_patient:
+                    self.perform(self.machine, self.machine.hurry())
+                    self.perform(self.machine, self.machine.reconsider())
             world.after(world.random.expovariate(1 / plan.pause_s), self.run)
+        elif plan.ending == "close" and plan.is_patient and self._acks:  # all have to come, by themselves
+            world.after(plan.pause_s, self.run)
         elif plan.ending == "close":
             self.perform(self.machine, self.machine.close())
         elif plan.ending == "give up":
@@ -135,6 +144,7 @@ class Writer(Client):
     def perform(self, machine: Any, effects: list[Effect]) -> None:
         self.schedule.invariants.confirmed(self.machine.last_add_confirmed)
         super().perform(machine, effects)
+        self.schedule.invariants.let_go(self.machine)
         while self._acks and self._acks[0][1].done():
             last, ack = self._acks.popleft()
             error = ack.exception()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyreplog._native.quorum.stripe import members
@@ -31,6 +32,10 @@ class Faults:
     def plan(self, moments: list[float]) -> None:
         """Some any time, others while somebody recovers the ledger, from one of `moments` on."""
         random = self._world.random
+        for _ in range(self._schedule.plan.dead):
+            self._world.at(random.random() * self._schedule.plan.busy_s, self._die)
+        for _ in range(self._schedule.plan.naps):
+            self._world.at(random.random() * self._schedule.plan.busy_s, self._nap)
         for _ in range(self._schedule.plan.faults):
             if moments and random.random() < 0.5:
                 time = random.choice(moments) + random.random() * 0.02
@@ -47,7 +52,13 @@ class Faults:
         node = self._world.random.choice(self._schedule.nodes.places)
         if node.log.staged or self._may_lose(node):
             node.crash()
-            self._world.after(self._moment(), node.start)
+            self._world.after(self._moment(), self._come_back, node.start)
+
+    def _come_back(self, begin: Callable[[], None]) -> None:
+        """A bookie registers, and the writer hears of it."""
+        begin()
+        writer = self._schedule.writer
+        self._world.after(self._world.random.random() * 0.01, writer.tell, writer.machine, "reconsider")
 
     def _disk_fails(self) -> None:
         node = self._world.random.choice(self._schedule.nodes.places)
@@ -55,7 +66,25 @@ class Faults:
             node.log.fails = True
             self._world.note("the disk of", node.name, "fails")
             self._world.after(self._moment(), node.crash)
-            self._world.after(0.6, node.start)
+            self._world.after(0.6, self._come_back, node.start)
+
+    def _nap(self) -> None:
+        """One of a few bookies crashes, and comes back soon."""
+        plan = self._schedule.plan
+        nappers = self._schedule.nodes.places[: plan.write_quorum - plan.ack_quorum]
+        if nappers:
+            node = self._world.random.choice(nappers)
+            node.crash()
+            self._world.after(self._world.random.random() * 0.03, self._come_back, node.start)
+
+    def _die(self) -> None:
+        """A bookie is away for good: first of all one that has a place."""
+        ensemble = self._schedule.store.metadata.last_fragment.ensemble
+        alive = [node for node in self._schedule.nodes.places if not node.has_lost]
+        here = [node for node in alive if node.name in ensemble] or alive
+        node = self._world.random.choice(here) if here else None
+        if node is not None and self._may_lose(node):
+            node.die()
 
     def _may_lose(self, node: Node) -> bool:
         """Only as many bookies lose copies as the ledger can bear."""
@@ -120,7 +149,7 @@ class Faults:
     def _fill(self) -> None:
         node = self._world.random.choice(self._schedule.nodes.places)
         node.fill(self._world.random.choice((0, 1 << 12)))
-        self._world.after(self._moment(), node.fill, PLENTY)
+        self._world.after(self._moment(), self._come_back, partial(node.fill, PLENTY))
 
     def _cut(self) -> None:
         links = [link for client in self._schedule.clients for link in client.links()]
@@ -144,7 +173,7 @@ class Faults:
     def end(self) -> None:
         """Everything works again; a bookie in limbo was replaced by an empty one."""
         for place, node in enumerate(list(self._schedule.nodes.places)):
-            if node.has_lost and not node.log.staged:
+            if node.has_lost and not node.log.staged and not node.is_dead:
                 self._schedule.nodes.replace_by_empty(place)
         for node in self._schedule.nodes.places:
             node.log.free = PLENTY

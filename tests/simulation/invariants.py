@@ -39,6 +39,7 @@ class Invariants:
         self.acked = -1  # the last entry that was
         self._lac = -1  # of the writer
         self.closed_well = False
+        self._released = 0
 
     # ---- acks and LACs --------------------------------------------------------------------------------------
 
@@ -76,14 +77,37 @@ class Invariants:
         """As many copies as the ack quorum, on bookies that the metadata assign the entry to."""
         self._have_copies(metadata, first, last, metadata.ack_quorum, name)
 
-    def _have_copies(self, metadata: LedgerMetadata, first: int, last: int, copies: int, name: str) -> None:
-        """Bookies that lost their data, of which there are fewer than the ack quorum, may lack an entry."""
+    def let_go(self, machine: LedgerWriter) -> None:
+        """Who keeps an entry no longer knows that it has all its copies, or has noted durably who lacks it."""
+        store, nodes = self._schedule.store, self._schedule.nodes.by_name
+        metadata, released = machine.metadata, machine._push.tracker.released
+        for entry in range(self._released, released):
+            ensemble = metadata.fragment_of(entry).ensemble
+            for i in write_set(entry, metadata.ensemble_size, metadata.write_quorum):
+                node = nodes[ensemble[i]]
+                fine = node.log.holds(metadata.ledger, entry) or node.has_lost or store.is_noted(metadata, node.name)
+                demand(fine, "WhatIsLetGoOfHasItsCopiesOrIsNoted", f"entry {entry} is not on {node.name}")
+        self._released = max(self._released, released)
+
+    def all_appended(self, machine: LedgerWriter, entries: int) -> None:
+        """With an ack quorum of every write set alive all the time, every append completes, and the ledger is closed."""
+        metadata = self._schedule.store.metadata
+        fine = metadata.state is State.CLOSED and metadata.last_entry == self.acked == entries - 1
+        demand(fine, "Progress", f"{self.acked + 1} of {entries} are acknowledged, {metadata.state}: {machine.error}")
+
+    def _have_copies(
+        self, metadata: LedgerMetadata, first: int, last: int, copies: int, name: str, *, or_noted: bool = False
+    ) -> None:
+        """Bookies that lost their data, of which there are fewer than the ack quorum, may lack an entry. or_noted: those
+        may that were noted for repair."""
+        store = self._schedule.store
         nodes, ledger = self._schedule.nodes.by_name, metadata.ledger
         for entry in range(first, last + 1):
             ensemble = metadata.fragment_of(entry).ensemble
             where = [ensemble[i] for i in write_set(entry, metadata.ensemble_size, metadata.write_quorum)]
             good = [bookie for bookie in where if nodes[bookie].log.holds(ledger, entry)]
-            lossy = sum(nodes[bookie].has_lost for bookie in where if bookie not in good)
+            lacking = [bookie for bookie in where if bookie not in good]
+            lossy = sum(nodes[one].has_lost or (or_noted and store.is_noted(metadata, one)) for one in lacking)
             enough = len(good) + lossy >= copies and bool(good)
             demand(enough, name, f"entry {entry} is on {good} of {where}, expected {copies} copies")
 
@@ -127,8 +151,9 @@ class Invariants:
         )
         demand(self.acked == machine.last_add_pushed, "AcksComeBeforeTheClose", f"only up to {self.acked}")
         self._have_copies(
-            metadata, 0, metadata.last_entry, metadata.write_quorum, "AllEntriesOfClosedLedgerReachedWriteQuorum"
-        )
+            metadata, 0, metadata.last_entry, metadata.write_quorum,
+            "AllEntriesOfClosedLedgerReachedWriteQuorumOrAreNoted", or_noted=True,
+        )  # fmt: skip
 
     def recovered(self, metadata: LedgerMetadata) -> None:
         found = self._schedule.store.metadata
@@ -141,16 +166,16 @@ class Invariants:
     def _lacks_are_noted(self, metadata: LedgerMetadata) -> None:
         """At the moment of the close, whoever closes: nobody may be there afterwards to do it. A bookie that has a later
         entry has answered for all of them: what it lacks is found by a repair of the whole ledger."""
-        nodes, ledger, noted = self._schedule.nodes.by_name, metadata.ledger, self._schedule.store.noted
+        nodes, ledger, store = self._schedule.nodes.by_name, metadata.ledger, self._schedule.store
         for entry in range(metadata.last_entry + 1):
             ensemble = metadata.fragment_of(entry).ensemble
             for i in write_set(entry, metadata.ensemble_size, metadata.write_quorum):
                 log = nodes[ensemble[i]].log
                 has = log.holds(ledger, entry) or (log.last_entry(ledger) or -1) > entry
                 demand(
-                    has or ensemble[i] in noted or nodes[ensemble[i]].has_lost,
+                    has or store.is_noted(metadata, ensemble[i]) or nodes[ensemble[i]].has_lost,
                     "AllEntriesOfClosedLedgerReachedWriteQuorumOrAreNoted",
-                    f"entry {entry} is not on {ensemble[i]}, and noted are {sorted(noted)}",
+                    f"entry {entry} is not on {ensemble[i]}, and noted are {store.noted}",
                 )
 
     # ---- reading --------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
-from pyreplog.ledger.protocol.effects import Store
+from pyreplog.ledger.protocol.effects import BadCopy, Store
 
 from .world import World
 
@@ -20,14 +20,14 @@ TIMEOUT_S = 0.05
 
 
 class MetadataHost:
-    """changed: called with (before, after) at every change. noted: bookies, for repair."""
+    """changed: called with (before, after) at every change. noted: of bookies, entries, for repair."""
 
     def __init__(
         self, world: World, metadata: LedgerMetadata, changed: Callable[[LedgerMetadata, LedgerMetadata], None]
     ) -> None:
         self.world, self.metadata, self.version = world, metadata, 1
         self._changed = changed
-        self.noted: set[str] = set()
+        self.noted: dict[str, set[int]] = {}
         self.loss = 0.0  # probability
         self.stalled_until = 0.0
 
@@ -36,18 +36,18 @@ class MetadataHost:
 
     def store(self, client: Client, machine: Any, effect: Store) -> None:
         """First who lacks entries is noted, bookie by bookie; then the metadata are set."""
-        self._go_on(client, machine, effect, [copy.bookie for copy in effect.lacking])
+        self._go_on(client, machine, effect, list(effect.lacking))
 
-    def _go_on(self, client: Client, machine: Any, effect: Store, bookies: list[str]) -> None:
+    def _go_on(self, client: Client, machine: Any, effect: Store, copies: list[BadCopy]) -> None:
         """One request after the other. The client may end, or stop, between them."""
         world = self.world
         if not client.is_alive:
             return
         if client.stopped_until > world.now:
-            world.at(client.stopped_until, self._go_on, client, machine, effect, bookies)
-        elif bookies:
-            done = partial(self._go_on, client, machine, effect, bookies[1:])
-            self._ask(client, machine, partial(self._note, bookies[0]), lambda: world.after(self._delay(), done))
+            world.at(client.stopped_until, self._go_on, client, machine, effect, copies)
+        elif copies:
+            done = partial(self._go_on, client, machine, effect, copies[1:])
+            self._ask(client, machine, partial(self._note, copies[0]), lambda: world.after(self._delay(), done))
         else:
             self._ask(client, machine, partial(self._set, effect), partial(self._answer, client, machine))
 
@@ -64,13 +64,18 @@ class MetadataHost:
         else:
             world.after(self._delay(), do, answer)
 
-    def _note(self, bookie: str, answer: Callable[..., None]) -> None:
+    def _note(self, copy: BadCopy, answer: Callable[..., None]) -> None:
         if self.stalled_until > self.world.now:
-            self.world.at(self.stalled_until, self._note, bookie, answer)
+            self.world.at(self.stalled_until, self._note, copy, answer)
         else:
-            self.world.note("noted for repair:", bookie)
-            self.noted.add(bookie)
+            self.world.note("noted for repair: entry", copy.entry, "on", copy.bookie)
+            self.noted.setdefault(copy.bookie, set()).add(copy.entry)
             answer()
+
+    def is_noted(self, metadata: LedgerMetadata, bookie: str) -> bool:
+        """Whether repair, which looks at all that a bookie should have once it has a note of something that it should,
+        looks at this one."""
+        return any(metadata.has(bookie, entry) for entry in self.noted.get(bookie, ()))
 
     def _set(self, effect: Store, answer: Callable[..., None]) -> None:
         world = self.world

@@ -27,8 +27,9 @@ def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
 
 
 def test_runs_differ_and_are_worth_their_while() -> None:
-    """Among a few hundred there are ensemble changes, recoveries, lost copies, and ledgers of all lengths."""
-    changed = recovered = lossy = 0
+    """Among a few hundred there are ensemble changes, recoveries, lost copies, degraded writers, some of which have all
+    bookies again, and ledgers of all lengths."""
+    changed = recovered = lossy = degraded = whole_again = 0
     ends = set()
     for seed in range(300):
         schedule = Schedule(seed)
@@ -38,4 +39,12 @@ def test_runs_differ_and_are_worth_their_while() -> None:
         changed += len(metadata.fragments) > 1
         recovered += any(client.has_ended for client in schedule.clients if hasattr(client, "has_ended"))
         lossy += any(node.has_lost for node in schedule.nodes.by_name.values())
+        degraded += schedule.writer.was_degraded
+        whole_again += schedule.writer.was_degraded and not schedule.writer.machine.degraded
+    assert degraded > 10 and whole_again > 1
     assert changed > 30 and recovered > 100 and lossy > 30 and len(ends) > 25
+
+
+def test_a_note_for_a_close_names_an_entry_that_the_bookie_is_to_hold() -> None:
+    """A recovery gave the first entries of a bookie to another one; the writer closed on top of that."""
+    Schedule(524211732874307).run()

@@ -89,7 +89,7 @@ class Simulation(Rig):
             assert offset > self.last or not self.is_ordered
             self.last = offset
         else:
-            assert self.due[offset] <= self.now
+            assert self.due[offset] <= self.wall
         if kind == "key_shared":
             self.check_key(consumer, offset)
         self.seen.add(offset)
@@ -115,7 +115,7 @@ class Simulation(Rig):
         keys = [self.random.choice([b"%d" % i for i in range(10)] + [None]) for _ in range(count)]
         due = [0] * count
         if "delay" in self.acts:
-            due = [self.now + self.random.randrange(5 * SECOND) if self.random.random() < 0.3 else 0 for _ in due]
+            due = [self.wall + self.random.randrange(5 * SECOND) if self.random.random() < 0.3 else 0 for _ in due]
         self.keys += keys
         self.due += due
         self.publish(count, keys=keys, deliver_at=due)
@@ -237,7 +237,12 @@ class Simulation(Rig):
     def act_time(self) -> None:
         self.sleep(self.random.choice([0.01, 0.1, 1.0]))
 
-    act_delay = act_late = act_time
+    act_late = act_time
+
+    def act_delay(self) -> None:
+        if self.random.random() < 0.3:
+            self.set_clock(self.random.uniform(-20, 20))
+        self.act_time()
 
     def act_dead(self) -> None:
         if self.dead_letters:

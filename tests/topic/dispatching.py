@@ -81,8 +81,11 @@ class Rig:
         self.log, self.is_prompt = log, is_prompt
         self.cursor = Cursor("sub", ORIGIN)
         config = SubscriptionConfig.of(settings)
-        self.dispatcher = Dispatcher(self.cursor, config, topic=topic, start=start, end=log.end.offset)
-        self.now = NOW
+        self.dispatcher = Dispatcher(
+            self.cursor, config, topic=topic, start=start, end=log.end.offset, wall_us=lambda: self.wall
+        )
+        self.now = 77 * SECOND
+        self.ahead = NOW - self.now
         self.reads: list[Read] = []
         self.delivered: dict[int, list[int]] = defaultdict(list)
         self.deliveries: list[Deliver] = []
@@ -91,6 +94,16 @@ class Rig:
         self.located: list[Locate] = []
         self.wake: int | None = None
         self.dirty = 0
+
+    @property
+    def wall(self) -> int:
+        """What the clock on the wall says, which begins at `NOW`."""
+        return self.now + self.ahead
+
+    def set_clock(self, seconds: float) -> None:
+        """Forward, or back."""
+        self.ahead += round(seconds * SECOND)
+        self.do(self.dispatcher.woken(self.now))
 
     def do(self, effects: list[Effect]) -> None:
         for effect in effects:

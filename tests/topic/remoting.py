@@ -61,6 +61,7 @@ class Wire:
         self._calls: list[Callable[[], None]] = []
         self._swallows = self._closed = self._refuses = False
         self.made = 0  # connections
+        self.spoils: tuple[bytes, bytes] | None = None  # what passes first becomes the other, as long: None, it did
         self.swallowed = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -135,6 +136,9 @@ class Wire:
         with suppress(OSError):
             data = one.recv(1 << 16)
             if data:
+                if self.spoils is not None and self.spoils[0] in data:
+                    data = data.replace(*self.spoils)
+                    self.spoils = None
                 if self._swallows and other in self._clients:
                     self.swallowed.set()
                 else:

@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 class Hand:
     """A Link: what was asked, to be answered by the test."""
 
-    timeout = 30.0
+    timeout = patience = 30.0
 
     def __init__(self) -> None:
         self._asked: list[tuple[Request, OnOutcome]] = []
         self._handles = 0
+
+    def version(self, address: Any) -> int:
+        return 1
 
     def next_handle(self) -> int:
         self._handles += 1

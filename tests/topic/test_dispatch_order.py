@@ -279,18 +279,20 @@ def test_failover_goes_to_the_first_by_priority_then_name() -> None:
     one.ack(1, list(range(5)))
     one.attach(2, 10, name="z")
     assert one.became == [(1, True)] and one.got(2) == []
-    one.attach(3, 0, name="b")
-    assert one.became[1:] == [(1, False), (3, True)]
-    one.flow(3, 10)
-    assert one.got(3) == list(range(5, 15))
+    one.attach(3, 10, name="b")
+    assert one.became == [(1, True)] and one.got(3) == [], "whoever is at work stays so"
     one.attach(4, 10, name="y", priority=-1)
-    assert one.became[3:] == [(3, False), (4, True)] and one.got(4) == list(range(5, 15))
-    one.detach(3)
+    assert one.became[1:] == [(1, False), (4, True)] and one.got(4) == list(range(5, 15))
+    one.attach(5, 10, name="a", priority=-1)
+    assert one.got(5) == []
+    one.detach(5)
     one.detach(4)
-    assert one.became[5:] == [(1, True)]
-    assert one.got(1) == []
+    assert one.became[3:] == [(3, True)] and one.got(3) == list(range(5, 15)), "the first of the others"
+    one.ack(3, [6, 8])
+    one.detach(3)
+    assert one.became[4:] == [(1, True)] and one.got(1) == []
     one.flow(1, 3)
-    assert one.got(1) == [5, 6, 7]
+    assert one.got(1) == [5, 7, 9], "what was not acknowledged"
     assert [consumer.is_active for consumer in one.status.consumers] == [True, False]
 
 

@@ -200,6 +200,51 @@ def test_delayed_messages_wait_for_their_time_and_no_longer() -> None:
     assert one.got(1) == [3]
 
 
+HOUR = 3600 * SECOND
+
+
+def test_a_clock_that_is_set_forward_makes_delayed_messages_due() -> None:
+    one = rig(0)
+    one.attach(1, 1000)
+    one.publish(2, deliver_at=[NOW + HOUR + 10 * SECOND, NOW + 10 * SECOND])
+    assert one.got(1) == []
+    one.set_clock(3600)
+    one.sleep(9)
+    assert one.got(1) == [1]
+    one.sleep(2)
+    assert one.got(1) == [0]
+
+
+def test_a_clock_that_is_set_back_delays_messages_by_as_much() -> None:
+    one = rig(0)
+    one.attach(1, 1000)
+    one.publish(1, deliver_at=[NOW + 10 * SECOND])
+    one.set_clock(-60)
+    one.sleep(60)
+    assert one.got(1) == []
+    one.sleep(10.5)
+    assert one.got(1) == [0]
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_time_outs_do_not_look_at_a_clock_that_is_set(hours: int) -> None:
+    one = rig(4, 1, ack_timeout_ms=60_000, nack_min_ms=10_000)
+    one.attach(1, 1000)
+    one.nack(1, [2, 3])
+    assert one.got(1) == [0, 1, 2, 3]
+    one.set_clock(hours * 3600)
+    one.publish(1)
+    assert one.got(1) == [4]
+    one.sleep(9.9)
+    assert one.got(1) == []
+    one.sleep(2)
+    assert one.got(1) == [2, 3]
+    one.sleep(47)
+    assert one.got(1) == []
+    one.sleep(9)
+    assert one.got(1) == [0, 1, 4]
+
+
 @pytest.mark.parametrize("kind", ["exclusive", "failover"])
 def test_ordered_subscriptions_delay_nothing(kind: str) -> None:
     one = rig(0, type=kind)
@@ -301,6 +346,30 @@ def test_dead_letters_that_cannot_be_published_stay() -> None:
     one.sleep(2.3)
     assert [letter.counts for letter in one.dead] == [{4: 0}, {4: 0}]
     assert one.got(1) == []
+
+
+def test_dead_letters_that_find_no_room_become_some_later() -> None:
+    one = Rig(Log(), type="shared", nack_min_ms=0, max_redeliveries=0, max_unacked=10)
+    one.publish(6)
+    one.attach(1, 6)
+    one.nack(1, one.delivered.pop(1))
+    one.is_prompt = False
+    one.sleep(2)
+    one.flow(1, 6)  # the six are read again; meanwhile
+    one.publish(8)
+    one.attach(2, 8)
+    one.answer(1)
+    assert sorted(one.delivered.pop(1) + one.delivered.pop(2)) == list(range(6, 14))
+    one.answer(0)
+    assert [letters.batch.offset.tolist() for letters in one.dead] == [[0, 1]], "ten in all are not acknowledged"
+    one.is_prompt = True
+    one.ack(2, list(range(6, 14)))
+    one.flow(2, 50)
+    for _ in range(3):
+        one.sleep(5)
+    assert sorted(offset for letters in one.dead for offset in letters.batch.offset.tolist()) == list(range(6))
+    one.ack(99, list(range(6)))
+    assert one.backlog == 0
 
 
 def test_dead_letters_count_as_unacknowledged() -> None:

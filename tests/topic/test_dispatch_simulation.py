@@ -45,3 +45,26 @@ def test_refusals_delays_and_dead_letters(kind: str, seed: int) -> None:
     times = {"ack_timeout_ms": 2000} if seed % 3 == 0 else {}
     more = {"max_redeliveries": seed % 4} if seed % 2 else {}
     run(seed, REFUSALS, type=kind, nack_min_ms=seed % 2 * 100, **NARROW, **times, **more)
+
+
+@pytest.mark.parametrize("kind", ("shared", "key_shared"))
+@pytest.mark.parametrize("seed", range(24))
+def test_rooms_of_dead_letters_are_full(kind: str, seed: int) -> None:
+    """Whatever finds no room is not forgotten."""
+    room = {"max_unacked": 4 + seed % 3 * 8, "max_unacked_consumer": 4 + seed % 2 * 20}
+    acts = (
+        "publish",
+        "publish",
+        "flow",
+        "flow",
+        "read",
+        "read",
+        "nack",
+        "nack",
+        "nack",
+        "attach",
+        "detach",
+        "ack",
+        "time",
+    )
+    run(seed, (*acts, "dead")[seed % 2 :], type=kind, nack_min_ms=0, max_redeliveries=seed % 3, **room)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +11,13 @@ import pytest
 
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.node import BookieNode
-from pyreplog.errors import TopicFencedError
+from pyreplog.errors import NotEnoughBookiesError, TopicFencedError
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.stored import StoredLedgers
 from pyreplog.metadata.sqlite import SQLiteStore
+from pyreplog.topic.managed import chainwriter
 from pyreplog.topic.managed.managedledger import ManagedLedger
+from tests.ports import free_ports
 from tests.topic.owners import config, publish, read_all, result, until
 
 NAMES = ("b0", "b1", "b2")
@@ -57,6 +61,98 @@ def test_one_owner_after_the_other(store: SQLiteStore, nodes: dict[str, BookieNo
                 assert [result(two.locate(offset)).first for offset in (0, 1, 39, 40)] == [0, 0, 38, 40]
 
 
+def test_one_of_three_bookies_is_away(store: SQLiteStore, nodes: dict[str, BookieNode]) -> None:
+    """Publishing goes on, in the ledger there is and in those that follow it; and for the next owner, who recovers it."""
+    url = f"sqlite:{store.path}"
+    with Cluster.connect(url) as cluster, Cluster.connect(url) as other:
+        topic = ManagedLedger.open(cluster, "t", config=config(ensemble=3))
+        assert result(publish(topic, [b"0"])).start == 0
+        away = nodes["b1"].identity.id
+        nodes["b1"].close()
+        acks = [publish(topic, [b"%d" % number]) for number in range(1, 8)]
+        assert [result(ack).start for ack in acks] == list(range(1, 8))
+        until(lambda: away not in [one.bookie for one in other.status().bookies])
+        acks = [publish(topic, [b"%d" % number]) for number in range(8, 12)]
+        assert [result(ack).start for ack in acks] == list(range(8, 12)) and topic.stats().failures == 0
+        with ManagedLedger.open(other, "t") as successor:
+            assert read_all(successor) == {number: b"%d" % number for number in range(12)}
+            assert result(publish(successor, [b"12"])).start == 12
+        topic.close()
+        assert {one.bookie for one in other.status().repairs} == {away}
+
+
+def refusing(store: SQLiteStore, name: str) -> BookieNode:
+    """A bookie that runs and is registered, at an address where nobody listens."""
+    folder, (port,) = store.path.parent / name, free_ports(1)
+    return BookieNode(
+        folder, name, store, BookieConfig(segment_bytes=8 << 20), ledgers=StoredLedgers(store),
+        advertise=f"127.0.0.1:{port}",
+    )  # fmt: skip
+
+
+def test_bookies_that_refuse_make_no_storm_of_ledgers(
+    store: SQLiteStore, nodes: dict[str, BookieNode], caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are registered, there are no others, and each ledger fails: there is a pause before the next one, longer each
+    time, and not a line on the log for each."""
+    caplog.set_level(logging.WARNING, "pyreplog.topic")
+    for name in ("b1", "b2"):
+        nodes[name].close()
+        nodes[name] = refusing(store, name)
+    with (
+        Cluster.connect(f"sqlite:{store.path}") as cluster,
+        ManagedLedger.open(cluster, "t", config=config(ensemble=3)) as topic,
+    ):
+        ack = publish(topic, [b"0"])
+        until(lambda: topic.stats().failures)
+        begin = time.monotonic()
+        until(lambda: topic.stats().failures >= 5)
+        assert time.monotonic() - begin >= 0.05 + 0.1 + 0.2 + 0.4, "half of each delay is left to chance"
+        assert len([one for one in caplog.records if "its ledger failed" in one.getMessage()]) == 1
+        for name in ("b1", "b2"):
+            nodes[name].close()
+            nodes[name] = node(store, name)
+        assert result(ack).start == 0
+
+
+def test_publishers_are_told_that_bookies_stay_away(
+    store: SQLiteStore, nodes: dict[str, BookieNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was stored. Those that publish when the bookies are back do not notice."""
+    monkeypatch.setattr(chainwriter, "STUCK_S", 0.2)
+    with (
+        Cluster.connect(f"sqlite:{store.path}") as cluster,
+        ManagedLedger.open(cluster, "t", config=config(ensemble=3)) as topic,
+    ):
+        for name in ("b1", "b2"):
+            nodes[name].close()
+        acks = [publish(topic, [b"lost"]) for _ in range(3)]
+        for ack in acks:
+            with pytest.raises(NotEnoughBookiesError):
+                result(ack)
+        for name in ("b1", "b2"):
+            nodes[name] = node(store, name)
+        until(lambda: len(cluster.status().bookies) == 3)
+        monkeypatch.setattr(chainwriter, "STUCK_S", 30.0)
+        assert result(publish(topic, [b"kept"])).start == 0
+        assert read_all(topic) == {0: b"kept"}
+
+
+def test_closing_does_not_wait_for_bookies_that_stay_away(
+    store: SQLiteStore, nodes: dict[str, BookieNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chainwriter, "CLOSING_STUCK_S", 0.0)
+    with Cluster.connect(f"sqlite:{store.path}") as cluster:
+        topic = ManagedLedger.open(cluster, "t", config=config(ensemble=3))
+        for name in ("b1", "b2"):
+            nodes[name].close()
+        ack = publish(topic, [b"lost"])
+        until(lambda: topic.stats().waits_for or topic.stats().failures)
+        topic.close()
+        with pytest.raises(NotEnoughBookiesError):
+            result(ack)
+
+
 def test_bookies_that_go_and_come_back(store: SQLiteStore, nodes: dict[str, BookieNode]) -> None:
     """With too few of them what is published waits; nothing fails."""
     with (
@@ -65,9 +161,11 @@ def test_bookies_that_go_and_come_back(store: SQLiteStore, nodes: dict[str, Book
     ):
         acks = [publish(topic, [b"%d" % number]) for number in range(4)]
         assert [result(ack).start for ack in acks] == list(range(4))
-        nodes["b1"].close()
+        for name in ("b1", "b2"):
+            nodes[name].close()
         acks = [publish(topic, [b"%d" % number]) for number in range(4, 9)]
         until(lambda: topic.stats().state == "idle" or topic.stats().failures)
-        nodes["b1"] = node(store, "b1")
+        for name in ("b1", "b2"):
+            nodes[name] = node(store, name)
         assert [result(ack).start for ack in acks] == list(range(4, 9))
         assert read_all(topic) == {number: b"%d" % number for number in range(9)}

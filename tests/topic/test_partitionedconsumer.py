@@ -13,7 +13,9 @@ import pytest
 from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.errors import ClosedError, InvalidArgumentError, ReplogError, WrongTypeError
 from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer
 from pyreplog.topic.partitions.partitioned import PartitionedTopic
+from pyreplog.topic.partitions.partitionedconsumer import PartitionedConsumer
 from pyreplog.topic.partitions.partitionoffset import PartitionOffset
 from tests.topic.partitioning import PATIENCE_S, PLAIN, key_of, receive, until
 
@@ -104,6 +106,21 @@ def test_a_long_backlog_of_one_partition_keeps_no_other_waiting(topic: Partition
         first = [batch.partition for batch in (consumer.receive_batch(0), consumer.receive_batch(0)) if batch]
         assert sorted(first) == [0, 1]
         assert len(receive(consumer, 460)) == 460
+
+
+def test_partitions_with_much_take_turns() -> None:
+    """One delivery of each, while each has some."""
+    one = PartitionedConsumer("t", "s", "c", wait=lambda ack, timeout=None: ack.result(timeout))
+    parts = [PartitionConsumer(number, "t", "s", "c", queue=10, on_change=one.changed) for number in range(3)]
+    for part, count in zip(parts, (4, 2, 3), strict=True):
+        for _ in range(count):
+            one.changed(part)
+    order = []
+    while (part := one._take_ready()) is not None:
+        order.append(part.partition)
+    assert order == [0, 1, 2, 0, 1, 2, 0, 2, 0]
+    for handle in (one, *parts):
+        handle.close()
 
 
 def test_a_partition_by_itself_is_a_plain_topic(topic: PartitionedTopic) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -50,6 +51,26 @@ def test_acknowledgements_count_at_the_owner(topic: RemoteTopic, here: Served) -
             topic.subscribe("s")
     with topic.subscribe("gone", durable=False) as consumer:
         assert consumer.name in str(topic.stats().to_dict())
+
+
+def test_statistics_of_a_remote_consumer(topic: RemoteTopic) -> None:
+    """Where it is, since when, and what it was sent: rates between two looks."""
+    before_us = time.time_ns() // 1000
+    with topic.subscribe("s", start="earliest") as consumer:
+        topic.stats()
+        topic.publish_batch([b"x" * 100] * 50)
+        messages = [consumer.receive(timeout=PATIENCE_S) for _ in range(50)]
+        consumer.nack(messages[49])
+        assert consumer.receive(timeout=PATIENCE_S) is not None
+        consumer.acknowledge(messages[:20])
+        consumer.flush()
+        found = topic.stats().subscriptions[0].consumers[0]
+        assert found.address.startswith("127.0.0.1:") and int(found.address.partition(":")[2]) > 0
+        assert before_us <= found.connected_us <= found.last_delivered_us <= time.time_ns() // 1000
+        assert found.last_acked_us >= found.connected_us
+        assert (found.delivered_messages, found.delivered_bytes, found.redelivered_messages) == (51, 5100, 1)
+        assert found.acked_messages == 20
+        assert min(found.rate_delivered, found.rate_delivered_bytes, found.rate_acked, found.rate_redelivered) > 0
 
 
 def test_closing_waits_until_its_place_is_free(

@@ -13,7 +13,10 @@ import pytest
 from pyreplog.errors import ClosedError, NotConnectedError, OutcomeUnknownError, PeerError, TopicFencedError
 from pyreplog.topic import topics as topics_module
 from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.consumer import Consumer
 from pyreplog.topic.publishing.producer import Producer
+from pyreplog.topic.remote import link as link_module
+from pyreplog.topic.remote.attachment import Attachment
 from pyreplog.topic.remote.client import Client, connect
 from pyreplog.topic.remote.link import reads
 from pyreplog.topic.remote.protocol import Answer, Call
@@ -41,6 +44,20 @@ def connected(client: Client) -> bool:
     return any(channel.connected for channel in list(client._link._channels.values()))
 
 
+def attached(consumer: Consumer) -> bool:
+    """As far as it knows."""
+    source = consumer._source
+    assert isinstance(source, Attachment)
+    return source._handle > 0
+
+
+def asks(consumer: Consumer) -> bool:
+    """As soon as it is attached."""
+    source = consumer._source
+    assert isinstance(source, Attachment)
+    return bool(source._waiting)
+
+
 # ---- a connection ----------------------------------------------------------------------------------------------
 
 
@@ -59,6 +76,94 @@ def test_without_acknowledgement_messages_come_again(here: Served, wire: Wire) -
             )
             consumer.flush()
     assert here.cluster.topic("news").stats().subscriptions[0].backlog_messages == 0
+
+
+def test_what_was_acknowledged_and_flushed_does_not_come_again(here: Served, wire: Wire) -> None:
+    """Though the acknowledgement, or all that the owner says, is lost with the connection."""
+    topic = here.client(wire.address).topic("news", **PLAIN)
+    with topic.subscribe("s", start="earliest", type="shared") as consumer:
+        for turn in range(4):
+            topic.publish_batch([b"%d" % number for number in range(20)])
+            messages = consumer.receive(20, timeout=PATIENCE_S)
+            while len(messages) < 20:
+                messages += consumer.receive(20, timeout=PATIENCE_S)
+            if turn % 2:
+                with wire.apart():
+                    until(lambda: here.server.connections == 0)
+                    consumer.acknowledge(messages)
+            else:
+                wire.swallow()
+                consumer.acknowledge(messages[:10])
+                consumer.acknowledge([message.offset for message in messages[10:]])
+                wire.cut()
+            consumer.flush(timeout=PATIENCE_S)
+            assert here.cluster.topic("news").stats().subscriptions[0].backlog_messages == 0
+            assert consumer.receive(timeout=0.05) is None
+
+
+def test_all_below_a_message_is_acknowledged_over_the_next_connection(here: Served, wire: Wire) -> None:
+    topic = here.client(wire.address).topic("news", **PLAIN)
+    topic.publish_batch(VALUES)
+    with topic.subscribe("s", start="earliest") as consumer, ThreadPoolExecutor(1) as pool:
+        assert receive(consumer, 4) == VALUES
+        with wire.apart():
+            until(lambda: not attached(consumer))
+            acknowledging = pool.submit(consumer.acknowledge_cumulative, 2)
+            until(lambda: asks(consumer))
+        acknowledging.result(PATIENCE_S)
+        consumer.flush(timeout=PATIENCE_S)
+        assert receive(consumer, 1) == VALUES[3:]
+
+
+def test_a_seek_while_there_is_no_connection_takes_acknowledgements_with_it(here: Served, wire: Wire) -> None:
+    """Nobody can say whether they were meant: they do not count, and who flushes hears of it."""
+    topic = here.client(wire.address).topic("news", **PLAIN)
+    topic.publish_batch(VALUES)
+    with topic.subscribe("s", start="earliest") as consumer:
+        assert receive(consumer, 4) == VALUES
+        with wire.apart():
+            until(lambda: not attached(consumer))
+            consumer.acknowledge([0, 1, 2, 3])
+            assert here.cluster.topic("news").seek("s", "earliest") == 0
+        with pytest.raises(OutcomeUnknownError, match="seek"):
+            consumer.flush(timeout=PATIENCE_S)
+        consumer.flush(timeout=PATIENCE_S)
+        assert receive(consumer, 4) == VALUES
+
+
+def test_an_older_server_cannot_be_told_again(here: Served, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it was not told is unknown, and said to be."""
+    monkeypatch.setattr(link_module, "VERSION", 1)
+    topic = here.client(wire.address).topic("news", **PLAIN)
+    topic.publish_batch(VALUES)
+    with topic.subscribe("s", start="earliest") as consumer:
+        assert receive(consumer, 4) == VALUES
+        consumer.acknowledge([0])
+        consumer.flush(timeout=PATIENCE_S)
+        with wire.apart():
+            until(lambda: not attached(consumer))
+            consumer.acknowledge([1])
+        with pytest.raises(OutcomeUnknownError, match="may come again"):
+            consumer.flush(timeout=PATIENCE_S)
+        consumer.flush(timeout=PATIENCE_S)
+        assert receive(consumer, 3) == VALUES[1:]
+
+
+def test_who_flushes_while_the_server_is_away_waits_for_it(here: Served, wire: Wire) -> None:
+    topic = here.client(wire.address).topic("news", **PLAIN)
+    topic.publish_batch(VALUES)
+    with topic.subscribe("s", start="earliest") as consumer, ThreadPoolExecutor(1) as pool:
+        assert receive(consumer, 4) == VALUES
+        consumer.acknowledge([0, 1, 2, 3])
+        with wire.apart():
+            until(lambda: not attached(consumer))
+            with pytest.raises(OutcomeUnknownError):
+                consumer.flush(timeout=0.05)
+            with pytest.raises(OutcomeUnknownError):
+                consumer.seek("earliest", timeout=0.05)  # it is not done later
+            flushing = pool.submit(consumer.flush, PATIENCE_S)
+        flushing.result(PATIENCE_S)
+        assert here.cluster.topic("news").stats().subscriptions[0].backlog_messages == 0
 
 
 def test_what_waits_in_a_consumer_is_not_given_out_twice(here: Served, wire: Wire) -> None:

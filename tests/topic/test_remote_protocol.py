@@ -50,6 +50,8 @@ REQUESTS: list[Any] = [
     protocol.Acknowledge(8, 3, OFFSETS),
     protocol.AcknowledgeRange(8, (1 << 32) - 1, 0, 1 << 61),
     protocol.AcknowledgeAndFetch(8, 2, 7, 8),
+    protocol.Resume(8, (1 << 61) + 1, 5, np.array([[7, 9], [12, 13]])),
+    protocol.Resume(8, 0, 0, np.zeros((0, 2), np.int64)),
     protocol.AcknowledgeCumulative(8, 0, 5),
     protocol.Nack(8, -1, OFFSETS),
     protocol.Redeliver(8),

@@ -11,7 +11,6 @@ from pyreplog._native.topic.messageencoder import encode_messages
 from pyreplog.ack import Ack
 from pyreplog.errors import BacklogFullError
 from pyreplog.topic.publishing.gate import Gate
-from pyreplog.topic.remote import remotetopic
 from pyreplog.topic.remote.faults import decode_fault
 from pyreplog.topic.remote.fields import Reader
 from pyreplog.topic.remote.lane import Lane
@@ -21,12 +20,7 @@ from tests.topic.remoting import PATIENCE_S, PLAIN, Served
 from tests.waiting import until
 
 NEVER_S = 1e6
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for a quota waits for ever."""
-    monkeypatch.setattr(remotetopic, "FLUSH_S", NEVER_S)
+"""Who waits for a quota waits for ever."""
 
 
 def held(here: Served, **settings: Any) -> Topic:
@@ -49,7 +43,7 @@ def waits(topic: Topic) -> bool:
 
 def test_closing_tells_what_a_quota_kept_out(here: Served) -> None:
     owner = held(here)
-    topic = here.client().topic("news")
+    topic = here.client(timeout=NEVER_S).topic("news")
     acks: list[Ack[Any]] = [topic.submit(b"%d" % at) for at in range(3)]
     acks.append(topic.submit_batch([b"3", b"4"]))
     until(lambda: waits(owner))
@@ -66,7 +60,7 @@ def test_closing_tells_what_a_quota_kept_out(here: Served) -> None:
 def test_what_it_kept_out_can_be_published_later(here: Served) -> None:
     """With the numbers that it had: whoever comes next under that name does not collide with what was refused."""
     owner = held(here, deduplicate=True)
-    client = here.client()
+    client = here.client(timeout=NEVER_S)
     producer = client.topic("news").producer("me")
     refused = [producer.submit(b"%d" % at) for at in range(3)]
     until(lambda: waits(owner))
@@ -75,7 +69,7 @@ def test_what_it_kept_out_can_be_published_later(here: Served) -> None:
     assert [type(ack.exception()) for ack in refused] == [BacklogFullError] * 3
     owner.clear("slow")
     until(lambda: owner.gate.state == "open")
-    with here.client().topic("news").producer("me") as again:
+    with here.client(timeout=NEVER_S).topic("news").producer("me") as again:
         assert again.last_sequence == -1
         assert again.publish_batch([b"0", b"1", b"2"], sequences=range(3)) == range(1, 4)
     assert values_of(owner) == [b"first", b"0", b"1", b"2"]
@@ -83,7 +77,7 @@ def test_what_it_kept_out_can_be_published_later(here: Served) -> None:
 
 def test_who_does_not_close_waits(here: Served) -> None:
     owner = held(here)
-    topic = here.client().topic("news")
+    topic = here.client(timeout=NEVER_S).topic("news")
     ack = topic.submit(b"second")
     until(lambda: waits(owner))
     assert not ack.done()

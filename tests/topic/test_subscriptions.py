@@ -104,6 +104,25 @@ def test_exclusive(topic: Topic) -> None:
         assert received(second, 24) == list(range(24))
 
 
+def test_who_joins_a_failover_subscription_waits_for_the_active_one(topic: Topic) -> None:
+    """Wherever its name sorts: the next has what is left when the first goes, no more and no less."""
+    first = topic.subscribe("s", start="earliest", type="failover", name="b")
+    had = receive(first, 12)
+    first.acknowledge([had[0], had[5]])
+    with topic.subscribe("s", type="failover", name="a") as second:
+        assert nothing_comes(second)
+        assert received(first, 8) == list(range(12, 20))
+        first.acknowledge(had[1:4])
+        first.close()
+        came = receive(second, 15)
+        assert offsets(came) == [4, *range(6, 20)] and {message.redelivered for message in came} == {1}
+        second.acknowledge(came)
+        second.flush()
+        check_backlog(topic, "s", [])
+        with topic.subscribe("s", type="failover", name="z", priority=-1) as third:
+            until(lambda: third.is_active and not second.is_active)  # a lower number goes first
+
+
 def test_failover(topic: Topic) -> None:
     with topic.subscribe("s", start="earliest", type="failover", name="a") as first:
         with topic.subscribe("s", type="failover", name="b") as second:

@@ -18,7 +18,7 @@ from pyreplog.topic.remote.protocol import encode_request
 from tests.topic.test_remote_protocol import REQUESTS
 
 FORMAT = (Path(pyreplog.__file__).parent / "_native" / "FORMAT.md").read_text()
-WIRE = "Topics over TCP (version 1; on the wire only)"
+WIRE = "Topics over TCP (version 2; on the wire only)"
 TYPES = {
     "u32": (fields.U32, fields.COUNT),
     "i32": (fields.I32,),
@@ -29,6 +29,7 @@ TYPES = {
     "text": (fields.TEXT,),
     "start": (fields.START,),
     "offsets": (fields.OFFSETS,),
+    "ranges": (fields.RANGES,),
     "entries": (fields.ENTRIES,),
 }
 
@@ -45,7 +46,7 @@ def types(cell: str) -> list[str]:
 
 def documented() -> dict[int, tuple[str, list[str]]]:
     """kind -> (name, types of its fields)"""
-    rows = re.findall(r"^\| (\d+) \| ([A-Z_]+) \| (.*?) \| .* \|$", section(WIRE), re.MULTILINE)
+    rows = re.findall(r"^\| (\d+)(?: \(2\))? \| ([A-Z_]+) \| (.*?) \| .* \|$", section(WIRE), re.MULTILINE)
     return {int(kind): (name, types(cell)) for kind, name, cell in rows}
 
 
@@ -63,9 +64,11 @@ def test_requests_and_their_fields() -> None:
 
 
 def test_replies_and_their_fields() -> None:
-    rows = dict(re.findall(r"^\| ([A-Z][a-z]+) \| (.*?) ?\|$", section(WIRE), re.MULTILINE))
+    rows = dict(re.findall(r"^\| ([A-Z][a-z]+)(?: \(2\))? \| (.*?) ?\|$", section(WIRE), re.MULTILINE))
     for kind, of in protocol._REPLIES.items():
-        said = types(rows[kind.__name__])
+        said = types(rows["Moved" if kind is protocol.MovedTo else kind.__name__])
+        if kind is protocol.Moved:
+            said = said[:-1]  # the era is of a MovedTo alone
         assert all(field in TYPES[name] for field, name in zip(of.fields, said, strict=True)), kind
 
 
@@ -89,6 +92,8 @@ class Twin:
         count = self.take("I")
         if kind == "offsets":
             return [self.take("q") for _ in range(count)]
+        if kind == "ranges":
+            return [self.take("qq") for _ in range(count)]
         sizes = [self.take("I") for _ in range(count)]
         return [self.take(f"{size}s") for size in sizes]
 

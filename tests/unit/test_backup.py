@@ -18,7 +18,7 @@ from pyreplog.log.backup.copying import backup
 from pyreplog.log.backup.restoring import restore
 from pyreplog.log.files import RealFiles
 from pyreplog.log.fsck import check as fsck
-from pyreplog.log.fsck import survey
+from pyreplog.log.lock import writer_of
 from tests import samples
 from tests.samples import ENTRIES, SEGMENT_BYTES, flip
 
@@ -213,7 +213,7 @@ def test_of_a_log_that_is_being_cut(log, tmp_path):
 def test_does_not_disturb_the_writer_lock(log, tmp_path):
     with pyreplog.open(log):
         backup(log, tmp_path / "copy")
-        assert survey.writer_of(log) is not None
+        assert writer_of(log) is not None
 
 
 # ---- refused -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pyreplog.clock import Clock, ManualClock, SystemClock
+from pyreplog.clock import Clock, ClockWatch, ManualClock, SystemClock, ahead_us
 from pyreplog.errors import InvalidArgumentError
 
 
@@ -44,3 +44,21 @@ def test_a_manual_clock_does_not_go_back() -> None:
     with pytest.raises(InvalidArgumentError, match="not by -1"):
         clock.advance(-1)
     assert (clock.now_us(), clock.monotonic_us()) == (100, 0)
+
+
+def test_a_clock_that_is_set_is_noticed_once() -> None:
+    clock = ManualClock(start_us=10**15)
+    watch = ClockWatch(clock)
+    clock.advance(3_600_000_000)
+    assert watch.step_us() == 0
+    clock.set(5)
+    assert clock.now_us() == 5 and clock.monotonic_us() == 3_600_000_000
+    assert watch.step_us() == 5 - 10**15 - 3_600_000_000
+    assert watch.step_us() == 0
+    for _ in range(2):
+        clock.set(clock.now_us() + 6_000)  # two small ones are one
+    assert watch.step_us() == 12_000
+
+
+def test_the_system_clock_is_not_set_meanwhile() -> None:
+    assert ahead_us(SystemClock()) > 0

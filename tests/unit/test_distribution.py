@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
+
+import pytest
 
 import pyreplog
 
 ROOT = Path(pyreplog.__file__).parents[1]
 PACKAGES = (ROOT / "pyreplog", ROOT / "pyspark_pyreplog")
 BUILT_FROM = {".py", ".pyi", ".pyx", ".pxd", ".h", ".c"}
+GLIBC = (2, 28)  # of manylinux_2_28, the tag of the wheel
+OWN = {"pyreplog", "pyspark_pyreplog", "benchmarks", "tests"}
 NOT_CODE = {"py.typed", "FORMAT.md", "page.html", "page.css", "page.js"}
 
 
@@ -42,3 +51,71 @@ def test_what_is_installed_beside_the_extensions(tmp_path: Path) -> None:
     setup(tmp_path, "build_py", "--build-lib", str(tmp_path / "lib"))
     made = {path.relative_to(tmp_path / "lib").as_posix() for path in (tmp_path / "lib").rglob("*") if path.is_file()}
     assert made == files(".py", ".pyi", ".pxd", ".h")
+
+
+def test_extensions_run_on_every_system_that_the_tag_of_the_wheel_names() -> None:
+    extensions = sorted((ROOT / "pyreplog" / "_native").rglob("*.so"))
+    symbols = subprocess.run(["objdump", "-T", *extensions], capture_output=True, text=True, check=True).stdout
+    versions = {tuple(map(int, version.split("."))) for version in re.findall(r"GLIBC_([0-9.]+)", symbols)}
+    assert versions and max(versions) <= GLIBC
+
+
+# ---- dependency groups -----------------------------------------------------------------------------------------
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def module_files(name: str) -> Iterator[Path]:
+    """Yield the files that an import of a module of this project runs."""
+    parts = name.split(".")
+    for length in range(1, len(parts) + 1):
+        path = ROOT.joinpath(*parts[:length])
+        yield from (file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file())
+
+
+def distributions_behind(files: list[Path]) -> dict[str, Path]:
+    """Return the distributions that these files and all that they import can ask for, with a file that does."""
+    owners = packages_distributions()
+    distributions: dict[str, Path] = {}
+    seen: set[Path] = set()
+    while files:
+        path = files.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        for name in imported(path):
+            top = name.partition(".")[0]
+            if top in OWN:
+                files += module_files(name)
+            elif top in owners:
+                distributions[canonical(owners[top][0])] = path
+    return distributions
+
+
+def canonical(requirement: str) -> str:
+    name = re.split(r"[^\w.-]", requirement)[0]
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize(
+    ("folder", "groups", "apart"),
+    [("benchmarks", ["bench"], "kafka"), ("tests", ["test", "lint", "bench"], "fuzz")],
+)
+def test_the_groups_of_a_target_hold_what_it_imports(folder: str, groups: list[str], apart: str) -> None:
+    """A target of the Makefile installs the extras `cli` and `report`, and its groups. `apart` has a group of its own."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    requirements = [*project["project"]["dependencies"], *extras["cli"], *extras["report"]]
+    for group in groups:
+        requirements += project["dependency-groups"][group]
+    files = [path for path in (ROOT / folder).rglob("*.py") if apart not in path.relative_to(ROOT).parts]
+    assert files
+    behind = distributions_behind(files)
+    missing = {name: path for name, path in behind.items() if name not in set(map(canonical, requirements))}
+    assert not missing

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 import pyreplog
+from pyreplog._native.log.segment import Segment
 from pyreplog.log import names
+from pyreplog.log.commitlog import CommitLog
 
 FOLLOWER = """
 import sys, pyreplog
@@ -224,3 +226,24 @@ def test_a_damaged_record_is_told_in_its_place(log):
     with pytest.raises(pyreplog.CorruptionError) as caught:
         next(follower)
     assert caught.value.position == position
+
+
+def test_a_log_that_is_closed_while_a_segment_is_mapped_was_not_trimmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change of a node's role closes its log: a follower that was far behind heard of a retention that never was."""
+    with pyreplog.open(tmp_path / "log", segment_bytes=1 << 16) as log:
+        for _ in range(20):
+            log.append(bytes(10_000))
+    log = pyreplog.open(tmp_path / "log", segment_bytes=1 << 16)
+    map_segment = CommitLog._open_segment
+
+    def slow(self: CommitLog, base: int) -> Segment:
+        segment = map_segment(self, base)
+        self.close()
+        return segment
+
+    monkeypatch.setattr(CommitLog, "_open_segment", slow)
+    follower = log.follow(0, timeout=1.0)
+    with pytest.raises(pyreplog.ClosedError):
+        next(follower)

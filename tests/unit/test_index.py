@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import stat
 import threading
 from itertools import pairwise, product
 from pathlib import Path
@@ -43,7 +42,7 @@ def striped(ledgers: int, each: int) -> list[tuple[int, int]]:
 
 
 def saved(index: LedgerIndex, path: Path) -> Path:
-    index.save(path, **SEGMENT)
+    path.write_bytes(index.to_bytes(**SEGMENT))
     return path
 
 
@@ -231,16 +230,6 @@ def test_arguments_of_the_file_are_checked() -> None:
     for wrong in ({"uuid": b"short"}, {"end": offset_of(1) - 8}, {"end": SEGMENT_MAX + 8}):
         with pytest.raises(InvalidArgumentError):
             index.to_bytes(**(SEGMENT | wrong))
-
-
-def test_saving_makes_a_private_file_and_leaves_mapped_ones_alone(tmp_path: Path) -> None:
-    path = saved(index_of((7, 0)), tmp_path / "i")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    with open_sealed(path) as old:
-        saved(index_of((8, 0), (8, 1)), path)
-        assert (old.get(7, 0), old.get(8, 0)) == (offset_of(0), None)
-    with open_sealed(path) as new:
-        assert (new.get(7, 0), new.get(8, 1)) == (None, offset_of(1))
 
 
 @pytest.mark.parametrize(

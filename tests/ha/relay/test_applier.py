@@ -11,7 +11,15 @@ import pytest
 
 import pyreplog
 from pyreplog import Ack, ManualClock, RecordBatch
-from pyreplog.errors import ApplyError, ClosedError, ConfigError, InvalidArgumentError, PositionError, TrimmedError
+from pyreplog.errors import (
+    ApplyError,
+    ClosedError,
+    ConfigError,
+    InvalidArgumentError,
+    PositionError,
+    ReadOnlyError,
+    TrimmedError,
+)
 from pyreplog.ha.relay import Advance, Applied, Applier, PositionFile, State
 from pyreplog.ha.relay.space import landing_bytes
 from tests.waiting import until
@@ -35,6 +43,12 @@ def workers(request: pytest.FixtureRequest) -> int:
 def applier_of(relay: pyreplog.CommitLog, memory: Memory, workers: int = 1, **settings: object) -> Applier:
     apply = memory.apply if workers == 1 else memory.apply_in_two
     return Applier(relay, apply, memory, workers=workers, **settings)
+
+
+def test_a_log_that_was_opened_for_reading_is_refused(relay) -> None:
+    """It met with an AttributeError: what is applied cannot be removed by a reader."""
+    with pyreplog.open(relay.path, mode="r") as reader, pytest.raises(ReadOnlyError, match="opened for reading"):
+        applier_of(reader, Memory())
 
 
 @pytest.mark.parametrize("transactional", [True, False])

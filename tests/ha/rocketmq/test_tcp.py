@@ -21,10 +21,12 @@ from pyreplog.errors import (
     OutcomeUnknownError,
     PeerTimeoutError,
     PoisonedError,
+    TooManyConnectionsError,
     TrimmedError,
 )
 from pyreplog.ha.rocketmq import Master, RawLog, Slave, State, Times
 from pyreplog.log.files import RealFiles
+from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 
 from .conftest import TIMEOUT_S, MakeLog, Until
@@ -523,3 +525,19 @@ def test_files_of_another_size(
     slave = copy(make_log("copy"), serve(log).address, start=0)
     until(lambda: slave.state is State.STOPPED)
     assert slave.log.end <= FILE_BYTES
+
+
+def test_there_is_a_limit_of_connections(make_log: MakeLog, serve: Serve, until: Until) -> None:
+    """As of other servers: whoever reaches the port took descriptors without end."""
+    master = serve(make_log("master"), limits=Limits(connections=2))
+    slaves = [socket.create_connection(master.address, TIMEOUT_S) for _ in range(2)]
+    until(lambda: len(master.slaves()) == 2)
+    with socket.create_connection(master.address, TIMEOUT_S) as surplus:
+        assert surplus.recv(1) == b""
+    until(lambda: master.refused == 1)
+    assert isinstance(master.last_refusal, TooManyConnectionsError) and len(master.slaves()) == 2
+    slaves.pop().close()
+    until(lambda: len(master.slaves()) == 1)
+    with socket.create_connection(master.address, TIMEOUT_S):
+        until(lambda: len(master.slaves()) == 2)
+    slaves.pop().close()

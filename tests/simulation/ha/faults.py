@@ -90,7 +90,7 @@ class Faults:
     def _promote(self) -> None:
         """Sometimes two at once."""
         for _ in range(self._world.random.choice((1, 1, 2))):
-            self._node().promote()
+            self._node().promote(if_lost=self._world.chance(0.25))
 
     def _force(self) -> None:
         """Of a member that holds something: an empty one begins another log."""

@@ -50,6 +50,7 @@ class Invariants:
         self._agreed_in: dict[Term, int] = {}  # how many of them each master has acknowledged
         self._terms: dict[Term, str] = {}
         self._commits: dict[tuple[str, int], int] = {}  # of each process
+        self.held = self.restored = 0
         self._removed_by_masters = self.trimmed = self.left_behind = self.owed = 0
 
     # ---- acknowledging --------------------------------------------------------------------------------------
@@ -124,8 +125,26 @@ class Invariants:
         kept = self.may_have_lost or before is None or before.stamp <= members.stamp
         demand(kept, "MembersNeverGoBack", f"{node.name} goes from {before} to {members}")
         self.changes += members.former is not None and members != before
+        if node.group is not None and before is not None and before.former is not None and members.former is None:
+            self._change_completed(node, before)
         for name in members.everyone:
             self._schedule.by_name[name].was_member = True
+
+    def _change_completed(self, master: Node, joint: Members) -> None:
+        """Every election of the former members hears of the change."""
+        assert joint.former is not None
+        names, k = joint.former
+        known = {
+            name
+            for name in names
+            if (found := self._schedule.by_name[name].disk.members) and found.stamp >= joint.stamp
+        }
+        is_heard = len(names) - len(known) < len(names) - k
+        demand(
+            self.may_have_lost or is_heard,
+            "ChangesAreHeardOf",
+            f"{master.name} completes {joint}, known to {sorted(known)}",
+        )
 
     def started(self, node: Node) -> None:
         kept = node.disk.terms.promised

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyreplog.errors import HigherTermError, JoinRefusedError, NotEnoughReplicasError, OutOfRangeError, ReplogError
+from pyreplog.errors import (
+    HigherTermError,
+    JoinRefusedError,
+    NotEnoughReplicasError,
+    NotMasterError,
+    OutOfRangeError,
+    ReplogError,
+)
 from pyreplog.ha.protocol import effects as do
 from pyreplog.ha.protocol.effects import StoreMembers
 from pyreplog.ha.protocol.election import Ask, Election, Lost, Won, refuse_candidate
@@ -25,6 +32,7 @@ from pyreplog.ha.protocol.messages import (
     Promise,
     Refuse,
     Stored,
+    Trial,
 )
 from pyreplog.ha.protocol.terms import NO_TERM, Term, Terms
 
@@ -40,6 +48,9 @@ SEGMENT_BYTES = 1 << 16
 TICK_S = 0.01
 TRIM_S = 0.03
 REDIAL_S = 0.01
+LOOK_S = 0.001
+OVERDUE_S = 0.01
+HEARD_S = 0.02
 
 
 class CrashedError(Exception):
@@ -81,6 +92,8 @@ class Node:
         self.wire: Wire | None = None  # to its master
         self.wires: list[Wire] = []  # from its replicas
         self._syncing = self._was_refused = False
+        self._overtaken: tuple[Wire, Progress] | None = None  # a report that may come again, late
+        self._heard_at = -1.0  # when the master spoke last
         self.following = self._follower(self.disk.shown_mark)
         self._floor: int | None = 0  # position from which on retention keeps the log
         self._hold()
@@ -258,6 +271,11 @@ class Node:
     def _do_Say(self, effect: do.Say) -> None:
         if isinstance(effect.message, Progress):
             self.schedule.invariants.reports(self)
+            if self._overtaken is not None and self._overtaken[0] is self.wire and self.world.chance(0.5):
+                self._overtaken[0].send(self, self._overtaken[1])  # of a thread that had lost the processor
+                self._overtaken = None
+            if self.wire is not None and self.world.chance(0.05):
+                self._overtaken = self.wire, effect.message
         if self.wire is not None:
             self.wire.send(self, effect.message)
 
@@ -350,6 +368,8 @@ class Node:
         self.run(self._receive, wire, message)
 
     def _receive(self, wire: Wire, message: Any) -> None:
+        if wire is self.wire:
+            self._heard_at = self.world.now
         if wire is not self.wire:
             self._serve(wire, message)
         elif isinstance(message, Data):
@@ -432,7 +452,8 @@ class Node:
             return
         try:
             self.group.admit(self.now_us)
-        except NotEnoughReplicasError as error:
+        except (NotEnoughReplicasError, NotMasterError) as error:
+            self.schedule.invariants.held += isinstance(error, NotMasterError)
             self.world.note(self.name, "refuses:", error)
             return
         for _ in range(count):
@@ -471,7 +492,7 @@ class Node:
 
     def _serve(self, wire: Wire, message: Any) -> None:
         if isinstance(message, Progress):
-            wire.synced = message.synced.entry
+            wire.synced = max(wire.synced, message.synced.entry)
         if self.group is None:
             self._serve_on(wire, message)
         elif isinstance(message, Join):
@@ -557,25 +578,53 @@ class Node:
 
     # ---- elections ------------------------------------------------------------------------------------------
 
-    def promote(self, *, force: bool = False) -> None:
+    @property
+    def _leader(self) -> str:
+        """Name of the master that it follows."""
+        following = self.following
+        accepted = following.accepted
+        return "" if accepted is None or following.observer or not following.is_streaming else accepted.term.master
+
+    @property
+    def _hears(self) -> str:
+        if self.group is not None:
+            return self.name
+        return self._leader if self.world.now - self._heard_at < HEARD_S else ""
+
+    def promote(self, *, force: bool = False, if_lost: bool = False) -> None:
         if not self.is_up or self.group is not None or self.election is not None or self.stopped_until > self.world.now:
             return
-        self.run(self._promote, force)
+        self.run(self._promote, force, if_lost)
 
-    def _promote(self, force: bool) -> None:
+    def _promote(self, force: bool, if_lost: bool) -> None:
         disk = self.disk
+        master = self._leader
+        if if_lost and not master:
+            master = disk.terms.history.last.master
         self.election = Election(
             self.name, self._uuid, disk.terms, disk.members, ack=self.plan.ack,
-            above=self.above, force=force,
+            above=self.above, force=force, master="" if master == self.name else master, if_lost=if_lost,
         )  # fmt: skip
+        self._later(LOOK_S, self._look_again, self.election)
+        self._later(0.1 if self.world.is_calm else OVERDUE_S, self._overdue, self.election)
         self.world.note(self.name, "wants to lead term", self.election.term, "by force" if force else "")
         election = self.election
         self.perform(election.start(disk.end))
-        self._later(0.02 + self.world.random.random() * 0.03, self._deadline, election)
+        self._later((0.2 if self.world.is_calm else 0.02) + self.world.random.random() * 0.03, self._deadline, election)
 
     def _deadline(self, election: Election) -> None:
         if self.election is election:
             self.perform(election.deadline())
+
+    def _look_again(self, election: Election) -> None:
+        if self.election is election and election.is_trial:
+            self.perform(election.grew(self.disk.end))
+            self._later(LOOK_S, self._look_again, election)
+
+    def _overdue(self, election: Election) -> None:
+        if self.election is election and election.is_trial:
+            self.perform(election.overdue())
+            self._later(0.1 if self.world.is_calm else OVERDUE_S, self._overdue, election)
 
     def letter(self, sender: Node, message: Any) -> None:
         if isinstance(message, Prepare):
@@ -592,15 +641,19 @@ class Node:
             self.perform(self.group.declined(decline, self.now_us))
 
     def _asked(self, sender: Node, prepare: Prepare) -> None:
-        decline = refuse_candidate(prepare, self._uuid, self.disk.terms, self.disk.members)
+        decline = refuse_candidate(prepare, self._uuid, self.disk.terms, self.disk.members, self._hears)
         if decline is not None:
             self.schedule.network.post(self, sender, decline)
             return
         if not prepare.trial:
             self._promise(prepare)
+        elif self.group is not None and prepare.trial == Trial.HOLD:
+            self.group.hold(sender.name, self.now_us)
+        elif self.group is not None:
+            self.group.release(sender.name)
         end = self.disk.end
         history = self.disk.terms.history.up_to(end)
-        promise = Promise(prepare.term, history, end, self.disk.synced_end, self.disk.members, prepare.trial)
+        promise = Promise(prepare.term, history, end, self.disk.synced_end, self.disk.members, bool(prepare.trial))
         self.schedule.network.post(self, sender, promise)
 
     def _promise(self, prepare: Prepare) -> None:
@@ -633,6 +686,11 @@ class Node:
     def _do_Lost(self, lost: Lost) -> None:
         self.world.note(self.name, "is not elected:", lost.error)
         self.election = None
+        if lost.release is not None:
+            self._do_Ask(lost.release)
+        if lost.restore:
+            self.schedule.invariants.restored += 1
+            self.world.after(self.world.random.random() * self.plan.lag_s, self.schedule.by_name[lost.restore].promote)
         if isinstance(lost.error, HigherTermError):
             self.above = max(self.above, Term(*lost.error.term))
         self._redial()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 from pyreplog.ha.protocol.group import AckMode, GroupConfig
-from pyreplog.ha.protocol.mark import ORIGIN
+from pyreplog.ha.protocol.mark import ORIGIN, Mark
 from pyreplog.ha.protocol.members import Members
 from pyreplog.ha.protocol.terms import Term, Terms
 
@@ -18,6 +18,9 @@ from .network import Network
 from .nodes import Node
 
 NAMES = "abcdefg"
+
+PROGRESS_S = 0.3
+"""When nothing fails, what is appended is acknowledged by then, and a change-over is done."""
 
 
 @dataclass(frozen=True)
@@ -167,11 +170,63 @@ class Schedule:
         if len(masters) == 1:
             for _ in range(3):
                 masters[0].append(3)
-                world.run(until=world.now + 0.3)
+                end = masters[0].disk.end
+                world.run(until=world.now + PROGRESS_S)
+                self._made_progress(masters[0], end)
         if any(node.is_out for node in self.nodes):
             return  # somebody has to replace it: what is to be safe was, and the group may lack replicas
         demand(len(masters) == 1, "Liveness", f"masters are {masters}")
         self._check(masters[0])
+        master, hands_over = masters[0], world.random.random() < 0.3
+        if hands_over and not self.invariants.may_have_lost:
+            master = self._hand_over(master)
+        self._change_members_in_a_row(master)
+
+    def _hand_over(self, master: Node) -> Node:
+        """A planned change-over, while appends come all the time, is not refused, and ends in a moment; the new master."""
+        world, group = self.world, master.group
+        assert group is not None
+        names = group.members.quorum.names
+        heirs = [node for node in self.nodes if node is not master and node.name in names]
+        if not heirs:
+            return master
+        heir = world.random.choice(heirs)
+        self._write_until(world.now + 0.15)
+        world.after(0.05 * world.random.random(), heir.promote)
+        world.run(until=world.now + PROGRESS_S)
+        demand(heir.group is not None, "ChangeOverUnderWrites", f"{heir.name} is not elected")
+        world.run(until=world.now + PROGRESS_S)
+        if not any(node.is_out for node in self.nodes):  # retention keeps nothing for observers
+            self._check(heir)
+        return heir
+
+    def _write_until(self, end: float) -> None:
+        """Whoever is master appends."""
+        for node in self.nodes:
+            node.append(1)
+        if self.world.now < end:
+            self.world.after(0.004 * self.world.random.random(), self._write_until, end)
+
+    def _made_progress(self, master: Node, end: Mark) -> None:
+        """What was appended is acknowledged within a bound."""
+        if any(node.is_out for node in self.nodes) or self.invariants.may_have_lost:
+            return
+        group = master.group
+        committed = None if group is None else group.committed
+        demand(committed is not None and committed >= end, "Progress", f"{master.name} commits {committed} of {end}")
+
+    def _change_members_in_a_row(self, master: Node) -> None:
+        """Each change as soon as the one before is complete, while replicas still report that one; each comes to its end."""
+        world, names = self.world, [node.name for node in self.nodes]
+        for _ in range(3):
+            chosen = [name for name in names if name == master.name or world.chance(0.7)]
+            master.change_members(chosen, world.random.randint(0, min(len(chosen) - 1, 2)))
+            until = world.now + 3.0
+            while master.group is not None and master.group.members.former is not None and world.now < until:
+                world.run(until=world.now + self.plan.lag_s / 4)
+            if master.group is None:  # one that comes back as a member has promised a higher term
+                return
+            demand(master.group.members.former is None, "Liveness", f"a change goes on: {master.group.members}")
 
     def _is_led(self) -> bool:
         masters = [node for node in self.nodes if node.group is not None]

@@ -13,8 +13,10 @@ from pyreplog.errors import DisconnectedError, OutcomeUnknownError, PeerTimeoutE
 from pyreplog.ledger.driver import Add
 from pyreplog.ledger.metrics import ClientCounts
 from pyreplog.ledger.placement import Candidate
+from pyreplog.ledger.protocol.effects import Degraded
 
 from ..bookies import Node
+from .alarm import Alarm
 from .metadata import Way
 
 if TYPE_CHECKING:
@@ -26,16 +28,6 @@ T = TypeVar("T")
 TIMEOUT_S = 0.2
 JOB_LAG_S = 0.002
 FOREVER_S = 1e9
-
-
-class Alarm:
-    """A timer."""
-
-    is_set = True
-
-    def cancel(self) -> bool:
-        was_set, self.is_set = self.is_set, False
-        return was_set
 
 
 class Hands:
@@ -63,7 +55,23 @@ class Hands:
         finally:
             self._is_busy = False
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
+        return
+
+
+class HandsOfConnections:
+    """In place of `FairJobs`: jobs of connections are events."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def submit(self, connection: object, job: Callable[[], object]) -> None:
+        self._process.soon(JOB_LAG_S, job)
+
+    def leave(self, connection: object) -> None:
+        return
+
+    def close(self, timeout: float | None = None) -> None:
         return
 
 
@@ -176,12 +184,20 @@ class Around:
             raise OutcomeUnknownError("the time ran out")
         return ack.result(0)
 
+    embedded_bookies = None
+
     def bookie_statuses(self) -> list[Any]:
         return []
 
-    def candidates(self) -> list[Candidate]:
+    def suspect(self, bookie: str) -> None:
+        return
+
+    def note_degraded(self, ledger: int, degraded: Degraded | None) -> None:
+        return
+
+    def candidates(self, *, suspects: bool = False) -> list[Candidate]:
         """Those that are registered; a registration may be out of date."""
-        nodes = self.process.schedule.nodes.places
+        nodes = [] if suspects else self.process.schedule.nodes.places
         return [Candidate(node.name) for node in nodes if node.is_up or self.world.chance(0.1)]
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ class Invariants:
         self._schedule = schedule
         self.values: dict[int, bytes] = {}
         self.confirmed: dict[bytes, int] = {}
-        self.acked: dict[str, set[int]] = {"all": set(), "some": set()}
+        self.acked: dict[str, set[int]] = {"all": set(), "some": set(), "far": set()}
         self._by_opening: dict[tuple[str, int], set[int]] = {}
         self._kept: dict[str, set[int]] = {"all": set(), "some": set()}
         self._deliveries: dict[str, Counter[int]] = {"all": Counter(), "some": Counter()}
@@ -78,6 +78,16 @@ class Invariants:
     def kept(self, name: str, offsets: set[int]) -> None:
         """An owner, and nobody after it, has said that it did."""
         self._kept[name] |= offsets
+
+    def delivered_far(self, offset: int, value: bytes, flushed: set[int]) -> None:
+        """To a client, that has flushed so much."""
+        self._means(offset, value)
+        demand(offset not in flushed, "FlushedAcksStay", f"the client got {offset} again")
+
+    def sought(self, at: int, end: int, came: set[int]) -> None:
+        """A seek moved the client's subscription there, and none behind it did."""
+        lost = set(range(at, end)) - came
+        demand(not lost, "ASeekBringsAllAgain", f"from {at} on the client never got {sorted(lost)}")
 
     # ---- in the end -----------------------------------------------------------------------------------------
 

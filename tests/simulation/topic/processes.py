@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
 from pyreplog.ack import Ack
@@ -12,10 +12,14 @@ from pyreplog.topic import topics as topics_module
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.consumer import Consumer
 from pyreplog.topic.cursors import flush as flush_module
+from pyreplog.topic.remote import service as service_module
+from pyreplog.topic.remote.service import TopicService
 from pyreplog.topic.topic import Topic
+from pyreplog.topic.topics import Topics
 from tests.topic.lives import bury
 
-from .around import Around, Hands
+from .around import Around, Hands, HandsOfConnections
+from .clients import Shown
 from .loop import LoopClock
 
 if TYPE_CHECKING:
@@ -54,6 +58,8 @@ class Process:
 
         with mock.patch.object(topics_module, "Workers", hands), mock.patch.object(flush_module, "Workers", hands):
             self.topics = self.cluster.topics
+        with mock.patch.object(service_module, "FairJobs", lambda name: HandsOfConnections(self)):
+            self.service = TopicService(cast("Topics", Shown(self)))
 
     # ---- events ---------------------------------------------------------------------------------------------
 

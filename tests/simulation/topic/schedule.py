@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from dataclasses import dataclass
@@ -9,17 +10,18 @@ from random import Random
 from typing import Any
 from unittest import mock
 
+from pyreplog.bookie.identity import BOOKIES as BOOKIES_KEY
 from pyreplog.errors import ReplogError
 from pyreplog.metadata.memory import MemoryStore
 
 from ..bookies import Nodes
 from ..invariants import demand
+from . import clients
+from .clients import FarConsumer
 from .faults import Faults
 from .invariants import Invariants
 from .loop import Loop
 from .processes import SUBSCRIPTIONS, Process
-
-BOOKIES = 4
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Plan:
     """What is drawn before a run begins."""
 
     processes: int
+    bookies: int
     busy_s: float
     pause_s: float
     lag_s: float
@@ -39,6 +42,7 @@ class Plan:
         ensemble = random.choice((2, 3, 3))
         return cls(
             processes=random.choice((2, 2, 3)),
+            bookies=random.choice((3, 4)),
             busy_s=random.choice((0.3, 0.8, 2.0)),
             pause_s=random.choice((0.005, 0.01, 0.03)),
             lag_s=random.choice((0.0005, 0.003)),
@@ -60,14 +64,17 @@ class Schedule:
         self.world = Loop(seed, tracing=tracing)
         self.plan = Plan.draw(self.world.random)
         self.world.note(self.plan)
-        self.nodes = Nodes(self.world, BOOKIES, synced=True)
+        self.nodes = Nodes(self.world, self.plan.bookies, synced=True)
         self.host = MemoryStore()
+        for node in self.nodes.places:
+            self.host.create(f"{BOOKIES_KEY}/{node.name}", json.dumps({"id": node.name}).encode())
         self.invariants = Invariants(self)
         self.openings = 0
         self.has_ended = False
         self._values = self._lives = 0
         self.killed: list[Process] = []
         self.processes: list[Process] = []
+        self.far = FarConsumer(self)
 
     def next_value(self) -> bytes:
         self._values += 1
@@ -95,6 +102,7 @@ class Schedule:
             finally:
                 for process in (*self.processes, *self.killed):
                     process.bury()
+                self.far.bury()
                 self.host.close()
 
     def _settle(self) -> None:
@@ -133,8 +141,12 @@ class Schedule:
             while last.receive(name, 100) or self._backlog(last, name):
                 last.wait_until(lambda: False, 0.05)
             self.invariants.consumed(name, found)
+        while not self.far.is_done or self._backlog(last, clients.NAME):
+            last.wait_until(lambda: False, 0.05)
+        self.invariants.consumed(clients.NAME, found)
+        self.far.check(topic.end)
         self.has_ended = True
 
     def _backlog(self, last: Process, name: str) -> int:
         assert last.topic is not None
-        return next(sub.backlog_messages for sub in last.topic.stats().subscriptions if sub.name == name)
+        return next((sub.backlog_messages for sub in last.topic.stats().subscriptions if sub.name == name), 1)

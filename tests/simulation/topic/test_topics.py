@@ -24,9 +24,10 @@ def test_a_seed_gives_the_same_run_everywhere(seed: int) -> None:
 
 
 def test_runs_are_worth_their_while() -> None:
-    """Among a few there are takeovers, kills, messages of unknown outcome, and messages that come again."""
-    confirmed = taken = killed = refused = repeated = 0
-    for seed in range(8):
+    """Among a few there are takeovers, kills, messages of unknown outcome, and messages that come again; and a
+    client whose connections break, that flushes and seeks."""
+    confirmed = taken = killed = refused = repeated = breaks = flushes = seeks = 0
+    for seed in range(12):
         schedule = Schedule(seed)
         schedule.run()
         found = schedule.invariants
@@ -35,4 +36,8 @@ def test_runs_are_worth_their_while() -> None:
         killed += len(schedule.killed)
         refused += found.refused
         repeated += found.repeated
+        breaks += schedule.far.road.breaks
+        flushes += schedule.far.flushes
+        seeks += schedule.far.seeks
     assert confirmed > 100 and taken > 8 and killed > 3 and refused > 3 and repeated > 20
+    assert breaks > 5 and flushes > 20 and seeks > 0

@@ -96,7 +96,7 @@ def test_what_a_hostile_name_says_is_shown() -> None:
 
 
 def test_who_lags_most_comes_first() -> None:
-    rows = [backlog("young", 9000, 1.0), backlog("none", 0), backlog("old", 3, 7200.0)]
+    rows = [backlog("young", 9000, 100.0), backlog("none", 0), backlog("old", 3, 7200.0)]
     found = said(outcome("backlog_by_subscription", rows))["Which subscription lags"]
     assert [state for state, _ in found] == ["bad", "bad", "fine"]
     assert found[0][1].startswith("“old” of orders lags by 3 messages (300 B)")
@@ -105,10 +105,18 @@ def test_who_lags_most_comes_first() -> None:
 
 
 def test_many_that_lag_are_counted() -> None:
-    found = said(outcome("backlog_by_subscription", [backlog(f"s{n}", 9, float(n)) for n in range(1, 12)]))
+    found = said(outcome("backlog_by_subscription", [backlog(f"s{n}", 9, 60.0 * n) for n in range(1, 12)]))
     texts = [text for _, text in found["Which subscription lags"]]
     assert [text[1:4] for text in texts[:5]] == ["s11", "s10", "s9”", "s8”", "s7”"]
     assert texts[5] == "6 more subscriptions lag."
+
+
+@pytest.mark.parametrize(("age_s", "state"), [(0.5, "fine"), (59.9, "fine"), (60.0, "bad"), (None, "unknown")])
+def test_a_backlog_is_bad_when_it_is_old(age_s: float | None, state: str) -> None:
+    row = {**backlog("billing", 3, age_s or 0.0), "age_s": age_s}
+    if age_s is None:
+        row["oldest_ts"] = None
+    assert said(outcome("backlog_by_subscription", [row]))["Which subscription lags"][0][0] == state
 
 
 def test_what_cannot_be_told_is_unknown_not_fine() -> None:
@@ -164,12 +172,13 @@ def test_what_does_not_apply_is_said_to() -> None:
 
 
 def test_a_key_is_hot_by_how_much_it_has_beside_the_mean() -> None:
+    """Of 1,000 records 100 have the hot key, 99 one of 99 others, 801 none: the mean key has 1.99 records."""
     hot, even = key(b"N1", 100, 1, 100), key(b"N2", 90, 1, 100, topic="even")
-    found = said(outcome("key_skew", [hot, even, {**key(b"", 900, 2, 100), "rank": None, "key": None}]))
+    found = said(outcome("key_skew", [hot, even, {**key(b"", 801, 2, 100), "rank": None, "key": None}]))
     assert [state for state, _ in found["What is hot"]] == ["hot", "fine"]
     assert (
         found["What is hot"][0][1]
-        == "Key “N1” of orders has 10 % of the entries, 10 times those of the mean of 100 keys."
+        == "Key “N1” of orders has 10 % of the records, 50.3 times those of the mean of 100 keys."
     )
 
 

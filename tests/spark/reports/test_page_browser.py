@@ -125,3 +125,18 @@ def test_every_link_leads_to_something(seen: Seen) -> None:
         "(Array.from(document.querySelectorAll('[id]')).map(one => one.id))"
     )
     assert twice == [], "ids that are there twice"
+
+
+def test_a_table_that_is_wider_than_the_page_says_so(seen: Seen) -> None:
+    hint = seen.page.locator("#backlog_by_subscription .hint")
+    try:
+        seen.page.set_viewport_size({"width": 400, "height": 800})
+        hint.wait_for(state="visible")
+        assert "scroll it sideways to see all" in hint.inner_text()
+        seen.page.set_viewport_size({"width": 4000, "height": 800})
+        seen.page.evaluate("document.body.style.maxWidth = 'none'")
+        seen.page.set_viewport_size({"width": 3999, "height": 800})
+        hint.wait_for(state="hidden")
+    finally:
+        seen.page.evaluate("document.body.style.maxWidth = ''")
+        seen.page.set_viewport_size({"width": 1280, "height": 720})

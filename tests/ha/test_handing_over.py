@@ -1,0 +1,180 @@
+"""Planned change-overs while appends come all the time, and what is left when one of them fails."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from pyreplog.errors import NotMasterError, OutcomeUnknownError, PromotionRefusedError, ReplogError
+from pyreplog.ha.node import Node
+from pyreplog.ha.protocol.election import Effect, Election
+from pyreplog.ha.protocol.messages import Promise
+from pyreplog.log.mirrorlog import MirrorLog
+from tests.ha.nodes import Lab, level, until, values
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with ExitStack() as stack:
+        yield Lab(tmp_path, stack)
+
+
+class Writers:
+    """Threads that append, by whoever is master, as fast as they can."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self._nodes = nodes
+        self.acked: list[bytes] = []
+        self.unknown: list[ReplogError] = []
+        self._stop = threading.Event()
+
+    def write(self, writer: int) -> None:
+        number = 0
+        while not self._stop.is_set():
+            master = next((node for node in self._nodes if node.role == "master"), None)
+            value, number = b"%d of %d" % (number, writer), number + 1
+            try:
+                if master is not None:
+                    master.append(value)
+                    self.acked.append(value)
+            except OutcomeUnknownError as error:
+                self.unknown.append(error)
+            except ReplogError:
+                pass  # nothing was written
+
+    def progress(self) -> None:
+        """Wait until more is acknowledged."""
+        before = len(self.acked)
+        until(lambda: len(self.acked) > before + 20)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        threads = [threading.Thread(target=self.write, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            for thread in threads:
+                thread.join()
+
+
+def three(lab: Lab, durability: str) -> list[Node]:
+    a = lab.master(durability=durability)
+    nodes = [a, *(lab.replica(name, a, durability=durability) for name in "bc")]
+    a.append(b"first")
+    level(a, *nodes[1:])
+    return nodes
+
+
+@pytest.mark.parametrize("durability", ["appended", "synced"])
+def test_a_change_over_under_writes_is_not_refused(lab: Lab, durability: str) -> None:
+    """The master held more than its candidate whenever that looked: most were refused, and some left no master."""
+    nodes = three(lab, durability)
+    writers = Writers(nodes)
+    with writers.at_work():
+        for heir in (nodes[1], nodes[2], nodes[0]):
+            writers.progress()
+            until(lambda heir=heir: heir.stats().get("streaming"))  # type: ignore[misc]
+            assert heir.promote() == ""
+            assert heir.role == "master"
+            writers.progress()
+    until(lambda: all(node.log.end == nodes[0].log.end for node in nodes))
+    assert set(writers.acked) <= set(values(nodes[0]))
+
+
+def test_a_candidate_that_is_refused_leaves_the_master_at_work(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It holds appends back for it, and lets them go at once."""
+    a, b, _ = three(lab, "appended")
+    grew = Election.grew
+    monkeypatch.setattr(Election, "grew", lambda self, end: [*grew(self, end), *self.deadline()])
+    with caplog.at_level(logging.INFO), pytest.raises(PromotionRefusedError):
+        b.promote()
+    a.append(b"at once")
+    assert (a.role, a.term.number) == ("master", 1)
+    told = " ".join(record.getMessage() for record in caplog.records)
+    assert "b stands for election" in told and "b is not elected" in told
+
+
+def test_a_master_that_was_deposed_for_nothing_is_master_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had promised the candidate its term, and nobody led."""
+    a, b, c = three(lab, "appended")
+
+    def fails(log: MirrorLog) -> None:
+        raise OSError(errno.EIO, "planted")
+
+    monkeypatch.setattr(MirrorLog, "promote", fails)
+    with pytest.raises(OSError, match="planted"):
+        b.promote()
+    monkeypatch.undo()
+    until(lambda: a.role == "master" and a.term.number > 2)
+    a.append(b"goes on")
+    level(a, b, c)
+    assert values(b) == [b"first", b"goes on"]
+
+
+def test_a_change_over_that_fails_late_is_tried_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An append that had been admitted before was written when all had promised: the candidate lacked it."""
+    a, b, c = three(lab, "appended")
+    failing, promised = [True], Election.promised
+
+    def refused(self: Election, member: str, promise: Promise) -> list[Effect]:
+        if self.is_trial or self.name != "b" or not failing:
+            return promised(self, member, promise)
+        if member != "a":
+            return []
+        failing.clear()
+        return self.deadline()
+
+    monkeypatch.setattr(Election, "promised", refused)
+    assert b.promote() == "" and not failing
+    assert b.role == "master" and b.term.number > 3, "a led again in between"
+    b.append(b"goes on")
+    level(b, a, c)
+    assert values(a) == [b"first", b"goes on"]
+
+
+def test_a_change_of_masters_can_be_read_in_the_log(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    a, b, c = three(lab, "appended")
+    with caplog.at_level(logging.INFO, "pyreplog.ha"):
+        b.promote()
+        until(lambda: a.role == "replica" and c.stats().get("streaming"))
+    told = " ".join(record.getMessage() for record in caplog.records)
+    for line in (
+        "b stands for election, term 2 of b: a is to hand over", "appends wait while b catches up",
+        "promised term 2 of b", "a steps down: term 2 of b", "b is master of term 2 of b",
+    ):  # fmt: skip
+        assert line in told
+
+
+def test_what_cannot_wait_is_refused_while_a_master_hands_over(lab: Lab) -> None:
+    """A submit must not block; an append waits, and goes on when nobody takes over."""
+    a, _, _ = three(lab, "appended")
+    master = a._master
+    assert master is not None
+    master.hold("b")
+    with pytest.raises(NotMasterError, match="handing over to b"):
+        a.submit(b"at once")
+    threading.Timer(0.05, master.release, ("b",)).start()
+    a.append(b"later")
+    assert values(a) == [b"first", b"later"]
+
+
+def test_a_master_that_has_nothing_to_say_is_heard(lab: Lab) -> None:
+    """Else its replicas would take it for lost."""
+    _, b, _ = three(lab, "appended")
+    replica = b._replica
+    assert replica is not None
+    for _ in range(3):
+        heard_us = replica._heard_us
+        until(lambda heard_us=heard_us: replica._heard_us > heard_us)  # type: ignore[misc]
+    assert b.hears_master(60.0)

@@ -1,0 +1,62 @@
+"""Reports leave a replica in the order of what they say, whichever thread sends them."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pyreplog.ha.protocol import messages
+from pyreplog.ha.protocol.messages import Progress
+from pyreplog.ha.stream.receiver import Receiver
+from tests.ha.nodes import Lab, level, until, values
+
+
+def test_a_thread_that_looked_and_lost_the_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It told its older marks last; the master called that absurd, and expelled a healthy replica."""
+    said: list[Progress] = []
+    armed, overtaken, stalled = threading.Event(), threading.Event(), threading.Event()
+    say, report = Receiver.say, Receiver.report
+
+    def note(self: Receiver, body: bytes) -> bool:
+        message = messages.decode(body)
+        if isinstance(message, Progress):
+            said.append(message)
+        return say(self, body)
+
+    def preempted(self: Receiver) -> None:
+        """As `report`; the thread that syncs stands still between its look and what it tells, once."""
+        is_other = threading.current_thread().name != "pyreplog-replica-sync"
+        if is_other or not armed.is_set() or stalled.is_set() or self._log is None:
+            report(self)
+            return
+        marks = self._log.progress
+        stalled.set()
+        assert overtaken.wait(60)
+        self._on_progress(*marks)  # type: ignore[call-arg]  # as once
+
+    monkeypatch.setattr(Receiver, "say", note)
+    monkeypatch.setattr(Receiver, "report", preempted)
+    with ExitStack() as stack:
+        lab = Lab(tmp_path, stack)
+        a = lab.master(members="abc", durability="synced")
+        c = lab.replica("c", a, durability="synced")
+        until(lambda: c.role == "replica" and c.stats()["streaming"])
+        a.append(b"zero")
+        level(a, c)
+        armed.set()
+        a.submit(b"one")
+        assert stalled.wait(60)
+        last = len(said)
+        a.submit(b"two")
+        until(lambda: len(said) > last)
+        overtaken.set()
+        a.append(b"three")
+        level(a, c)
+        assert values(c) == [b"zero", b"one", b"two", b"three"]
+        assert a.stats()["refused"] == 0
+    assert all(earlier.received <= later.received for earlier, later in pairwise(said))
+    assert all(earlier.synced <= later.synced for earlier, later in pairwise(said))

@@ -1,0 +1,334 @@
+"""A writer that goes on without a bookie that nobody can replace: what it confirms, what it notes, how it comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyreplog.bookie.protocol import Kind
+from pyreplog.errors import LedgerFencedError, NotEnoughBookiesError
+from pyreplog.ledger.protocol.effects import BadCopy
+from tests.ledger.lab import Bench, Lab, acked
+
+MINUTE_S = 60.0
+
+
+def degraded(lab: Lab, *, before: int = 1) -> Bench:
+    """A writer that goes on without a, which holds what was appended before."""
+    writer = lab.writer()
+    for _ in range(before):
+        writer.append()
+    writer.deliver()
+    lab.down.add("a")
+    ack = writer.append()
+    writer.run()
+    assert acked(ack)
+    return writer
+
+
+def look_again(writer: Bench) -> None:
+    """The time has come to look for bookies again; of several Wakes only the last one counts."""
+    wakes, writer.wakes = writer.wakes, []
+    for wake in wakes:
+        writer.do(writer.machine.woken(wake.about))
+    assert len(writer.wakes) <= 1
+
+
+def test_it_goes_on_while_every_write_set_has_its_ack_quorum() -> None:
+    """BookKeeper ends the ledger; of three bookies and Qa = 2, two are left."""
+    lab = Lab(spares=0)
+    writer = degraded(lab)
+    for _ in range(10):
+        ack = writer.append()
+        assert writer.to("a") == []
+        writer.run()
+        assert acked(ack)
+    assert writer.machine.degraded == ("a",) and writer.suspects == ["a"]
+    assert [told.bookies for told in writer.told] == [("a",)] and "a: nobody answers there" in writer.told[0].why
+    assert lab.fragments == {0: "abc"}
+    assert writer.close().run().result.last_entry == 11 == lab.end
+
+
+def test_with_fewer_it_ends() -> None:
+    lab = Lab(spares=0)
+    writer = degraded(lab)
+    ack = writer.append()
+    lab.down.add("b")
+    writer.run()
+    assert isinstance(ack.exception(), NotEnoughBookiesError) and isinstance(writer.error, NotEnoughBookiesError)
+    assert lab.end == 1 and {copy.bookie for copy in writer.noted} >= {"a"}
+
+
+@pytest.mark.parametrize(
+    ("size", "copies", "acks", "down"), [(4, 2, 1, "ac"), (6, 3, 2, "ad"), (5, 4, 2, "ab"), (4, 4, 2, "ab")]
+)
+def test_what_counts_is_each_write_set(size: int, copies: int, acks: int, down: str) -> None:
+    lab = Lab(size, copies, acks, spares=0)
+    writer = lab.writer()
+    writer.append(8)
+    writer.run()
+    lab.down = set(down)
+    acks_of_all = [writer.append() for _ in range(12)]
+    writer.run()
+    assert all(acked(ack) for ack in acks_of_all)
+    assert writer.machine.degraded == tuple(down) and writer.machine.pending_bytes == 0
+    assert all(len(lab.holders(entry)) >= acks for entry in range(20))
+
+
+def test_copies_are_noted_before_anything_is_let_go_of() -> None:
+    """Should the writer die, nobody else knows which."""
+    lab = Lab(spares=0)
+    writer = lab.writer()
+    writer.append()
+    writer.deliver()
+    ack = writer.append()
+    writer.fail("a")
+    writer.deliver()
+    assert acked(ack), "confirmed by two, the note is on its way"
+    assert writer.machine.pending_entries == 1 and writer.noted == []
+    writer.store()
+    assert writer.noted == [BadCopy("a", 1)] and writer.machine.pending_entries == 0
+
+
+def test_the_answer_about_the_note_is_lost() -> None:
+    """It may not have been made: it is made again, though the metadata are as they were to be."""
+    lab = Lab(spares=0)
+    writer = lab.writer()
+    writer.append()
+    writer.fail("a")
+    writer.deliver()
+    writer.lose_answer(stored=False)
+    assert len(writer.stores) == 1 and writer.machine.pending_entries == 1
+    writer.store()
+    assert writer.noted == [BadCopy("a", 0)] and writer.machine.pending_entries == 0
+
+
+def test_somebody_edits_the_metadata_while_the_note_is_made() -> None:
+    lab = Lab(spares=0)
+    writer = lab.writer()
+    writer.append()
+    writer.fail("a")
+    writer.deliver()
+    writer.stores.pop(0)  # nothing of it was done
+    lab.change(lab.metadata)
+    writer.do(writer.machine.conflicted(lab.metadata, lab.version))
+    assert writer.machine.pending_entries == 1
+    writer.run()
+    assert writer.noted == [BadCopy("a", 0)] and writer.machine.pending_entries == 0
+
+
+def test_the_note_meets_a_recovery() -> None:
+    lab = Lab(spares=0)
+    writer = lab.writer()
+    ack = writer.append()
+    lab.change(lab.metadata.in_recovery())
+    writer.fail("a")
+    writer.store()
+    assert isinstance(ack.exception(), LedgerFencedError)
+
+
+def test_another_bookie_takes_the_place_as_soon_as_there_is_one() -> None:
+    """From the first entry on that is still here; those before stay without a copy, and are noted."""
+    lab = Lab(spares=1)
+    lab.down.add("d")
+    writer = degraded(lab)
+    writer.append()
+    writer.run()
+    waiting = writer.append()
+    lab.down.remove("d")
+    look_again(writer)
+    writer.run()
+    assert acked(waiting) and lab.fragments in ({0: "abc", 3: "dbc"}, {0: "abc", 4: "dbc"})
+    assert writer.machine.degraded == () and [told.bookies for told in writer.told] == [("a",), ()]
+    writer.append()
+    assert writer.close().run().result.last_entry == 4
+    assert lab.holders(1) == lab.holders(2) == "bc" and lab.holders(4) == "bcd"
+    assert writer.noted == [BadCopy("a", 1)]
+
+
+def test_registrations_make_it_look_at_once() -> None:
+    lab = Lab(spares=1)
+    lab.down.add("d")
+    writer = degraded(lab)
+    writer.do(writer.machine.reconsider())
+    assert writer.machine.degraded == ("a",) and len(writer.wakes) == 2
+    writer.do(writer.machine.woken(writer.wakes.pop(0).about))
+    assert len(writer.wakes) == 1, "of two Wakes one counts"
+    lab.down.remove("d")
+    writer.do(writer.machine.reconsider())
+    writer.run()
+    assert writer.machine.degraded == () and lab.fragments == {0: "abc", 2: "dbc"}
+
+
+def test_the_bookie_itself_takes_up_its_place_again() -> None:
+    """Once it answers; with a gap, which is noted. The metadata stay as they are."""
+    lab = Lab(spares=0)
+    writer = degraded(lab)
+    writer.append()
+    writer.run()
+    lab.down.clear()
+    look_again(writer)
+    assert [send.request.kind for send in writer.to("a")] == [Kind.LAST]
+    missed = writer.append()
+    writer.deliver()
+    assert acked(missed) and writer.machine.degraded == () and writer.told[-1].bookies == ()
+    writer.append()
+    assert writer.close().run().result.last_entry == 4 == lab.end
+    assert lab.fragments == {0: "abc"} and writer.noted == [BadCopy("a", 1)]
+    assert [lab.holders(entry) for entry in range(5)] == ["abc", "bc", "bc", "bc", "abc"] or lab.holders(3) == "abc"
+
+
+def test_what_was_on_its_way_to_it_before_does_not_count() -> None:
+    """Neither an answer nor a failure: they are of entries that nobody waits for."""
+    lab = Lab(spares=0)
+    writer = lab.writer()
+    writer.append()
+    writer.append()
+    late, lost = writer.take("a"), writer.take("a")
+    writer.do(writer.machine.failed(lost, TimeoutError("no answer")))
+    writer.run()
+    look_again(writer)
+    writer.run()
+    assert writer.machine.degraded == ()
+    writer.reply(late)
+    writer.do(writer.machine.failed(late, TimeoutError("no answer")))
+    assert writer.machine.degraded == () and writer.stores == []
+    ack = writer.append()
+    writer.run()
+    assert acked(ack) and lab.holders(2) == "abc"
+
+
+def test_it_looks_less_often_while_it_finds_nobody() -> None:
+    """And as often as in the beginning after the bookie has stored something."""
+    lab = Lab(spares=0)
+    writer = degraded(lab)
+    waits = []
+    for _ in range(10):
+        waits.append(writer.wakes[0].seconds)
+        look_again(writer)
+        writer.run()
+    assert waits == sorted(waits) and waits[0] < 1 and 10 < waits[-1] <= MINUTE_S
+    assert lab.version == 2, "each look writes nothing"
+    lab.down.clear()
+    look_again(writer)
+    writer.run()
+    writer.append()
+    writer.run()
+    lab.down.add("a")
+    writer.append()
+    writer.run()
+    assert writer.machine.degraded == ("a",) and writer.wakes[-1].seconds < 1
+
+
+def test_it_fails_again_and_is_noted_once() -> None:
+    """Repair looks at all that a bookie should have: one note is enough."""
+    lab = Lab(spares=0)
+    writer = degraded(lab)
+    for _ in range(3):
+        lab.down.clear()
+        look_again(writer)
+        writer.run()
+        assert writer.machine.degraded == ()
+        lab.down.add("a")
+        writer.append()
+        writer.run()
+        assert writer.machine.degraded == ("a",) and writer.machine.pending_bytes == 0
+    assert writer.noted == [BadCopy("a", 1)]
+
+
+def test_one_that_takes_another_place_is_noted_again() -> None:
+    """A note of the place that it had says nothing of the one that it has: repair forgets it."""
+    lab = Lab(spares=1)
+    lab.down.add("d")
+    writer = degraded(lab, before=0)
+    lab.down = {"a"}
+    look_again(writer)
+    writer.append()
+    writer.run()
+    assert lab.fragments in ({0: "dbc"}, {0: "abc", 1: "dbc"})
+    lab.down = set()
+    writer.append()
+    writer.deliver("dc")
+    writer.fail("b")
+    writer.run()
+    assert lab.metadata.last_fragment.ensemble == ("d", "a", "c") or lab.metadata.last_fragment.ensemble == (
+        "d",
+        "b",
+        "c",
+    )
+    lab.down = {"a", "b"}
+    ack = writer.append()
+    writer.run()
+    assert acked(ack) and writer.machine.degraded == ("a",)
+    last = [copy.entry for copy in writer.noted if copy.bookie == "a"]
+    assert len(last) == 2 and any(lab.metadata.has("a", entry) for entry in last)
+
+
+def test_it_has_room_while_it_is_degraded() -> None:
+    lab = Lab(spares=0)
+    writer = degraded(lab)
+    for _ in range(5):
+        writer.append(100)
+        writer.run()
+    assert writer.machine.pending_entries == writer.machine.pending_bytes == 0
+    assert writer.machine.has_room(1, 1)
+
+
+def test_one_that_is_delayed_is_degraded_when_it_is_hurried() -> None:
+    lab = Lab(spares=0)
+    writer = lab.writer(delay_ensemble_change=True)
+    writer.append()
+    writer.fail("a")
+    writer.deliver()
+    assert writer.stores == [] and writer.machine.pending_entries == 1
+    writer.do(writer.machine.hurry())
+    writer.run()
+    assert writer.machine.degraded == ("a",) and writer.machine.pending_entries == 0
+
+
+def test_a_recovery_closes_what_it_finds_without_a_bookie_that_is_away() -> None:
+    """Two of three are enough for those who come after the writer, too; what is missing is noted."""
+    lab = Lab(spares=0)
+    writer = lab.writer()
+    for _ in range(3):
+        writer.append()
+    writer.deliver("bc")
+    lab.down.add("a")
+    recovery = lab.recovery().run()
+    assert recovery.result.last_entry == 2 == lab.end
+    assert {copy.bookie for copy in recovery.noted} == {"a"}
+    assert [lab.holders(entry) for entry in range(3)] == ["bc"] * 3
+
+
+def test_a_bookie_that_fails_while_a_recovery_writes_back_is_noted() -> None:
+    """It has answered when it was fenced, and is not among those that did not."""
+    lab = Lab(spares=0)
+    writer = lab.writer()
+    writer.append()
+    writer.deliver("b")
+    recovery = lab.recovery()
+    recovery.store()
+    recovery.deliver("abc")  # fences
+    recovery.deliver("abc")  # reads
+    assert [send.request.kind for send in recovery.sends] == [Kind.ADD] * 3
+    lab.down.add("a")
+    recovery.run()
+    assert recovery.result.last_entry == 0 == lab.end
+    assert recovery.noted == [BadCopy("a", 0)] and lab.holders(0) == "bc"
+
+
+def test_a_recovery_finds_what_a_degraded_writer_confirmed() -> None:
+    """Its bookie has come back with a gap, and says that it does not have what was confirmed without it."""
+    lab = Lab(spares=0)
+    writer = degraded(lab)
+    for _ in range(5):
+        writer.append()
+        writer.run()
+    lab.down.clear()
+    look_again(writer)
+    writer.run()
+    acks = [writer.append() for _ in range(3)]
+    writer.deliver("ab")
+    assert all(acked(ack) for ack in acks)
+    lab.down.add("c")
+    recovery = lab.recovery().run()
+    assert recovery.result.last_entry == 9 == lab.end

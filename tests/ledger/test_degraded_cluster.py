@@ -1,0 +1,153 @@
+"""Three bookies over TCP, and one of them away: writers go on, loudly, and nothing is missing that nobody knows of."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.node import BookieNode
+from pyreplog.errors import NotEnoughBookiesError
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.ledgermetadata import State
+from pyreplog.ledger.stored import StoredLedgers
+from pyreplog.metadata.sqlite import SQLiteStore
+from tests.waiting import until
+
+NAMES = ("b0", "b1", "b2")
+DEGRADED = "pyreplog_client_degraded_ledgers"
+
+
+class Bookies:
+    """By their names; those that were ended are None."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = SQLiteStore(folder / "metadata")
+        self._folder = folder
+        self.nodes: dict[str, BookieNode | None] = {}
+        for name in NAMES:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        config = BookieConfig(segment_bytes=8 << 20)
+        self.nodes[name] = BookieNode(self._folder / name, name, self.store, config, ledgers=StoredLedgers(self.store))
+
+    def end(self, name: str) -> str:
+        """Its id."""
+        node, self.nodes[name] = self.nodes[name], None
+        assert node is not None
+        node.close()
+        return node.identity.id
+
+    def close(self) -> None:
+        for node in self.nodes.values():
+            if node is not None:
+                node.close()
+        self.store.close()
+
+
+@pytest.fixture
+def bookies(tmp_path: Path) -> Iterator[Bookies]:
+    bookies = Bookies(tmp_path)
+    yield bookies
+    bookies.close()
+
+
+@pytest.fixture
+def cluster(bookies: Bookies) -> Iterator[Cluster]:
+    with Cluster.connect(f"sqlite:{bookies.store.path}", request_timeout_s=30.0) as cluster:
+        yield cluster
+
+
+def metric(cluster: Cluster, name: str) -> float:
+    return next(found.samples[0][1] for found in cluster.metrics() if found.name == name)
+
+
+def test_a_ledger_goes_on_with_two_of_three(
+    bookies: Bookies, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told once, shown by all who look, and over when the bookie is back; a repair writes what is missing."""
+    caplog.set_level(logging.WARNING, "pyreplog.ledger")
+    ledger = cluster.create_ledger(3, 3, 2)
+    ledger.append(b"before")
+    away = bookies.end("b1")
+    for _ in range(20):
+        ledger.append(b"without it")
+    until(lambda: ledger.degraded)
+    until(lambda: ledger.pending_entries == 0)
+    (shown,) = cluster.degraded
+    assert (shown.ledger, shown.bookies) == (ledger.id, (away,)) and shown.since_us > 0 and away in shown.why
+    assert metric(cluster, DEGRADED) == 1
+    assert [record.message.count("goes on degraded") for record in caplog.records].count(1) == 1
+    with Cluster.connect(f"sqlite:{bookies.store.path}") as other:  # it learns of it from the metadata store
+        status = other.status()
+    (seen,) = [one for one in status.ledgers if one.ledger == ledger.id]
+    assert status.health == "amber" and seen.lacking == (away,) and abs(seen.lacking_since_us - shown.since_us) < 60e6
+    bookies.start("b1")
+    until(lambda: not ledger.degraded)
+    ledger.append(b"with it")
+    ledger.close()
+    assert metric(cluster, DEGRADED) == 0 and cluster.degraded == []
+    assert ledger.metadata.state is State.CLOSED and len(ledger.metadata.fragments) == 1
+    copies = cluster.count_copies(ledger.id).tolist()
+    assert copies[0] == copies[-1] == 3 and 2 in copies
+    done, left = cluster.repair()
+    assert not left and {repair.bookie for repair in done} == {away}
+    assert cluster.count_copies(ledger.id).tolist() == [3] * 22 and cluster.status().health == "green"
+
+
+def test_a_closed_one_is_degraded_no_more(bookies: Bookies, cluster: Cluster) -> None:
+    with cluster.create_ledger(3, 3, 2) as ledger:
+        bookies.end("b2")
+        for _ in range(3):
+            ledger.append(b"value")
+        until(lambda: ledger.degraded)
+    assert cluster.degraded == [] and metric(cluster, DEGRADED) == 0
+    assert cluster.status().health == "amber"
+
+
+def test_a_ledger_is_made_while_a_bookie_is_away(bookies: Bookies, cluster: Cluster) -> None:
+    """Where the caller allows it. The bookie is named, and takes up its place when it is back."""
+    away = bookies.end("b0")
+    until(lambda: len(cluster.status().bookies) == 2)
+    with pytest.raises(NotEnoughBookiesError, match="3 bookies was asked for, 2 take entries"):
+        cluster.create_ledger(3, 3, 2)
+    with pytest.raises(NotEnoughBookiesError, match="3 bookies was asked for, 2 take entries"):
+        cluster.create_ledger(3, 3, 3, allow_degraded=True)
+    with pytest.raises(NotEnoughBookiesError, match="2 take entries, and the cluster has 3"):
+        cluster.create_ledger(4, 4, 2, allow_degraded=True)
+    with cluster.create_ledger(3, 3, 2, allow_degraded=True) as ledger:
+        ledger.append(b"first")
+        assert away in ledger.metadata.last_fragment.ensemble
+        until(lambda: ledger.degraded == (away,))
+        bookies.start("b0")
+        until(lambda: not ledger.degraded)
+        ledger.append(b"last")
+    with cluster.open_ledger(ledger.id) as reader:
+        assert [bytes(record.value) for batch in reader.read() for record in batch] == [b"first", b"last"]
+
+
+def test_a_ledger_is_recovered_with_two_of_three(bookies: Bookies, cluster: Cluster) -> None:
+    with Cluster.connect(f"sqlite:{bookies.store.path}") as other:
+        ledger = other.create_ledger(3, 3, 2)
+        ledger.append(b"value")
+        bookies.end("b1")
+        with cluster.open_ledger(ledger.id) as reader:
+            assert len(reader) == 1
+    assert cluster.ledger_metadata(ledger.id).state is State.CLOSED
+
+
+def test_who_failed_a_moment_ago_is_chosen_last(bookies: Bookies, cluster: Cluster) -> None:
+    """It is registered, and answers nobody: other ledgers need not find out for themselves, if there are others."""
+    bookies.start("b3")
+    until(lambda: len(cluster.status().bookies) == 4)
+    suspect = cluster.status().bookies[0].bookie
+    cluster.surroundings.suspect(suspect)
+    for _ in range(8):
+        with cluster.create_ledger(3) as ledger:
+            assert suspect not in ledger.metadata.last_fragment.ensemble
+    with cluster.create_ledger(4) as ledger:
+        assert suspect in ledger.metadata.last_fragment.ensemble

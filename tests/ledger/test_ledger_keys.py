@@ -1,0 +1,200 @@
+"""Whoever may talk to bookies cannot give keys to ledgers that are not his: their writers are not kept out."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pyreplog.bookie import keychecks
+from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.node import BookieNode
+from pyreplog.bookie.protocol import Flag, Kind, Request, Status
+from pyreplog.errors import MetadataUnavailableError
+from pyreplog.ledger.cluster import Cluster
+from pyreplog.ledger.stored import StoredLedgers
+from pyreplog.metadata.sqlite import SQLiteStore
+from tests.bookie.asking import ANY_SPACE, add, last, read, set_lac
+from tests.bookie.tcp import Client
+from tests.waiting import PATIENCE_S, until
+
+EVIL = b"E" * 16
+
+
+class Facts(StoredLedgers):
+    """Which may be away, or slow."""
+
+    def __init__(self, store: SQLiteStore) -> None:
+        super().__init__(store)
+        self.away = False
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.asked = 0
+
+    def admits(self, ledger: int, key: bytes) -> bool | None:
+        self.asked += 1
+        assert self.may_answer.wait(PATIENCE_S)
+        if self.away:
+            raise MetadataUnavailableError("the store is away")
+        return super().admits(ledger, key)
+
+
+class Bookies:
+    """Four, and the metadata that they ask."""
+
+    def __init__(self, path: Path) -> None:
+        self.store = SQLiteStore(path / "metadata")
+        self.facts = Facts(self.store)
+        config = BookieConfig(segment_bytes=1 << 20, **ANY_SPACE)
+        self.nodes = [BookieNode(path / name, name, self.store, config, ledgers=self.facts) for name in "abcd"]
+
+    def each(self, ask: Callable[[Client], object]) -> None:
+        for node in self.nodes:
+            with Client(node.address) as client:
+                ask(client)
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.close()
+        self.store.close()
+
+
+@pytest.fixture
+def bookies(tmp_path: Path) -> Iterator[Bookies]:
+    made = Bookies(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cluster(bookies: Bookies) -> Iterator[Cluster]:
+    with Cluster.connect(f"sqlite:{bookies.store.path}", request_timeout_s=30.0) as cluster:
+        yield cluster
+
+
+def claims(ledger: int) -> list[Request]:
+    """All that notes a key, or takes one."""
+    return [
+        last(ledger=ledger, fence=True, key=EVIL),
+        read(0, 5, ledger=ledger, flags=Flag.FENCE, key=EVIL),
+        set_lac(5, ledger=ledger, key=EVIL),
+        add(0, ledger=ledger, key=EVIL),
+        add(0, ledger=ledger, key=EVIL, flags=Flag.RECOVERY),
+        add(0, ledger=ledger, key=EVIL, flags=Flag.UNSYNCED),
+    ]
+
+
+def test_ledgers_that_are_not_there_yet_get_no_key(bookies: Bookies, cluster: Cluster) -> None:
+    """Their ids are known before: they follow each other."""
+    with cluster.create_ledger() as ledger:
+        ledger.append(b"before")
+
+    def squat(client: Client) -> None:
+        for coming in range(ledger.id + 1, ledger.id + 4):
+            for claim in claims(coming):
+                assert client.ask(claim).status == Status.UNAUTHORIZED
+            assert client.ask(last(ledger=coming)).last == -1
+
+    bookies.each(squat)
+    for _ in range(3):
+        with cluster.create_ledger(4, 4, 4) as ledger:
+            ledger.append(b"fine")
+        assert len(ledger.metadata.fragments) == 1  # nobody had to be replaced
+        with cluster.open_ledger(ledger.id) as reader:
+            assert reader.last_add_confirmed == 0
+
+
+def test_a_ledger_that_is_there_takes_its_own_key_only(bookies: Bookies, cluster: Cluster) -> None:
+    """Also at bookies that have nothing of it, and that of one that is deleted is none."""
+    with cluster.create_ledger(1, 1, 1) as ledger:
+
+        def claim(client: Client) -> None:
+            assert {client.ask(claim).status for claim in claims(ledger.id)} == {Status.UNAUTHORIZED}
+
+        bookies.each(claim)
+        assert ledger.append(b"fine") == 0
+        bookies.each(claim)
+    cluster.delete_ledger(ledger.id)
+    free = next(node for node in bookies.nodes if node.identity.id not in ledger.metadata.bookies())
+    with Client(free.address) as client:
+        right = add(0, ledger=ledger.id, key=ledger._writer.key)
+        assert client.ask(right).status == Status.UNAUTHORIZED
+
+
+def test_bookies_that_took_a_key_while_the_metadata_were_away_are_replaced(
+    bookies: Bookies, cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As open ledgers go on without metadata, a bookie believes a key then; the ledger's writer finds another bookie, and
+    says which one was misled."""
+    monkeypatch.setattr(keychecks, "AWAY_S", 0.1)
+    with cluster.create_ledger() as ledger:
+        ledger.append(b"before")
+    bookies.facts.away = True
+    misled = bookies.nodes[0]
+    with Client(misled.address) as client:
+        for coming in range(ledger.id + 1, ledger.id + 6):
+            assert client.ask(last(ledger=coming, fence=True, key=EVIL)).status == Status.OK
+    bookies.facts.away = False
+    until(lambda: bookies.nodes[0]._service._keys._away_until_us < misled._clock.monotonic_us())
+    with caplog.at_level(logging.WARNING):
+        for _ in range(4):  # each bookie has its turns
+            with cluster.create_ledger() as ledger:
+                assert ledger.append(b"fine") == 0
+            assert misled.identity.id not in ledger.metadata.last_fragment.ensemble
+            with cluster.open_ledger(ledger.id) as reader:
+                assert reader.last_add_confirmed == 0
+    assert f"bookie {misled.identity.id} refuses its key" in caplog.text
+
+
+def test_a_ledger_begins_while_the_metadata_are_away(
+    bookies: Bookies, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was made before; whether they refuse or say nothing."""
+    monkeypatch.setattr(keychecks, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(keychecks, "AWAY_S", 0.1)
+    with cluster.create_ledger() as ledger, cluster.create_ledger() as other:
+        bookies.facts.away = True
+        assert ledger.append(b"fine") == 0
+        bookies.facts.away = False
+        for node in bookies.nodes:
+            until(lambda node=node: node._service._keys._away_until_us < node._clock.monotonic_us())
+        bookies.facts.may_answer.clear()
+        assert other.append(b"fine") == 0
+        bookies.facts.may_answer.set()
+
+
+def test_keys_that_one_connection_may_give_meanwhile_are_bounded(
+    bookies: Bookies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keychecks, "UNPROVEN_MAX", 5)
+    bookies.facts.away = True
+    with Client(bookies.nodes[0].address) as greedy, Client(bookies.nodes[0].address) as other:
+        found = [greedy.ask(add(0, ledger=ledger)).status for ledger in range(100, 108)]
+        assert found == [Status.OK] * 5 + [Status.UNKNOWN] * 3
+        assert greedy.ask(add(1, ledger=100)).status == Status.OK
+        assert other.ask(add(0, ledger=200)).status == Status.OK
+
+
+def test_what_comes_together_is_asked_once_and_answered_in_order(bookies: Bookies, cluster: Cluster) -> None:
+    with cluster.create_ledger(4, 4, 4) as ledger, Client(bookies.nodes[0].address) as client:
+        bookies.facts.may_answer.clear()
+        key, before = ledger._writer.key, bookies.facts.asked
+        answers = client.send(*(add(entry, ledger=ledger.id, key=key) for entry in range(5)), Request(Kind.STATUS))
+        client.wait(answers, 1)  # others go before
+        bookies.facts.may_answer.set()
+        client.wait(answers, 6)
+        assert bookies.facts.asked == before + 1
+        assert [reply.last for reply in answers[1:]] == [0, 1, 2, 3, 4]  # type: ignore[union-attr]
+
+
+def test_claims_end_with_their_connection(bookies: Bookies) -> None:
+    bookies.facts.may_answer.clear()
+    keys = bookies.nodes[0]._service._keys
+    with Client(bookies.nodes[0].address) as client:
+        client.send(*(add(0, ledger=ledger) for ledger in range(100, 120)))
+        until(lambda: client.reactor.drive(lambda: len(keys._waiting) == 20, 0.01))
+    until(lambda: not keys._waiting and not keys._timers)
+    bookies.facts.may_answer.set()

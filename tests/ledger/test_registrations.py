@@ -1,0 +1,102 @@
+"""What a connected client knows of the bookies: it follows their registrations, names and values alike."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Set
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyreplog.bookie.registration import AVAILABLE, Availability, availability_key
+from pyreplog.errors import MetadataUnavailableError
+from pyreplog.ledger.registrations import Registrations
+from pyreplog.metadata import MetadataStore, open_store
+from pyreplog.metadata.memory import MemoryStore
+from tests.ledger.standins import FailingStore
+from tests.waiting import until
+
+
+@pytest.fixture(params=["memory", "sqlite", "zookeeper"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MetadataStore]:
+    urls: dict[str, Callable[[], Any]] = {
+        "memory": lambda: "memory:",
+        "sqlite": lambda: f"sqlite:{tmp_path / 'metadata'}",
+        "zookeeper": lambda: request.getfixturevalue("zookeeper_url"),
+    }
+    with open_store(urls[request.param]()) as store:
+        yield store
+
+
+class Follower:
+    """Registrations, and what they told."""
+
+    def __init__(self, store: Any) -> None:
+        self.changed: list[Set[str]] = []
+        self.again: list[Callable[[], None]] = []
+        self.registrations = Registrations(store, self.changed.append, self.again.append)
+
+    def knows(self, **expected: Availability) -> bool:
+        return dict(self.registrations.items()) == expected
+
+
+@pytest.fixture
+def follower(store: MetadataStore) -> Iterator[Follower]:
+    follower = Follower(store)
+    assert follower.registrations.wait(30)
+    yield follower
+    follower.registrations.close()
+
+
+def put(store: MetadataStore, bookie: str, value: Availability) -> None:
+    found = store.get(availability_key(bookie))
+    assert found is not None
+    store.put(availability_key(bookie), value.encode(), found.version)
+
+
+def test_a_value_that_changes_is_read_again(store: MetadataStore, follower: Follower) -> None:
+    """Read-only and back, for as often as it happens; free space, too."""
+    one, other = Availability("one:1", free_bytes=1 << 30), Availability("other:1", free_bytes=1 << 30)
+    store.create(availability_key("one"), one.encode())
+    store.create(availability_key("other"), other.encode())
+    until(lambda: follower.knows(one=one, other=other))
+    for read_only in (True, False, True, False):
+        said = Availability("one:1", read_only=read_only, free_bytes=1 << 20 if read_only else 1 << 30)
+        put(store, "one", said)
+        until(partial(follower.knows, one=said, other=other))
+    assert {"one"} in follower.changed
+
+
+def test_one_that_goes_and_comes_back_is_followed_again(store: MetadataStore, follower: Follower) -> None:
+    key, before, after = availability_key("one"), Availability("here:1"), Availability("there:1")
+    store.create(key, before.encode())
+    until(lambda: follower.knows(one=before))
+    found = store.get(key)
+    assert found is not None
+    store.delete(key, found.version)
+    until(follower.knows)
+    store.create(key, before.encode())
+    until(lambda: follower.knows(one=before))
+    put(store, "one", after)
+    until(lambda: follower.knows(one=after))
+
+
+def test_what_cannot_be_read_stays_and_is_read_again() -> None:
+    with MemoryStore() as memory:
+        store = FailingStore(memory)
+        one = Availability("one:1")
+        memory.create(availability_key("one"), one.encode())
+        follower = Follower(store)
+        until(lambda: follower.knows(one=one))
+        settled = threading.Event()  # the first call of the value's watch is over
+        with memory.watch(AVAILABLE, lambda _: settled.set()):
+            assert settled.wait(30)
+        store.fail("get", *[MetadataUnavailableError("away")] * 2)
+        memory.create(availability_key("two"), one.encode())
+        until(lambda: follower.again)
+        assert follower.knows(one=one)
+        while not follower.knows(one=one, two=one):
+            until(lambda: follower.again).pop(0)()
+        follower.registrations.close()

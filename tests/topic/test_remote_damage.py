@@ -1,0 +1,106 @@
+"""Damage on the wire, which TCP does not see: found before anything is stored, and before anybody is told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pyreplog._native.topic.messageencoder import encode_messages
+from pyreplog.errors import DamagedMessageError, InvalidMessageError, OutcomeUnknownError
+from pyreplog.topic.remote import protocol
+from pyreplog.topic.remote.batches import Delivered, decode_delivered, encode_delivered
+from pyreplog.topic.remote.fields import Reader, checksum
+from pyreplog.topic.remote.link import outcome_of
+from pyreplog.topic.remote.protocol import decode_request, encode_request
+from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive
+from tests.topic.test_remote_protocol import batch_of
+
+REQUESTS: list[protocol.Request] = [
+    protocol.Publish(7, [encode_messages([b"one", b"two"], [b"k", None]), encode_messages([b"three"])]),
+    protocol.AcknowledgeRange(3, 1, 10, 20),
+    protocol.Acknowledge(3, 1, np.array([1, 5, 9], np.int64)),
+    protocol.Resume(3, 77, 4, np.array([[5, 9], [11, 12]], np.int64)),
+    protocol.Flow(3, 1000),
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda one: type(one).__name__)
+def test_no_bit_of_a_request_can_be_another(request_: protocol.Request) -> None:
+    body = b"".join(bytes(part) for part in encode_request(request_, is_checked=True))
+    assert type(decode_request(memoryview(body))) is type(request_)
+    for bit in range(8 * len(body)):
+        spoiled = bytearray(body)
+        spoiled[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(InvalidMessageError):
+            decode_request(memoryview(bytes(spoiled)))
+
+
+def test_a_damaged_request_says_what_was_expected() -> None:
+    body = bytearray(b"".join(bytes(part) for part in encode_request(REQUESTS[0], is_checked=True)))
+    body[-10] ^= 1
+    with pytest.raises(DamagedMessageError, match="expected 0x") as caught:
+        decode_request(memoryview(bytes(body)))
+    assert caught.value.retriable
+
+
+def test_no_bit_of_what_is_delivered_can_be_another() -> None:
+    head, *records = map(bytes, encode_delivered(Delivered(2, True, batch_of(2, 3), {1051: 4}, 99)))
+    body = b"".join((head, checksum(head), *records))
+
+    def read(body: bytes) -> Delivered:
+        outcome, _ = outcome_of(memoryview(body), is_checked=True)
+        if not isinstance(outcome, Reader):
+            raise outcome
+        return decode_delivered(outcome, tells_era=True)
+
+    assert read(body).redelivered == {1051: 4}
+    stamps = {at + byte for at in (len(head) + 4, len(head) + 4 + len(records[0])) for byte in range(8, 12)}
+    for bit in range(8 * len(body)):
+        spoiled = bytearray(body)
+        spoiled[bit // 8] ^= 1 << bit % 8
+        if bit // 8 in stamps:  # a log's own, of no meaning here
+            continue
+        with pytest.raises(InvalidMessageError):
+            read(bytes(spoiled))
+
+
+def test_damaged_messages_are_not_stored(here: Served, wire: Wire) -> None:
+    """Those of a named producer are sent again; of others nobody knows, and nothing is stored."""
+    client = here.client(wire.address)
+    topic, numbered = client.topic("news", **PLAIN), client.topic("numbered", **PLAIN, deduplicate=True)
+    for one in (topic, numbered):
+        one.publish(b"first", producer="me")
+    wire.spoils = b"a value", b"a walue"
+    with pytest.raises(OutcomeUnknownError):
+        topic.publish(b"a value", timeout=PATIENCE_S)
+    assert wire.spoils is None and here.cluster.topic("news").end == 1
+    wire.spoils = b"a value", b"a walue"
+    numbered.publish(b"a value", producer="me", timeout=PATIENCE_S)
+    assert wire.spoils is None
+    found = [value for batch in here.cluster.topic("numbered").read() for value in batch.values()]
+    assert found == [b"first", b"a value"]
+
+
+def test_damaged_messages_are_not_received(here: Served, wire: Wire) -> None:
+    topic = here.client(wire.address).topic("news", **PLAIN)
+    with topic.subscribe("s", start="earliest") as consumer:
+        topic.publish(b"first")
+        assert receive(consumer, 1) == [b"first"]
+        consumer.acknowledge([0])
+        wire.spoils = b"a value", b"a walue"
+        here.cluster.topic("news").publish(b"a value")
+        assert receive(consumer, 1) == [b"a value"]
+        assert wire.spoils is None
+
+
+def test_an_older_client_is_understood(here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And an older server: nothing of theirs has a checksum."""
+    from pyreplog.topic.remote import link
+
+    monkeypatch.setattr(link, "VERSION", 1)
+    topic = here.client().topic("news", **PLAIN)
+    with topic.subscribe("s", start="earliest") as consumer:
+        assert topic.publish(b"one") == 0
+        assert receive(consumer, 1) == [b"one"]
+        consumer.acknowledge([0])
+        consumer.flush(PATIENCE_S)

@@ -1,0 +1,178 @@
+"""Clients of a topic server that ask for too much, or for what cannot be: others are served meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyreplog.errors import NotConnectedError
+from pyreplog.topic.remote import calls
+from pyreplog.topic.remote.client import connect
+from pyreplog.topic.remote.protocol import (
+    AcknowledgeRange,
+    Call,
+    Fetch,
+    Flow,
+    Request,
+    Seek,
+    Subscribe,
+    encode_request,
+)
+from tests.net.peers import RawClient
+from tests.topic.remoting import PLAIN, receive, served
+from tests.waiting import PATIENCE_S, until
+
+
+@contextmanager
+def black_holes(count: int) -> Iterator[list[str]]:
+    """Addresses of what takes connections and says nothing: as a server that was stopped, behind a kernel that runs."""
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        yield [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+
+
+EXTREMES = [-(1 << 63), -1, 0, 1, 2, (1 << 31) - 1, (1 << 32) - 1, (1 << 62) - 1, 1 << 62, (1 << 63) - 1]
+SUBSCRIBE = Subscribe(1, 0, False, "earliest", "t", "s", "c", "")
+
+
+def name(text: str) -> bytes:
+    return struct.pack(">B", len(text)) + text.encode()
+
+
+def called(call: str, arguments: object) -> bytes:
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return b"\x10" + name("t") + name(call) + struct.pack(">I", len(text)) + text.encode()
+
+
+def hostile() -> Iterator[bytes]:
+    """Requests of which some number is at an extreme, or some text is none; as bytes, for no encoder would make them."""
+    for one, other in itertools.product(EXTREMES, EXTREMES):
+        yield struct.pack(">BIIqq", 9, 1, 0, one, other)  # ACKNOWLEDGE_RANGE
+        yield struct.pack(">BqqI", 15, one, other, 1) + name("t")  # READ
+        yield struct.pack(">BIqIq", 11, 1, one, 1, other)  # NACK
+    for one in EXTREMES:
+        low = one % (1 << 32)
+        yield struct.pack(">BII", 6, 1, low)  # FLOW
+        yield struct.pack(">BIIIq", 8, 1, 0, 1, one)  # ACKNOWLEDGE
+        yield struct.pack(">BIIIq", 8, 1, 0, low, 0)
+        yield struct.pack(">BIIq", 10, 1, 0, one)  # ACKNOWLEDGE_CUMULATIVE
+        yield struct.pack(">BIIq", 10, 1, low, 0)
+        yield struct.pack(">BI", 7, low)  # FETCH, of a consumer that is none
+        for kind in range(5):
+            yield struct.pack(">BIBq", 13, 1, kind, one)  # SEEK
+        for start in (one, {"time_us": one}):
+            yield called("position", {"start": start})
+            yield called("seek", {"subscription": "s", "start": start})
+        yield called("skip", {"subscription": "s", "messages": one})
+        yield called("skip_to", {"subscription": "s", "offset": one, "token": None})
+        yield called("configure", {"settings": {"retention_ms": one}})
+        yield called("create_subscription", {"subscription": "x", "start": one, "properties": {}, "settings": {}})
+    for text in (
+        "NaN",
+        "[",
+        "null",
+        "[" * 100_000,
+        '{"start": NaN}',
+        '{"start": true}',
+        '{"start": {"time_us": 1e300}}',
+    ):
+        yield called("position", text)
+    for kind in range(20):
+        yield bytes((kind,))
+
+
+def encoded(request: Request) -> bytes:
+    return b"".join(bytes(part) for part in encode_request(request))
+
+
+def test_one_client_does_not_starve_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its calls block; those that were not begun when it goes never are."""
+    begun, may_end = [], threading.Event()
+
+    def block(_: Any) -> str:
+        begun.append(1)
+        assert may_end.wait(PATIENCE_S)
+        return "[]"
+
+    monkeypatch.setitem(calls._TOPIC_LESS, "topics", block)
+    with served(tmp_path) as there:
+        try:
+            with RawClient(there.server._server) as greedy:
+                for number in range(500):
+                    greedy.send(number, encoded(Call("", "topics", "{}")))
+                until(lambda: begun)
+                there.client().topic("honest", **PLAIN).publish(b"one")
+            there.client().topic("honest").publish(b"two")
+            until(lambda: there.server._service._workers.queued == 0)
+        finally:
+            may_end.set()
+        assert there.client().topics() == [] and len(begun) < 20
+
+
+def test_servers_that_say_nothing_hold_a_call_for_its_time_only() -> None:
+    """However many there are, and again when they are known."""
+    with black_holes(4) as addresses, connect(f"pyreplog://{','.join(addresses)}", timeout=2.0) as client:
+        for call in (lambda: client.topic("t"), client.topics):
+            began = time.monotonic()
+            with pytest.raises(NotConnectedError):
+                call()
+            assert time.monotonic() - began < 4.0  # each of them would take the time of all
+
+
+def test_servers_that_say_nothing_leave_time_for_the_one_that_answers(tmp_path: Path) -> None:
+    with served(tmp_path) as there, black_holes(2) as addresses:
+        client = there.client(",".join([*addresses, there.server.address]), timeout=6.0)
+        client.topic("t", **PLAIN).publish(b"value")
+
+
+def test_any_numbers_are_answered_or_end_the_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And others go on; no step of the server fails."""
+    with served(tmp_path) as there:
+        topic = there.client().topic("t", **PLAIN)
+        for number in range(5):
+            topic.publish(b"%d" % number)
+        peer = None
+        for number, body in enumerate(hostile(), 3):
+            if peer is None:
+                peer = RawClient(there.server._server)
+                assert peer.request(0, encoded(SUBSCRIBE))[0] == 0
+                assert peer.request(1, encoded(Flow(1, 10)))[0] == 0
+                peer.request(2, encoded(Fetch(1)))
+            try:
+                peer.send(number, body)
+                assert peer.reply()[0] == number
+            except (EOFError, ConnectionError):
+                peer.sock.close()
+                peer = None
+        if peer is not None:
+            peer.sock.close()
+        assert topic.publish(b"end") == 5
+        with topic.subscribe("other", start="earliest") as consumer:
+            assert receive(consumer, 6)[-1] == b"end"
+    assert "raised" not in caplog.text and "failed" not in caplog.text
+
+
+def test_acknowledging_nothing_is_nothing(tmp_path: Path) -> None:
+    """Also where all is known, and acknowledged."""
+    with served(tmp_path) as there:
+        topic = there.client().topic("t", **PLAIN)
+        for number in range(5):
+            topic.publish(b"%d" % number)
+        durable = encoded(SUBSCRIBE._replace(durable=True))
+        with RawClient(there.server._server) as peer:
+            assert peer.request(0, durable)[0] == 0
+            assert peer.request(1, encoded(Seek(1, "latest")))[0] == 0
+        with RawClient(there.server._server) as peer:
+            assert peer.request(0, durable)[0] == 0
+            for number, start in enumerate((0, 2, 5), 1):
+                assert peer.request(number, encoded(AcknowledgeRange(1, 0, start, start)))[0] == 0

@@ -1,0 +1,117 @@
+"""Topics of clusters with fewer bookies than the default ensemble: what they have without being told, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyreplog.bookie.config import BookieConfig
+from pyreplog.bookie.node import BookieNode
+from pyreplog.errors import NoSuchTopicError, NotEnoughBookiesError
+from pyreplog.ledger.stored import StoredLedgers
+from pyreplog.metadata.sqlite import SQLiteStore
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.config import TopicConfig
+from pyreplog.topic.managed.managedledger import ManagedLedger
+from tests.waiting import until
+
+SEGMENT_BYTES = 1 << 20
+
+
+def embedded(folder: Path, bookies: int) -> Cluster:
+    return Cluster.embedded(folder, bookies=bookies, segment_bytes=SEGMENT_BYTES)
+
+
+def receive_one(cluster: Cluster, name: str, value: bytes) -> None:
+    """Publish, receive and acknowledge a message."""
+    topic = cluster.topic(name)
+    with topic.subscribe("s", start="earliest") as consumer:
+        topic.publish(value)
+        message = consumer.receive(timeout=30)
+        assert message is not None and message.value == value
+        consumer.acknowledge(message)
+        consumer.flush()
+
+
+@pytest.mark.parametrize(("bookies", "ensemble"), [(1, 1), (2, 2), (3, 3), (5, 3)])
+def test_the_default_is_no_larger_than_the_cluster(tmp_path: Path, bookies: int, ensemble: int) -> None:
+    """Of messages and of cursors, which are kept in ledgers, too."""
+    with embedded(tmp_path, bookies) as cluster:
+        receive_one(cluster, "t", b"value")
+        assert cluster.topic("t").config.ensemble == ensemble
+        found = [cluster.ledger_metadata(ledger).ensemble_size for ledger in cluster.ledgers()]
+        assert len(found) >= 2 and set(found) == {ensemble}
+
+
+def test_settings_that_are_given_stay(tmp_path: Path) -> None:
+    with embedded(tmp_path, 4) as cluster:
+        assert cluster.topic("wide", ensemble=4, write_quorum=2, ack_quorum=1).config.ensemble == 4
+        assert cluster.topic("narrow", ensemble=1).config.ensemble == 1
+        assert cluster.topic("copies", write_quorum=2).config.ensemble == 3
+
+
+def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
+    """With what to do, and nothing is made."""
+    with embedded(tmp_path, 2) as cluster:
+        for settings in ({"ensemble": 3}, {"write_quorum": 3}, {"partitions": 4, "ensemble": 3}):
+            with pytest.raises(
+                NotEnoughBookiesError, match=r"3 bookies, and the cluster has 2: add bookies, .*ensemble=2"
+            ):
+                cluster.topic("t", **settings)
+            with pytest.raises(NoSuchTopicError):
+                cluster.topic("t", create=False)
+        assert cluster.topics.names() == cluster.topics.partitioned.names() == []
+        cluster.topic("t")
+        with pytest.raises(NotEnoughBookiesError):
+            cluster.topic("t", ensemble=3)
+        assert cluster.topic("t").config.ensemble == 2
+
+
+def test_a_topic_that_wants_more_than_there_are_says_so_at_once(tmp_path: Path) -> None:
+    """One that was made so before, or elsewhere: it can be read, and given another ensemble."""
+    with embedded(tmp_path, 1) as cluster:
+        ManagedLedger.open(cluster, "t", config=TopicConfig()).close()
+        topic = cluster.topic("t")
+        for _ in range(3):
+            with pytest.raises(
+                NotEnoughBookiesError, match=r"3 bookies, and the cluster has 1: .*configure\(ensemble=1\)"
+            ):
+                topic.publish(b"value")
+        topic.configure(ensemble=1)
+        assert topic.publish(b"value") == 0
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[list[BookieNode]]:
+    with SQLiteStore(tmp_path / "metadata") as store:
+        config = BookieConfig(segment_bytes=8 << 20)
+        made = [
+            BookieNode(tmp_path / name, name, store, config, ledgers=StoredLedgers(store))
+            for name in ("b0", "b1", "b2")
+        ]
+        yield made
+        for node in made:
+            node.close()
+
+
+def test_nothing_shrinks_because_bookies_are_away(tmp_path: Path, nodes: list[BookieNode]) -> None:
+    """They are in the metadata: one of three is enough to know how many there are."""
+    nodes[0].close()
+    nodes[1].close()
+    with Cluster.connect(f"sqlite:{tmp_path / 'metadata'}") as cluster:
+        until(lambda: len(cluster.status().bookies) == 1)
+        assert cluster.bookie_count() == 3 and cluster.topic("t").config.ensemble == 3
+        with pytest.raises(NotEnoughBookiesError, match="4 bookies, and the cluster has 3"):
+            cluster.topic("more", ensemble=4)
+
+
+def test_cursors_have_all_their_copies_though_a_bookie_is_away(tmp_path: Path, nodes: list[BookieNode]) -> None:
+    nodes[2].close()
+    with Cluster.connect(f"sqlite:{tmp_path / 'metadata'}") as cluster:
+        until(lambda: len(cluster.status().bookies) == 2)
+        receive_one(cluster, "t", b"value")
+        found = [cluster.ledger_metadata(ledger).ensemble_size for ledger in cluster.ledgers()]
+        assert len(found) >= 2 and set(found) == {3}
+        assert len(cluster.degraded) >= 1

@@ -1,0 +1,168 @@
+"""Calls of topics end in time: nothing is answered, no server is there, a window is full."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pyreplog.ack import Ack
+from pyreplog.errors import ClosedError, NotConnectedError, OutcomeUnknownError, WindowFullError
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.remote.client import Client, connect
+from pyreplog.topic.remote.serving import TopicServer
+from tests.topic.owners import until
+from tests.topic.remoting import PATIENCE_S, PLAIN, Served, Wire, receive
+
+SOON_S = 0.3
+LATE_S = 12.0
+"""A connection that says nothing is given up after 15 s: nobody waits for that."""
+
+
+def ends_in_time(call: Callable[[], object]) -> None:
+    begun = time.monotonic()
+    with pytest.raises((OutcomeUnknownError, NotConnectedError)):
+        call()
+    assert time.monotonic() - begun < LATE_S
+
+
+def test_without_answers_all_calls_of_a_client_end(here: Served, wire: Wire) -> None:
+    client = here.client(wire.address, timeout=SOON_S)
+    topic, numbered = client.topic("news", **PLAIN), client.topic("numbered", **PLAIN, deduplicate=True)
+    parts = client.topic("parts", partitions=2, **PLAIN)
+    producer = numbered.producer("me")
+    with pytest.raises(OutcomeUnknownError):  # as closing does, too
+        with topic.subscribe("s", start="earliest") as consumer, parts.subscribe("s", start="earliest") as several:
+            topic.publish_batch([b"one", b"two"])
+            assert receive(consumer, 2) == [b"one", b"two"]
+            wire.swallow()
+            calls: list[Callable[[], object]] = [
+                lambda: topic.publish(b"x"),
+                lambda: topic.publish_batch([b"x", b"y"]),
+                lambda: producer.publish(b"x"),
+                lambda: producer.publish_batch([b"x"], timeout=SOON_S / 2),
+                lambda: parts.publish(b"x"),
+                lambda: parts.publish_batch([b"x", b"y"], [b"k", b"l"]),
+                producer.close,
+                topic.stats,
+                lambda: topic.end,
+                lambda: topic.seek("s", 0),
+                lambda: topic.subscribe("others"),
+                lambda: client.topic("new", **PLAIN),
+                consumer.flush,
+                lambda: consumer.acknowledge_cumulative(0),
+                lambda: consumer.seek(0),
+                several.flush,
+                lambda: several.seek("earliest"),
+            ]
+            with ThreadPoolExecutor(len(calls)) as pool:
+                list(pool.map(ends_in_time, calls))
+            begun = time.monotonic()
+            client.close()
+    assert time.monotonic() - begun < LATE_S
+
+
+def test_a_call_may_be_shorter_than_its_client(here: Served, wire: Wire) -> None:
+    topic = here.client(wire.address).topic("news", **PLAIN, deduplicate=True)
+    with topic.subscribe("s", start="earliest") as consumer:
+        topic.publish(b"one", producer="me")
+        assert receive(consumer, 1) == [b"one"]
+        wire.swallow()
+        calls: list[Callable[[], object]] = [
+            lambda: topic.publish(b"two", timeout=SOON_S),
+            lambda: topic.publish(b"three", producer="me", timeout=SOON_S),
+            lambda: consumer.acknowledge_cumulative(0, timeout=SOON_S),
+            lambda: consumer.flush(timeout=SOON_S),
+        ]
+        with ThreadPoolExecutor(len(calls)) as pool:
+            list(pool.map(ends_in_time, calls))
+        wire.cut()
+        consumer.flush(PATIENCE_S)
+        topic.publish(b"end")
+        topic.publish(b"end", producer="me")  # behind all that was sent again
+    values = [value for batch in here.cluster.topic("news").read() for value in batch.values()]
+    assert values.count(b"three") == 1, "a named producer goes on"
+
+
+def test_with_a_full_window_nothing_is_published(place: Cluster | Client, here: Served) -> None:
+    room: Ack[None] = Ack()
+    topic = place.topic("news", **PLAIN)
+    owner = here.cluster.topic("news")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner.gate, "room", lambda: room)
+        patch.setattr(type(owner.gate), "has_room", property(lambda _: False))
+        if place is here.cluster:
+            with pytest.raises(WindowFullError, match="nothing was published"):
+                topic.publish(b"x", timeout=SOON_S)
+            with pytest.raises(WindowFullError):
+                topic.submit_batch([b"x", b"y"], timeout=SOON_S)
+        else:
+            with pytest.raises(OutcomeUnknownError):
+                topic.publish(b"x", timeout=SOON_S)
+    room.complete(None)
+    assert topic.publish(b"y", timeout=PATIENCE_S) == (0 if place is here.cluster else 1)
+
+
+def test_who_publishes_while_the_server_is_away_waits_for_it(here: Served, wire: Wire) -> None:
+    """What has no number, too: it was never sent."""
+    topic = here.client(wire.address).topic("news", **PLAIN)
+    topic.publish(b"one")
+    here.server.close()
+    until(lambda: all(channel.error for channel in list(topic._link._channels.values())))
+    here.cluster.topic("news").close()
+    with ThreadPoolExecutor(1) as pool:
+        publishing = pool.submit(topic.publish, b"two")
+        until(lambda: topic._publishers[""][1]._queue)
+        with TopicServer(here.cluster) as server:
+            wire.lead_to(server.address)
+            assert publishing.result(PATIENCE_S) == 1
+
+
+def test_who_publishes_and_no_server_comes_back_is_told_that_nothing_was_sent(here: Served) -> None:
+    topic = here.client(timeout=3.0).topic("news", **PLAIN)
+    topic.publish(b"one")
+    here.server.close()
+    with pytest.raises((NotConnectedError, OutcomeUnknownError)):
+        topic.submit(b"two").result(PATIENCE_S)
+
+
+def test_a_mere_question_is_asked_again(here: Served, wire: Wire) -> None:
+    topic = here.client(wire.address).topic("news", **PLAIN)
+    topic.publish(b"one")
+    wire.swallow()
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(topic.stats)
+        assert wire.swallowed.wait(PATIENCE_S)
+        wire.cut()
+        assert asking.result(PATIENCE_S).end.offset == 1
+
+
+@pytest.mark.parametrize("call", ["flush", "seek", "acknowledge_cumulative"])
+def test_a_consumer_that_its_server_does_not_know_is_attached_anew(here: Served, call: str) -> None:
+    """Nobody hears of what is between a client and its servers."""
+    topic = here.client().topic("news", **PLAIN)
+    topic.publish_batch([b"one", b"two"])
+    with topic.subscribe("s", start="earliest") as consumer:
+        assert receive(consumer, 2) == [b"one", b"two"]
+        (session,) = [one for one in here.server._service._sessions.values() if one._outlets]
+        (outlet,) = session._outlets.values()
+        session._outlets.clear()
+        arguments = {"flush": (), "seek": (1,), "acknowledge_cumulative": (0,)}[call]
+        with ThreadPoolExecutor(1) as pool:
+            calling = pool.submit(getattr(consumer, call), *arguments)
+            until(lambda: calling.done() or not consumer._source._handle)  # type: ignore[attr-defined]
+            outlet.detach(ClosedError("forgotten"))  # its place is free
+            calling.result(PATIENCE_S)
+        assert receive(consumer, 1) == [b"one" if call == "flush" else b"two"]
+
+
+def test_where_nobody_listens_the_error_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+    with connect(f"pyreplog://{address}", timeout=SOON_S) as client, pytest.raises(NotConnectedError) as caught:
+        client.topics()
+    assert address in str(caught.value) and "refused: is it running there" in str(caught.value)
+    assert "hello" not in str(caught.value)

@@ -1,0 +1,74 @@
+"""Many topics are closed at once, within one time for all; those that cannot store anything do not keep the others."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from pyreplog.ack import Ack
+from pyreplog.bookie.protocol import Kind, Request
+from pyreplog.errors import ClosedError, OutcomeUnknownError
+from pyreplog.topic.cluster import Cluster
+from tests.ledger.standins import Meddler, OnReply
+from tests.topic.handling import PATIENCE_S, PLAIN, check_backlog, open_cluster, received
+
+COUNT = 12
+
+
+class Stuck(Meddler):
+    """Adds to these ledgers are lost."""
+
+    def __init__(self, cluster: Cluster, ledgers: set[int]) -> None:
+        super().__init__(cluster)
+        self._ledgers = ledgers
+        self.rule(self.lose_some, kind=Kind.ADD)
+
+    def lose_some(self, bookie: str, request: Request, on_reply: OnReply) -> None:
+        if request.ledger not in self._ledgers:
+            self._send(bookie, request, on_reply)
+
+
+def fails(ack: Ack[int]) -> bool:
+    return isinstance(ack.exception(PATIENCE_S), OutcomeUnknownError)
+
+
+def test_those_that_are_stuck_have_one_time_together(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One after the other each would have its own: and then nothing is left of what waited for it."""
+    with Cluster.embedded(tmp_path, bookies=1) as cluster:
+        topics = [cluster.topic(f"t{number}", **PLAIN) for number in range(COUNT)]
+        for topic in topics:
+            topic.publish(b"a")
+        Stuck(cluster, {topic.managed.chain.ledgers[-1].ledger for topic in topics})
+        acks = [topic.submit(b"b") for topic in topics]
+        began = time.monotonic()
+        with pytest.raises(OutcomeUnknownError, match=r"12 of 12 topics were closed .* no outcome: t\d, t\d+, t\d+, …"):
+            cluster.close(timeout=2.5)
+        assert time.monotonic() - began < 2.5 * COUNT
+        assert all(fails(ack) for ack in acks)
+        with pytest.raises(ClosedError):
+            topics[0].publish(b"c")
+    assert "12 of 12 topics are not closed yet: t0, t1, t2, …" in caplog.text
+
+
+def test_one_that_is_stuck_keeps_nobody(tmp_path: Path) -> None:
+    """Whichever it is: what the others were given, and what was acknowledged there, is stored."""
+    stuck, *others = [f"t{number}" for number in range(COUNT)]
+    with open_cluster(tmp_path, flush_ms=60_000) as cluster:
+        topics = {name: cluster.topic(name, **PLAIN) for name in (stuck, *others)}
+        consumers = {name: topic.subscribe("s") for name, topic in topics.items()}
+        for topic in topics.values():
+            topic.publish_batch([b"a", b"b"])
+        Stuck(cluster, {topics[stuck].managed.chain.ledgers[-1].ledger})
+        last = {name: topic.submit(b"c") for name, topic in topics.items()}
+        for name in others:
+            consumers[name].acknowledge(received(consumers[name], 1))
+        with pytest.raises(OutcomeUnknownError, match=r"1 of 12 topics were closed .* no outcome: t0$"):
+            cluster.close(timeout=5.0)
+        assert fails(last[stuck])
+        assert [last[name].result(0) for name in others] == [2] * len(others)
+    with open_cluster(tmp_path) as cluster:
+        for name in others:
+            with cluster.topic(name) as topic:
+                check_backlog(topic, "s", [1, 2])
