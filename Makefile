@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | simulate | crash | plants | sanitize | fuzz. Every target makes its own environment.
+# make demo | test | lint | bench | simulate | crash | chaos | plants | mutants | sanitize | fuzz. Every target makes its own environment.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,9 +6,11 @@ APT := sh .ci/system-packages
 NATIVE := $(wildcard pyreplog/_native/*/*.pyx pyreplog/_native/*/*.pxd pyreplog/_native/*.pxd pyreplog/_native/*.h pyreplog/_native/crc32c.c)
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
+MUTANTS ?= 500
+CHAOS_SECONDS ?= 1200
 export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes are started, of which each would compile all that it imports
 
-.PHONY: demo test lint bench simulate crash plants sanitize fuzz wheel clean
+.PHONY: demo test lint bench simulate crash chaos plants mutants sanitize fuzz wheel clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -51,12 +53,22 @@ simulate: $(VENV)/test
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 	$(BIN)/python -m tests.simulation.ha --seeds $(SEEDS)
 	$(BIN)/python -m tests.simulation.topic --seeds $$(( $(SEEDS) / 10 ))
+	$(BIN)/python -m tests.interleaving --seeds $$(( $(SEEDS) / 10 ))
+
+chaos: $(VENV)/test
+	$(BIN)/python -m tests.chaos --seconds $(CHAOS_SECONDS)
 
 crash: $(VENV)/test
 	$(BIN)/python -m tests.crash --seeds $(SEEDS)
 
 plants: $(VENV)/test
-	$(BIN)/python tests/plants/run.py
+	$(BIN)/python -m tests.plants
+
+mutants: $(VENV)/test
+	$(BIN)/pip install --quiet --group mutants
+	$(BIN)/python -m tests.mutants map
+	$(BIN)/python -m tests.mutants run --sample $(MUTANTS)
+	$(BIN)/python -m tests.mutants table
 
 sanitize: $(VENV)/test
 	sh .ci/sanitize
@@ -66,7 +78,11 @@ fuzz: $(VENV)/test
 	for target in tests/fuzz/fuzz_*.py; do $(BIN)/python $$target -max_total_time=$(FUZZ_SECONDS) || exit 1; done
 
 wheel: $(BIN)/python
-	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+	$(BIN)/pip install --quiet --group wheel
+	rm -rf build/wheel
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --strip --wheel-dir dist build/wheel/*.whl
+	@ls dist/*.whl
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

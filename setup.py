@@ -107,6 +107,7 @@ setup(
             extension("machines/turns"),
             extension("ledger/driving"),
             extension("system/mutex"),
+            extension("system/scheduling"),
             extension("net/outbox"),
             extension("net/nextframe"),
             extension("net/arrivals"),
