@@ -71,6 +71,10 @@ def main() -> int:
     run.add_argument("--first", type=int, default=0, metavar="N", help="the first mutant of the sample to run")
     run.add_argument("--last", type=int, metavar="N", help="the last one")
     run.add_argument("--again", action="store_true", help="run survivors again")
+    run.add_argument(
+        "--covering", action="store_true",
+        help="of a mutant whose line the map knows, run only the tests that cover it (--again runs those of its target)",
+    )  # fmt: skip
     run.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="mutants at a time")
     actions.add_parser("table", help="write the table of all results")
     arguments = parser.parse_args()
@@ -189,7 +193,7 @@ def run_sample(arguments: argparse.Namespace) -> int:
         def run(numbered: tuple[int, Mutant]) -> None:
             number, mutant = numbered
             began = time.monotonic()
-            outcome, by = _run(mutant, sound, coverage)
+            outcome, by = _run(mutant, sound, coverage, arguments.covering)
             result = _result(arguments.seed, number, mutant, outcome, by, time.monotonic() - began)
             with writing, RESULTS.open("a") as file:
                 file.write(json.dumps(result) + "\n")
@@ -201,8 +205,8 @@ def run_sample(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _run(mutant: Mutant, sound: Tree, coverage: Coverage) -> tuple[str, str]:
-    """Return the outcome and the test that failed."""
+def _run(mutant: Mutant, sound: Tree, coverage: Coverage, covering: bool) -> tuple[str, str]:
+    """Return the outcome and the test that failed. covering: the tests of the target are for lines that none covers."""
     with tempfile.TemporaryDirectory(prefix="pyreplog-mutant-", ignore_cleanup_errors=True) as folder:
         tree = sound.linked(Path(folder))
         path = tree.folder / mutant.mutation.path
@@ -216,7 +220,9 @@ def _run(mutant: Mutant, sound: Tree, coverage: Coverage) -> tuple[str, str]:
                 compile(source, str(path), "exec")
         except (RuntimeError, SyntaxError):
             return "invalid", ""
-        for tests in (coverage.tests(mutant.mutation), list(mutant.target.tests)):
+        covers = coverage.tests(mutant.mutation)
+        stages = [covers] if covering and covers else [covers, list(mutant.target.tests)]
+        for tests in stages:
             if tests:
                 code, output = tree.test("-o", f"faulthandler_timeout={HANG_S}", *tests)
                 if code:
