@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos.victims import FAKETIME, Victim
+from tests.waiting import until
 
 CALM_S = (0.5, 4.0)
 DOWN_S = (0.1, 8.0)
@@ -33,6 +34,7 @@ class Faults:
         self._random = random.Random(seed)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
+        self.began = time.monotonic()
         self.past: list[Fault] = []
         self.error: BaseException | None = None
 
@@ -123,17 +125,28 @@ class Availability:
             self._last = now
 
     def report(self, faults: Faults) -> bool:
-        """Print how long nothing was acknowledged, and during which faults; return whether the bound held."""
-        self.acknowledge(0)
-        lengths = sorted(end - begin for begin, end in self.gaps)
+        """Print how long nothing was acknowledged, and during which faults; return whether the bound held.
+
+        Call it when the faults have ended and clients still work: waits for one more acknowledgement.
+        """
+        count = self.acknowledged
+        until(lambda: self.acknowledged > count, pause_s=0.01)
+        with self._lock:
+            gaps = list(self.gaps)
+        began = faults.began
+        lengths = sorted(end - begin for begin, end in gaps)
         longest = lengths[-1] if lengths else 0.0
         middle = lengths[len(lengths) // 2] if lengths else 0.0
         print(f"{self.name}: {self.acknowledged:,} acknowledged through {len(faults.past)} faults", flush=True)
         print(
             f"  {len(lengths)} pauses over 0.25 s, median {middle:.2f} s, longest {longest:.2f} s; bound {self.bound_s} s"
         )
-        for begin, end in self.gaps:
+        for begin, end in gaps:
             if end - begin > self.bound_s:
-                causes = [f"{f.kind} of {f.victim}" for f in faults.past if f.began < end and f.ended > begin - 1.0]
-                print(f"  {end - begin:.2f} s: {', '.join(causes) or 'no fault'}")
+                causes = [
+                    f"{fault.kind} of {fault.victim} from {fault.began - began:.1f} to {fault.ended - began:.1f}"
+                    for fault in faults.past
+                    if fault.began < end and fault.ended > begin - 10.0
+                ]
+                print(f"  {end - begin:.2f} s from {begin - began:.1f} s on: {', '.join(causes) or 'no fault'}")
         return longest <= self.bound_s

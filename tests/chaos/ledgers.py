@@ -66,8 +66,8 @@ def run(folder: Path, seconds: float, seed: int) -> Outcome:
             faults.start()
             threading.Event().wait(seconds)
             faults.end()
-            writer.end()
             held = availability.report(faults)
+            writer.end()
             return Outcome(availability.acknowledged, lost_entries(cluster, writer.acknowledged), held)
     finally:
         for bookie in bookies:

@@ -97,8 +97,8 @@ def run(folder: Path, seconds: float, seed: int) -> Outcome:
             faults.start()
             threading.Event().wait(seconds)
             faults.end()
-            publisher.end()
             held = [published.report(faults), consumed.report(faults)]
+            publisher.end()
             deadline = time.monotonic() + RECEIVE_BOUND_S
             while len(consumer.received) < publisher.acknowledged and time.monotonic() < deadline:
                 threading.Event().wait(0.1)
