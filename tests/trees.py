@@ -11,7 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("pyreplog", "pyspark_pyreplog", "tests", "benchmarks", "build/cython", "setup.py", "pyproject.toml")
+COPIED = (
+    "pyreplog", "pyspark_pyreplog", "tests", "benchmarks", "examples", "docs", ".ci", "build/cython", "setup.py", "pyproject.toml",
+    "README.md", "CHANGELOG.md", "LICENSE", "MANIFEST.in", "Makefile",
+)  # fmt: skip
 LEFT_OUT = shutil.ignore_patterns("*.patch")
 
 

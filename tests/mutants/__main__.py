@@ -46,6 +46,9 @@ NOT_MAPPED = "not ctrl_c"
 """Tests that interrupt a process at every bytecode are not recorded: they would interrupt the recording, too."""
 COVERING_S = 90.0
 """Of the tests that cover a line, so many seconds of the quickest are run first."""
+OF_THE_TREE = ("tests/unit/test_tidy.py", "tests/unit/test_named.py", "tests/unit/test_distribution.py")
+"""Tests of files rather than of what they do; a copy of the tree lacks some of them."""
+NO_TESTS = 5  # pytest's exit code
 HANG_S = 120
 """A test that takes so long hangs."""
 
@@ -75,7 +78,7 @@ def main() -> int:
     run.add_argument("--again", action="store_true", help="run survivors again")
     run.add_argument(
         "--covering", action="store_true",
-        help="of a mutant whose line the map knows, run only the tests that cover it (--again runs those of its target)",
+        help="of a mutant whose line the map knows, run only tests that cover it; of others, the quickest of their target",
     )  # fmt: skip
     run.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="mutants at a time")
     actions.add_parser("table", help="write the table of all results")
@@ -148,10 +151,13 @@ class Coverage:
     def __init__(self) -> None:
         self._lines: dict[str, dict[int, list[str]]] = {}
         self._seconds: dict[str, float] = {}
+        self.times = MAP / "times.json"
         for times in MAP.glob("times.*.xml"):
             for case in ElementTree.parse(times).iter("testcase"):
                 name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
                 self._seconds[name] = float(case.get("time", "0"))
+        MAP.mkdir(parents=True, exist_ok=True)
+        self.times.write_text(json.dumps(self._seconds))
 
     def tests(self, mutation: Mutation) -> list[str]:
         """Return the quickest tests that run the line, in order of their time."""
@@ -206,11 +212,12 @@ def run_sample(arguments: argparse.Namespace) -> int:
     coverage, writing = Coverage(), Lock()
     with tempfile.TemporaryDirectory(prefix="pyreplog-mutants-") as folder:
         sound = Tree(ROOT, Path(folder) / "sound")
+        witnesses = Witnesses(sound)
 
         def run(numbered: tuple[int, Mutant]) -> None:
             number, mutant = numbered
             began = time.monotonic()
-            outcome, by = _run(mutant, sound, coverage, arguments.covering)
+            outcome, by = _run(mutant, sound, coverage, witnesses, arguments.covering)
             result = _result(arguments.seed, number, mutant, outcome, by, time.monotonic() - began)
             with writing, RESULTS.open("a") as file:
                 file.write(json.dumps(result) + "\n")
@@ -222,7 +229,24 @@ def run_sample(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _run(mutant: Mutant, sound: Tree, coverage: Coverage, covering: bool) -> tuple[str, str]:
+class Witnesses:
+    """Tests that fail on the sound tree as well: they tell nothing of a mutant. Any thread may ask."""
+
+    def __init__(self, sound: Tree) -> None:
+        self._sound = sound
+        self._verdicts: dict[str, bool] = {}
+
+    def is_sound(self, test: str) -> bool:
+        """Whether a test passes on the sound tree."""
+        if test not in self._verdicts:
+            self._verdicts[test] = not self._sound.test(test)[0]
+        return self._verdicts[test]
+
+    def rejected(self) -> list[str]:
+        return [test for test, passes in list(self._verdicts.items()) if not passes]
+
+
+def _run(mutant: Mutant, sound: Tree, coverage: Coverage, witnesses: Witnesses, covering: bool) -> tuple[str, str]:
     """Return the outcome and the test that failed. covering: the tests of the target are for lines that none covers."""
     with tempfile.TemporaryDirectory(prefix="pyreplog-mutant-", ignore_cleanup_errors=True) as folder:
         tree = sound.linked(Path(folder))
@@ -239,17 +263,24 @@ def _run(mutant: Mutant, sound: Tree, coverage: Coverage, covering: bool) -> tup
             return "invalid", ""
         covers = coverage.tests(mutant.mutation)
         stages = [covers] if covering and covers else [covers, list(mutant.target.tests)]
+        os.environ["MUTANTS_TIMES"] = str(coverage.times)
+        os.environ["MUTANTS_SECONDS"] = str(COVERING_S if covering else 0)
         for tests in stages:
-            if tests:
-                code, output = tree.test("-o", f"faulthandler_timeout={HANG_S}", *tests)
-                if code:
-                    return "killed", _failed(output)
+            while tests:
+                skipped = [f"--deselect={test}" for test in (*OF_THE_TREE, *witnesses.rejected())]
+                options = ("-p", "tests.mutants.quickest", "-o", f"faulthandler_timeout={HANG_S}")
+                code, output = tree.test(*options, *skipped, *tests)
+                if not code or code == NO_TESTS:
+                    break
+                failed = _failed(output)
+                if not failed or witnesses.is_sound(failed):
+                    return "killed", failed or "a test that hung, or the start"
     return "survived", ""
 
 
 def _failed(output: str) -> str:
-    lines = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    return lines[0].partition(" ")[2].partition(" - ")[0] if lines else "a test that hung, or the start"
+    lines = [line for line in output.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))]
+    return lines[0].split()[1].partition("[")[0] if lines else ""
 
 
 # ---- results ---------------------------------------------------------------------------------------------------
