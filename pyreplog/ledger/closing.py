@@ -16,14 +16,21 @@ from pyreplog.ledger.ledgermetadata import LedgerMetadata
 logger = logging.getLogger(__name__)
 
 
+def reserve_s(timeout: float) -> float:
+    """The last part of a time for closing: for what had no outcome by then, and is given up."""
+    return min(GIVE_UP_S, timeout / 4)
+
+
 def close_all(ledgers: Iterable[Ledger], around: Surroundings, timeout: float | None = CLOSE_S) -> None:
-    """Close those that are open, as their own `close(timeout)` does. What goes wrong with one is logged."""
+    """Close those that are open, as their own `close` does, but all of it within `timeout` seconds (None: for as long
+    as it takes): one that cannot be closed by then stays open, and is recovered by who opens it next. What goes wrong
+    with one is logged."""
     closing = [(ledger, ledger.begin_close()) for ledger in ledgers]
     deadline = math.inf if timeout is None else time.monotonic() + timeout
-    late = [one for one in closing if not _wait(one[1], around, deadline)]
+    patience = deadline if timeout is None else deadline - reserve_s(timeout)
+    late = [one for one in closing if not _wait(one[1], around, patience)]
     for ledger, _ in late:
         ledger.give_up()
-    deadline = time.monotonic() + GIVE_UP_S
     for _, done in late:
         _wait(done, around, deadline)
     for ledger, _ in closing:

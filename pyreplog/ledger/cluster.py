@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import ssl
 import threading
+import time
 from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any, Self
@@ -413,7 +415,8 @@ class Cluster(Handle):
 
     def close(self, timeout: float | None = CLOSE_S) -> None:
         """Close the ledgers that are open for appending, all at once, as their own `close(timeout)` does, and let go of
-        all. After `timeout` seconds (None: never) what has no outcome is given up.
+        all, within `timeout` seconds (None: however long it takes): what has no outcome shortly before is given up,
+        what waits for the metadata store then is left undone.
 
         Whoever waits for something of this cluster gets ClosedError. What the ledgers' closing raises is logged.
         Closing twice is fine. Errors: InvalidArgumentError, in a callback.
@@ -423,10 +426,13 @@ class Cluster(Handle):
         super().close()
 
     def _let_go(self) -> None:
+        timeout = self._close_s
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        self._around.end_calls_by(deadline)
         try:
-            close_all(list(self._ledgers), self._around, self._close_s)
+            close_all(list(self._ledgers), self._around, timeout)
         finally:
-            self._around.close()
+            self._around.close(None if timeout is None else max(deadline - time.monotonic(), 0.0))
 
     def _close_forgotten(self) -> None:
         """A thread of its own does what waits for others."""

@@ -168,13 +168,13 @@ class RemoteSurroundings(Remotes, Shared):
             limits=self._limits,
         )  # fmt: skip
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         self._registrations.close()
         with self._lock:
             channels, self._channels = list(self._channels.values()), {}
             self._ready = {}
         with ExitStack() as rest:
-            rest.callback(super().close)
+            rest.callback(super().close, timeout)
             for channel in channels:
                 rest.callback(channel.close)
 

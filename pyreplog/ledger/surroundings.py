@@ -159,13 +159,18 @@ class Shared:
             if (status.bookie in self._quarantine) is suspects
         ]
 
-    def close(self) -> None:
-        """Who waits for something is told; errors of what is closed come behind the rest."""
+    def end_calls_by(self, deadline: float) -> None:
+        """No call of the metadata store waits any longer; see `MetadataStore.end_calls_by`."""
+        self.metadata.end_calls_by(deadline)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Who waits for something is told; errors of what is closed come behind the rest. timeout: seconds for the jobs
+        of `work`; those that were not begun then are dropped (None: never)."""
         self._closed = True
         with ExitStack() as rest:
             rest.callback(self.metadata.close)
             rest.callback(self.reactor.close)
-            rest.callback(self._workers.close)
+            rest.callback(self._workers.close, timeout)
             for done in list(self._expected):
                 done.fail(ClosedError("the cluster was closed"))
 
@@ -243,8 +248,8 @@ class EmbeddedSurroundings(Shared):
                 logger.warning("bookie %s: garbage collection: %s", bookie, error)
         self.wake_after(self._collect_s, self._collect_later)
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         with ExitStack() as rest:
             for bookie in self.bookies.values():
                 rest.callback(bookie.close)
-            super().close()
+            super().close(timeout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import math
 import os
 import sqlite3
 import threading
@@ -60,6 +61,9 @@ def _make(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
+_STEP_MS = 25
+"""SQLite's wait for the transactions of others cannot be interrupted: it is made of steps."""
+
 _FORK_WAITS_S = 15.0
 """More than a transaction waits for others by default."""
 
@@ -94,6 +98,8 @@ class Database:
         self.path, self.clock = path, clock
         self._lock = threading.Lock()
         self._timeout = timeout
+        self.deadline = math.inf
+        """By `time.monotonic()`: nobody waits any longer for the transactions of others."""
         self._open = True
         for part in ("", "-wal", "-shm"):
             check_plain(Path(f"{path}{part}"), missing_ok=True)
@@ -163,13 +169,28 @@ class Database:
         self._check_open()
         try:
             with self._translated():
-                self._connection.execute("BEGIN IMMEDIATE")
+                self._begin()
                 yield
             self._commit()
         except BaseException:  # Ctrl-C too, at any step
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
+
+    def _begin(self) -> None:
+        timed_out = time.monotonic() + self._timeout
+        try:
+            while True:
+                left_s = min(timed_out, self.deadline) - time.monotonic()
+                self._connection.execute(f"PRAGMA busy_timeout = {min(max(round(left_s * 1000), 0), _STEP_MS)}")
+                try:
+                    self._connection.execute("BEGIN IMMEDIATE")
+                    return
+                except sqlite3.OperationalError as error:
+                    if _code(error) != sqlite3.SQLITE_BUSY or left_s <= 0:
+                        raise
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {round(self._timeout * 1000)}")
 
     def _commit(self) -> None:
         try:

@@ -8,6 +8,7 @@ connection is down waits in kazoo and may be sent much later; so nothing is aske
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -48,6 +49,8 @@ class Session:
     def __init__(self, hosts: str, *, ttl: float, timeout: float, listener: Callable[[str], object]) -> None:
         self._hosts, self._timeout, self._listener = hosts, timeout, listener
         self.ttl = ttl
+        self.deadline = math.inf
+        """By `time.monotonic()`: calls that begin from now on do not wait any longer."""
         self._connected = threading.Event()
         self._closing, self._closed = threading.Lock(), False
         try:
@@ -96,7 +99,7 @@ class Session:
             try:
                 return self._ask(send, deadline)
             except _INTERRUPTED as error:
-                if time.monotonic() >= deadline:
+                if time.monotonic() >= min(deadline, self.deadline):
                     raise MetadataUnavailableError(self._silence()) from error
 
     def read_once(self, send: Send, timeout: float) -> Any:
@@ -115,6 +118,7 @@ class Session:
             raise OutcomeUnknownError(lost) from error
 
     def _ask(self, send: Send, deadline: float) -> Any:
+        deadline = min(deadline, self.deadline)
         up = self._connected.wait(max(0.0, deadline - time.monotonic()))
         if self._closed:
             raise ClosedError(f"the session with {self._hosts} was closed")
@@ -134,9 +138,19 @@ class Session:
             if self._closed:
                 return
             self._closed = True
-            try:
-                self._client.stop()
-                self._client.close()
-            except KazooException as error:
-                _logger.warning("a ZooKeeper session was left to time out: %s", error)
+            if self.deadline == math.inf:
+                self._end()
+            else:  # kazoo waits for a server that does not answer, 10 s or more
+                ending = threading.Thread(target=self._end, name="pyreplog-zookeeper-close", daemon=True)
+                ending.start()
+                ending.join(max(0.0, self.deadline - time.monotonic()))
+                if ending.is_alive():
+                    _logger.warning("a ZooKeeper session was left to time out: %s", self._silence())
             self._connected.set()
+
+    def _end(self) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        except KazooException as error:
+            _logger.warning("a ZooKeeper session was left to time out: %s", error)

@@ -106,6 +106,9 @@ class SQLiteStore(MetadataStore):
     def _lease(self, ttl: float, on_loss: Callable[[], object] | None) -> SQLiteLease:
         return SQLiteLease(self, ttl, on_loss)
 
+    def end_calls_by(self, deadline: float) -> None:
+        self._database.deadline = self._poller.database.deadline = deadline
+
     def _let_go(self) -> None:
         self._watchers.stop()
         self._poller.database.close()

@@ -56,10 +56,17 @@ class MetadataStore(Handle):
             return
         with self._lease_lock:
             self._takes_leases = False
-            leases = list(self._leases)
-        for lease in leases:
+        for lease in self._opened_leases():
             lease.close()
         super().close()
+
+    def _opened_leases(self) -> builtins.list[Lease]:
+        with self._lease_lock:
+            return list(self._leases)
+
+    def end_calls_by(self, deadline: float) -> None:
+        """For who closes within a time: no call, also of a lease, waits for the store any longer when
+        `time.monotonic()` is `deadline`. It raises what it raises after the store's timeout."""
 
     def get(self, key: str) -> Versioned | None:
         """The value of a key, or None: there is definitely no such key."""

@@ -147,6 +147,12 @@ class ZooKeeperStore(MetadataStore):
     def _lease(self, ttl: float, on_loss: Callable[[], object] | None) -> ZooKeeperLease:
         return ZooKeeperLease(self, ttl, on_loss)
 
+    def end_calls_by(self, deadline: float) -> None:
+        self._session.deadline = deadline
+        for lease in self._opened_leases():
+            assert isinstance(lease, ZooKeeperLease), "they are all made here"
+            lease._vigil.session.deadline = deadline
+
     def _let_go(self) -> None:
         self._session.close()
         self._watchers.stop()

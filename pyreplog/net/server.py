@@ -171,17 +171,18 @@ class Server(Endpoint):
         self.connections.discard(connection)
 
     def drain(self, timeout: float) -> bool:
-        """Take no more connections and requests, let replies leave for at most `timeout` seconds, close.
+        """Take no more connections and requests, let replies leave, and close, within `timeout` seconds.
 
-        Clients have 2 s more to take what has left, and close. Returns whether all replies left.
-        Errors: InvalidArgumentError, called by a callback.
+        The last quarter of them, at most 2 s, is for clients to take what has left, and close. Returns whether all
+        replies left. Errors: InvalidArgumentError, called by a callback.
         """
         self._check_open()
+        parting_s = min(_PARTING_S, timeout / 4)
         self._reactor.call_soon(self._stop_taking)
         try:
-            replied = self._reactor.drive(self._all_replied, timeout)
+            replied = self._reactor.drive(self._all_replied, timeout - parting_s)
             self._reactor.call_soon(self._part)
-            self._reactor.drive(self._gone, _PARTING_S)
+            self._reactor.drive(self._gone, parting_s)
             return replied
         finally:
             self.close()

@@ -11,6 +11,7 @@ from typing import Any, overload
 from pyreplog._native.machines.turns import check_may_wait
 from pyreplog.ack import as_timeout
 from pyreplog.ledger import cluster as ledgers
+from pyreplog.ledger.closing import reserve_s
 from pyreplog.ledger.handle import CLOSE_S
 from pyreplog.metrics import Metric
 from pyreplog.topic.partitions.partitioned import PartitionedTopic
@@ -83,9 +84,8 @@ class Cluster(ledgers.Cluster):
             super()._end_forgotten()
 
     def close(self, timeout: float | None = CLOSE_S) -> None:
-        """As of ledgers; the topics before them, all at once, as their own `close` does. timeout: seconds for all;
-        what has no outcome then is given up. None: never. Errors: OutcomeUnknownError names the topics that had
-        messages without one."""
+        """As of ledgers; the topics before them, all at once, as their own `close` does. Errors: OutcomeUnknownError
+        names the topics that had messages without an outcome."""
         if not sys.is_finalizing():  # else no thread goes on that this could wait for
             check_may_wait()
         limit = as_timeout(timeout)
@@ -93,4 +93,6 @@ class Cluster(ledgers.Cluster):
         with ExitStack() as rest:
             rest.callback(self._close_ledgers, deadline)
             if self._topics is not None and not sys.is_finalizing():
-                rest.callback(self._topics.close, timeout)
+                if deadline is not None:
+                    self._around.end_calls_by(deadline)
+                rest.callback(self._topics.close, None if limit is None else limit - reserve_s(limit))

@@ -7,6 +7,9 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,8 @@ from pyreplog.metadata import LeaseState
 from pyreplog.metadata.owner import Owner
 from pyreplog.metadata.sqlite import SQLiteStore
 from tests.waiting import until
+
+PATIENCE_S = 60.0
 
 TTL_S = 900
 """Of leases by a clock that the test moves: nobody renews them meanwhile, unless the test says so."""
@@ -132,6 +137,31 @@ def test_a_writer_that_does_not_end(path):
         connection.execute("ROLLBACK")
         connection.close()
         store.put("/a", b"two", version)
+
+
+def test_calls_end_at_the_deadline(path):
+    """Those that wait already, too; what waits for nobody is still done."""
+    errors: list[BaseException] = []
+    with SQLiteStore(path, timeout=PATIENCE_S) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        version = store.create("/a", b"one")
+        other.execute("BEGIN IMMEDIATE")
+
+        def put():
+            with pytest.raises(MetadataUnavailableError, match="locked") as caught:
+                store.put("/a", b"two", version)
+            errors.append(caught.value)
+
+        threads = [threading.Thread(target=put) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        until(lambda: store._database._lock.locked())
+        began = time.monotonic()
+        store.end_calls_by(began + 0.05)
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert len(errors) == 3 and time.monotonic() - began < PATIENCE_S / 2
+        other.execute("ROLLBACK")
+        store.put("/a", b"three", version)
 
 
 # ---- leases ----------------------------------------------------------------------------------------------------

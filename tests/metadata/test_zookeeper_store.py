@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -120,6 +121,21 @@ def test_a_server_that_does_not_answer(server):
                 assert found is not None
             else:
                 until(lambda: other.get("/leased") is None or lease.state is LeaseState.HELD)
+
+
+def test_a_store_is_closed_by_its_deadline(server):
+    """kazoo waits for a server that does not answer, until the session is over."""
+    store = ZooKeeperStore(host(server), "/root", timeout=60.0, session_timeout=40.0)
+    lease = store.lease(20.0)
+    lease.create("/leased", b"")
+    server.stop()
+    began = time.monotonic()
+    store.end_calls_by(began + 1.0)
+    with pytest.raises(MetadataUnavailableError):
+        store.get("/leased")
+    store.close()
+    assert time.monotonic() - began < 8.0
+    server.go_on()
 
 
 def end_session(server: Server, client_id: tuple[int, bytes], is_over: Callable[[], bool]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -136,6 +137,17 @@ def test_a_drain_ends_though_a_client_stays(reactor: Reactor, monkeypatch: pytes
         assert client.request(1, b"x") == b"x"
         assert server.drain(TIMEOUT_S) is True
         assert client.ended() and [type(error) for error in handler.ends] == [ClosedError]
+
+
+def test_a_drain_keeps_its_time_though_a_client_stays(reactor: Reactor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "_PARTING_S", TIMEOUT_S)
+    handler = Recorder()
+    with Server(reactor, handler) as server, RawClient(server) as client:
+        assert client.request(1, b"x") == b"x"
+        began = time.monotonic()
+        assert server.drain(0.04) is True
+        assert time.monotonic() - began < TIMEOUT_S / 2
+        assert client.ended()
 
 
 def test_a_driver_and_who_closes_finish_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,10 @@ class Life:
             return ack.result()
         raise MetadataUnavailableError("it died") if self.faults.is_dead else OutcomeUnknownError("the time ran out")
 
-    def close(self) -> None:
+    def end_calls_by(self, deadline: float) -> None:
+        return
+
+    def close(self, timeout: float | None = None) -> None:
         """It is not this one's to close."""
 
     # ---- what happens to it ----------------------------------------------------------------------------------

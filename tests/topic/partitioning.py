@@ -27,7 +27,10 @@ class _Around:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._around, name)
 
-    def close(self) -> None:
+    def end_calls_by(self, deadline: float) -> None:
+        return
+
+    def close(self, timeout: float | None = None) -> None:
         return
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -357,12 +358,14 @@ class Flusher:
             quiet, self._quiet = self._quiet, []
             settle_all([(ack, None) for ack in quiet])
 
-    def end(self) -> None:
-        """Nothing is done any more, whoever waits is told the error; ends the thread, then the ledger. Not by that
-        thread."""
-        self._thread.close()
+    def end(self, timeout: float) -> None:
+        """Nothing is done any more, whoever waits is told the error; ends the thread, then the ledger, within `timeout`
+        seconds. Not by that thread."""
+        deadline = time.monotonic() + timeout
+        has_ended = self._thread.close(timeout)
         settle_all([(ack, self.error) for ack in list(self._expected)])
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
-        self.homes.end()
+        if has_ended:  # else the ledger is closed with its cluster
+            self.homes.end(max(deadline - time.monotonic(), 0.0))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from pyreplog.errors import ClosedError, MetadataUnavailableError, OutcomeUnknownError, ReplogError
+from pyreplog.ledger.closing import close_all
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.handle import Ledger
 from pyreplog.topic.cursors.logconfig import COPIES, CursorLogConfig
@@ -108,9 +109,9 @@ class Homes:
             return partial(self._not_opened, error)
         return partial(self._got, handle)
 
-    def _discard(self, handle: Ledger) -> None:
+    def _discard(self, handle: Ledger, timeout: float = CLOSE_S) -> None:
         """Nothing is in it."""
-        _close(handle)
+        close_all([handle], self._around, timeout)
         try:
             delete_cursor_ledger(self._cluster, handle.id)
         except ReplogError as error:
@@ -174,16 +175,17 @@ class Homes:
         home.is_closed = True
         self.drop_if_free(home)
 
-    def end(self) -> None:
-        """No more is stored, the log's thread has ended: close the current one, delete it if it is empty. Waits."""
+    def end(self, timeout: float = CLOSE_S) -> None:
+        """No more is stored, the log's thread has ended: close the current one, delete it if it is empty. Waits for at
+        most `timeout` seconds."""
         with self._lock:
             self._has_ended = True
         if self._opened is not None:
-            self._discard(self._opened)
+            self._discard(self._opened, timeout)
         home, self.current = self.current, None
         if home is None or home.handle is None:
             return
-        _close(home.handle)
+        close_all([home.handle], self._around, timeout)
         home.is_retired = home.is_closed = True
         if home.is_free and not home.is_abandoned:
             self._delete(home.ledger)()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+import time
 from functools import partial
 from itertools import count
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from typing import NamedTuple
 from pyreplog._native.machines.turns import check_may_wait
 from pyreplog.errors import OutcomeUnknownError
 from pyreplog.handles import Handle
+from pyreplog.ledger.closing import reserve_s
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.topic.cursors.flush import Flusher
 from pyreplog.topic.cursors.history import CursorHistory
@@ -126,7 +128,8 @@ class CursorLog(Handle):
     # ---- the end --------------------------------------------------------------------------------------------
 
     def close(self, timeout: float = CLOSE_S) -> None:
-        """Persist what is dirty, close the ledger. What cannot be persisted within `timeout` seconds comes again later.
+        """Persist what is dirty, close the ledger, within `timeout` seconds. What cannot be persisted by then comes
+        again later.
 
         Errors: InvalidArgumentError, in a callback.
         """
@@ -135,11 +138,11 @@ class CursorLog(Handle):
         super().close()
 
     def _let_go(self) -> None:
-        quiet = self._flusher.quiet()
+        deadline, quiet = time.monotonic() + self._close_s, self._flusher.quiet()
         self._flusher.error = self._error
         try:
-            self._around.wait(quiet, self._close_s)
+            self._around.wait(quiet, self._close_s - reserve_s(self._close_s))
         except OutcomeUnknownError:
             logger.warning("cursors were closed with changes that could not be persisted within %.1f s", self._close_s)
         finally:
-            self._flusher.end()
+            self._flusher.end(max(deadline - time.monotonic(), 0.0))

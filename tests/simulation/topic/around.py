@@ -55,8 +55,8 @@ class Hands:
         finally:
             self._is_busy = False
 
-    def close(self, timeout: float | None = None) -> None:
-        return
+    def close(self, timeout: float | None = None) -> bool:
+        return True
 
 
 class HandsOfConnections:
@@ -200,5 +200,8 @@ class Around:
         nodes = [] if suspects else self.process.schedule.nodes.places
         return [Candidate(node.name) for node in nodes if node.is_up or self.world.chance(0.1)]
 
-    def close(self) -> None:
+    def end_calls_by(self, deadline: float) -> None:
+        return
+
+    def close(self, timeout: float | None = None) -> None:
         return
