@@ -22,6 +22,12 @@ NAME = "bookie"
 IS_SERVER = True
 HELP = "run a storage node until SIGTERM or Ctrl-C"
 
+UNREGISTERING = 0.25
+"""The part of the time until the metadata store must have answered: its registration ends by itself, too."""
+
+ANSWERS = 0.9
+"""The part of the time until the last answers have left; the log is synced behind it."""
+
 _KEEP_S = 1.0
 
 
@@ -46,9 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="go on with metadata from a backup: ledgers made since then are lost (see docs/operations.md)",
     )
     parser.add_argument("--replace", action="store_true", help="take the name of a bookie whose data are lost")
-    parser.add_argument(
-        "--drain-s", metavar="S", type=float, default=10.0, help="time for the last answers (default 10)"
-    )
+    serving.add_drain_argument(parser)
     parser.add_argument("--busy-poll-us", metavar="N", type=int, default=0, help="look so long before going to sleep")
 
 
@@ -63,9 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
         _announce(arguments, node, metrics)
         while not stop.wait(_KEEP_S):
             node.keep()
+        drain = serving.Drain(arguments.drain_s)
+        store.end_calls_by(drain.deadline(UNREGISTERING))
         if metrics is not None:
             metrics.close()
-        node.drain(arguments.drain_s)
+        node.drain(drain.left(ANSWERS))
+    serving.skip_final_collection()
     return 0
 
 

@@ -23,10 +23,14 @@ from pyreplog.ha.metrics import node_metrics
 from pyreplog.ha.node import Node
 from pyreplog.ha.protocol.group import ACK_MODES, GroupConfig
 from pyreplog.log.replica import is_replica
+from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
 from pyreplog.metrics import MetricsServer
 
 logger = logging.getLogger(__name__)
+
+UNREGISTERING = 0.5
+"""The part of `--drain-s` until the metadata store must have answered: a lease ends by itself, too."""
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------
@@ -75,6 +79,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--secret-file", metavar="FILE", type=Path, help="holds the secret that all nodes share")
     tls.add_peer_arguments(parser)
     parser.add_argument("--metrics", metavar="[HOST:]PORT", help=serving.METRICS_HELP)
+    serving.add_drain_argument(parser)
     parser.add_argument("--busy-poll-us", metavar="N", type=int, default=0, help="look so long before going to sleep")
 
 
@@ -170,20 +175,25 @@ def _serve(arguments: argparse.Namespace, open_node: Callable[[], Node]) -> int:
     with (
         open_node() as node,
         serving.metrics_server(arguments, partial(node_metrics, node)) as metrics,
-        _failover(arguments, node),
+        _failover(arguments, node) as store,
     ):
         _announce(arguments, node, metrics)
         stop.wait()
+        drain = serving.Drain(arguments.drain_s)
+        if store is not None:
+            store.end_calls_by(drain.deadline(UNREGISTERING))
+    serving.skip_final_collection()
     return 0
 
 
 @contextmanager
-def _failover(arguments: argparse.Namespace, node: Node) -> Iterator[None]:
+def _failover(arguments: argparse.Namespace, node: Node) -> Iterator[MetadataStore | None]:
+    """Yields the store that it uses."""
     if arguments.metadata is None:
-        yield
+        yield None
         return
     with open_store(arguments.metadata) as store, Failover(node, store, arguments.group, lease_s=arguments.lease_s):
-        yield
+        yield store
 
 
 def _announce(arguments: argparse.Namespace, node: Node, metrics: MetricsServer | None) -> None:

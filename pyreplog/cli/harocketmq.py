@@ -35,6 +35,7 @@ def add_master_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_log(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="DIR", help="laid out as a broker's store; made if need be")
     parser.add_argument("--file-bytes", metavar="N", type=int, help="mappedFileSizeCommitLog, of a new one (1 GiB)")
+    serving.add_drain_argument(parser)
 
 
 def run_slave(arguments: argparse.Namespace) -> int:
@@ -56,6 +57,7 @@ def run_slave(arguments: argparse.Namespace) -> int:
             told = _tell(slave, told)
         if slave.state is State.STOPPED and slave.error is not None:
             raise slave.error
+        serving.Drain(arguments.drain_s)
     return 0
 
 
@@ -75,6 +77,7 @@ def run_master(arguments: argparse.Namespace) -> int:
         with Master(reactor, log, host=host, port=port, max_bytes_per_s=arguments.throttle_bytes_per_s) as master:
             _announce(arguments, "master", log, master)
             stop.wait()
+            serving.Drain(arguments.drain_s)
     return 0
 
 

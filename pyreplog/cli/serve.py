@@ -6,7 +6,6 @@ import argparse
 import logging
 import ssl
 import sys
-import time
 from pathlib import Path
 
 from pyreplog.cli.shared import serving, targets, tls
@@ -19,10 +18,10 @@ from pyreplog.topic.remote.serving import TopicServer
 logger = logging.getLogger(__name__)
 
 ANSWERS = 0.6
-"""The part of the time for the last answers; clients, and what is stored last, have the rest."""
+"""The part of the time until the last answers have left; what is stored last has the rest."""
 
-GRACE_S = 5.0
-"""A process that still has not ended then waits for something that will not come: a metadata store, say."""
+CLOSING = 0.9
+"""The part of the time until all that waits for others has ended; the embedded bookies' logs are synced behind it."""
 
 NAME = "serve"
 IS_SERVER = True
@@ -41,13 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     tls.add_peer_arguments(parser)
     parser.add_argument("--metrics", metavar="[HOST:]PORT", help=serving.METRICS_HELP)
-    parser.add_argument(
-        "--drain-s",
-        metavar="S",
-        type=float,
-        default=10.0,
-        help="seconds for the last answers, and for what is stored last (default 10)",
-    )
+    serving.add_drain_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -60,15 +53,15 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         _announce(arguments, server, metrics)
         stop.wait()
-        serving.end_after(arguments.drain_s + GRACE_S)
-        deadline = time.monotonic() + arguments.drain_s
+        drain = serving.Drain(arguments.drain_s)
         if metrics is not None:
             metrics.close()
-        server.drain(arguments.drain_s * ANSWERS)
+        server.drain(drain.left(ANSWERS))
         try:
-            cluster.close(max(deadline - time.monotonic(), 0.0))
+            cluster.close(drain.left(CLOSING))
         except OutcomeUnknownError as error:
             logger.warning("%s", error)  # clients are told so, too: no reason to fail
+    serving.skip_final_collection()
     return 0
 
 

@@ -158,6 +158,7 @@ def elect(
     why = "by force" if force else f"{master} seems to be lost" if if_lost else f"{master or 'nobody'} is to hand over"
     logger.info("%s stands for election, term %s: %s", node.name, election.term, why)
     try:
+        node._check_open()  # behind `_candidacy`: who closes the node either ends this one, or is seen here
         won = candidacy.run()
     except ReplogError as error:
         if isinstance(error, HigherTermError):

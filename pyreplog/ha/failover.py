@@ -48,6 +48,9 @@ _SILENCE, _SILENCE_LEAST_S = 1 / 5, 0.8
 _PATIENCE = 1 / 10
 """One that is missed, and may be stopped, has such a part of a lease to say that it lives."""
 
+_END_S = 0.1
+"""Between looks whether an election was begun behind the end."""
+
 _SPREAD = 1 / 16
 """Candidates begin within such a part of a lease, so that not all try at once."""
 
@@ -313,7 +316,9 @@ class Failover(Handle):
         """The node stays as it is."""
         self._stopped.set()
         self._wake.set()
-        self._thread.join()
+        while self._thread.is_alive():
+            self._node.end_candidacy()
+            self._thread.join(_END_S)
         for watch in self._watches:
             watch.close()
         self._give_up_lease()

@@ -348,7 +348,7 @@ class Node(Handle):
     def _is_worth_another_try(self, replica: Replica, master: str, term: Term) -> bool:
         """Whether a planned change-over failed after all had promised: an append that was under way got through, then,
         and the master is about to lead again. This waits until it does."""
-        if not master or self.term == term or replica is not self._replica:
+        if not master or self.term == term or replica is not self._replica or self._error is not None:
             return False
         return self._context.reactor.drive(lambda: replica.leader == master, _RESTORED_S)
 
@@ -455,7 +455,15 @@ class Node(Handle):
 
     # ---- the end --------------------------------------------------------------------------------------------
 
+    def end_candidacy(self) -> None:
+        """An election of this node that is under way is lost: whoever waits for it gets PromotionRefusedError."""
+        with self._context.lock:
+            candidacy = self._candidacy
+        if candidacy is not None:
+            candidacy.step(lambda: candidacy.election.abandon(f"{self.name} ends"))
+
     def _let_go(self) -> None:
+        self.end_candidacy()  # who has it holds `_changing`; none is begun behind it, of a node with an `_error`
         with self._changing:
             self._peers.close()
             self._server.close()

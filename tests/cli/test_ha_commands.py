@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
+import subprocess
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,15 @@ import pytest
 
 import pyreplog
 from pyreplog import ha
+from pyreplog.cli.shared import serving
 from pyreplog.errors import ReplicaError
 from pyreplog.ha.rocketmq import RawLog
 from tests.cli.nodes import LIMIT_S, NodeProcess, Processes, segments
-from tests.cli.support import SEGMENT_BYTES, Run, process, rows, values
+from tests.cli.support import COMMAND, SEGMENT_BYTES, Run, process, rows, values
 from tests.ha.nodes import until
 from tests.ha.rocketmq.records import FILE_BYTES, contents, fill
 from tests.net.test_tls import Authority
+from tests.waiting import stand_still
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
 LINES = [b"line %d " % number + b"." * 500 for number in range(1000)]
@@ -208,6 +213,97 @@ def test_secrets_certificates_metrics(processes: Processes, filled: Path, run: R
     assert ends[0] == ends[1] > len(LINES) * 500
     missing = {name for name in numbers if f"`{name.partition('{')[0]}`" not in DOCUMENT.read_text()}
     assert not missing, "docs/operations.md names all"
+
+
+def test_secrets_and_certificates_are_loaded_anew_at_sighup(processes: Processes, filled: Path, run: Run) -> None:
+    """In the order of a rotation, of servers and of those who connect; who is connected stays so."""
+    folder, ours, theirs = processes.folder, Authority(processes.folder, "ours"), Authority(processes.folder, "theirs")
+    secret, old, new, certificate, trusted = (
+        folder / name for name in ("secret", "old", "new", "certificate", "trusted")
+    )
+    old.write_bytes(b"the secret of last year\n")
+    new.write_bytes(b"the secret of this year\n")
+    secret.write_bytes(old.read_bytes())
+    certificate.write_bytes(Path(ours.issue("server")).read_bytes())
+    trusted.write_bytes(ours.file.read_bytes())
+    links = ("--tls-cert", certificate, "--tls-ca", trusted, "--secret-file", secret)
+    a = processes.start("master", "a", "--members", "a,b", *links)
+    b = processes.start("replica", "b", "--master", a.address, *links)
+    nodes = (a, b)
+
+    def gets_in(node: NodeProcess, file: Path, authority: Authority = ours) -> bool:
+        return run("ha", "status", node.address, "--secret-file", file, "--tls-ca", authority.file).code == 0
+
+    def streams_to_b() -> bool:
+        found = run("ha", "--json", "status", a.address, "--secret-file", secret, "--tls-ca", trusted)
+        return found.code == 0 and streams_to("b")(found.json)
+
+    def load() -> None:
+        for node in nodes:
+            node.popen.send_signal(signal.SIGHUP)
+
+    until(streams_to_b)
+    assert all(gets_in(node, old) and not gets_in(node, new) for node in nodes)
+    trusted.write_bytes(ours.file.read_bytes() + theirs.file.read_bytes())
+    secret.write_bytes(new.read_bytes() + old.read_bytes())
+    load()
+    until(lambda: all(gets_in(node, new) for node in nodes))
+    assert not any(gets_in(node, old) for node in nodes), "a server shows that it knows the first"
+    assert streams_to_b(), "who is connected stays so"
+    certificate.write_bytes(Path(theirs.issue("server")).read_bytes())
+    load()
+    until(lambda: all(gets_in(node, new, theirs) for node in nodes))
+    assert not any(gets_in(node, new, ours) for node in nodes)
+    secret.write_bytes(b"short")
+    load()
+    secret.write_bytes(new.read_bytes())
+    assert a.end(signal.SIGKILL)[0] == -signal.SIGKILL
+    a = processes.start("master", "a", *links, "--listen", a.address)
+    until(streams_to_b)  # it connects with what was loaded anew, and trusts the other authority
+    code, told = b.end(signal.SIGTERM)
+    assert code == 0 and told.count("were loaded anew") in (2, 3) and told.count("stay as they are") <= 1, told
+
+
+DRAIN_S = 2.0
+BOUND_S = DRAIN_S + serving.GRACE_S + 4.0
+"""The end of the interpreter, of a machine that is busy, included."""
+
+
+def test_a_replica_ends_in_time_though_it_stands_for_election(processes: Processes, filled: Path) -> None:
+    """Nobody answers it: master and replicas are stopped."""
+    patient = ("--set", f"election_timeout_ms={round(LIMIT_S * 1000)}", "--drain-s", DRAIN_S)
+    a = processes.start("master", "a", "--members", "a,b,c", "--sync-replicas", 1, *patient)
+    c = processes.start("replica", "c", "--master", a.address, *patient)
+    b = processes.start("replica", "b", "--master", a.address, *a.peer(), *c.peer(), *patient)
+    processes.until(a, streams_to("b", "c"))
+    processes.until(b, has_all)
+    for node in (a, c):
+        stand_still(node.popen)
+    with subprocess.Popen(
+        [*COMMAND, "ha", "promote", "--force", b.address], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as promotion:
+        processes.until(b, lambda found: found["term"] == "2 of b")
+        began = time.monotonic()
+        code, told = b.end(signal.SIGTERM)
+        took_s = time.monotonic() - began
+        assert promotion.communicate(timeout=LIMIT_S)[1] and promotion.returncode != 0
+    assert (code, took_s < BOUND_S) == (0, True), (took_s, told)
+
+
+def test_a_master_ends_in_time_though_its_replicas_are_stopped(processes: Processes, filled: Path) -> None:
+    """The metadata store does not answer, either."""
+    metadata = processes.folder / "metadata"
+    store = ("--metadata", f"sqlite:{metadata}", "--group", "orders", "--drain-s", DRAIN_S)
+    a = processes.start("master", "a", "--members", "a,b", "--sync-replicas", 1, *store)
+    b = processes.start("replica", "b", *store)
+    processes.until(a, streams_to("b"))
+    stand_still(b.popen)
+    with closing(sqlite3.connect(metadata, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        code, told = a.end(signal.SIGTERM)
+        took_s = time.monotonic() - began
+    assert (code, took_s < BOUND_S) == (0, True), (took_s, told)
 
 
 def scrape(address: str) -> dict[str, float]:

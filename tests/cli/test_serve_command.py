@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import ssl
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -118,14 +116,6 @@ def test_sigterm_ends_a_server_whose_bookies_are_gone(cast: Cast) -> None:
     lines = server.complaint().splitlines()
     assert all(re.match(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (WARNING|ERROR) pyreplog\.", line) for line in lines)
     assert any("1 of 1 topics were closed with messages that have no outcome: orders" in line for line in lines)
-
-
-def test_a_process_that_cannot_be_closed_ends() -> None:
-    program = (
-        "import threading; from pyreplog.cli.shared import serving; serving.end_after(0.1); threading.Event().wait()"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (1, "pyreplog: not closed after 0.1 s; what had no outcome is given up\n")
 
 
 def test_a_server_that_was_killed(cast: Cast, folder: Path, run: Run) -> None:

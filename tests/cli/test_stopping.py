@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import signal
+import sqlite3
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+
+import pyreplog
+from pyreplog.cli import app
+from pyreplog.cli.shared import serving
+from tests.ledger.processes import PATIENCE_S, SEGMENT_BYTES, Cast, Process
+from tests.waiting import until
 
 PROGRAM = """
 import signal, sys
@@ -32,3 +47,116 @@ print(at)
 def test_a_signal_ends_the_wait_wherever_it_is() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
     assert int(done.stdout) > 3
+
+
+# ---- servers, with clients and stores that hang ------------------------------------------------------------------
+
+DRAIN_S = 3.0
+BOUND_S = DRAIN_S + serving.GRACE_S + 4.0
+"""The end of the interpreter, of a machine that is busy, included."""
+
+TOPICS = 500
+
+
+@pytest.fixture
+def cast(tmp_path: Path) -> Iterator[Cast]:
+    with Cast(tmp_path, f"sqlite:{tmp_path}/metadata.sqlite") as cast:
+        yield cast
+
+
+@contextmanager
+def locked(cast: Cast) -> Iterator[None]:
+    """Somebody stands still in a transaction of the metadata store."""
+    with closing(sqlite3.connect(cast.folder / "metadata.sqlite", isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+def end(process: Process) -> tuple[int, float]:
+    """SIGTERM: exit code, and seconds until it ended."""
+    began = time.monotonic()
+    process.signal(signal.SIGTERM)
+    return process.wait(), time.monotonic() - began
+
+
+def serve(cast: Cast) -> tuple[Process, str, list[str]]:
+    """A server of topics, its URL, and what it complains of: that is read, however much it is."""
+    server = cast.start("pyreplog", "serve", cast.url, "--json", "--drain-s", str(DRAIN_S))
+    url, lines = f"pyreplog://{server.hears('address')}", list[str]()
+    assert server.popen.stderr is not None
+    threading.Thread(target=lines.extend, args=(server.popen.stderr,), daemon=True).start()
+    return server, url, lines
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_a_server_of_many_topics_ends_in_time(cast: Cast, is_locked: bool) -> None:
+    """Nothing of what is on its way can be stored; the next owner finds all that was confirmed."""
+    cast.start_bookies("b1")
+    (bookie,) = cast.bookies.values()
+    server, url, lines = serve(cast)
+    with pyreplog.connect(url, timeout=PATIENCE_S) as client:
+        topics = [client.topic(f"t{number}", ensemble=1) for number in range(TOPICS)]
+        for ack in [topic.submit(b"a") for topic in topics]:
+            ack.result(PATIENCE_S)
+        bookie.signal(signal.SIGSTOP)
+        with locked(cast) if is_locked else nullcontext():
+            pending = [topic.submit(b"b") for topic in topics]
+            topics[-1].stats()  # it has the others, too: requests of a connection come in order
+            code, took_s = end(server)
+        for ack in pending:
+            with pytest.raises(pyreplog.ReplogError):
+                ack.result(PATIENCE_S)
+    until(lambda: any(f"{TOPICS} of {TOPICS} topics were closed" in line for line in lines))
+    assert (code, took_s < BOUND_S) == (0, True), (code, took_s, lines[-3:])
+    assert not is_locked or any("jobs were dropped" in line for line in lines)
+    bookie.signal(signal.SIGCONT)
+    server, url, _ = serve(cast)
+    with pyreplog.connect(url, timeout=PATIENCE_S) as client:
+        for number in range(0, TOPICS, 25):
+            batches = client.topic(f"t{number}", create=False).read()
+            values = [value for batch in batches for value in batch.values()]
+            assert values in ([b"a"], [b"a", b"b"]), "what has no outcome may be there"
+    assert end(server)[0] == 0
+
+
+def test_a_bookie_ends_in_time(cast: Cast) -> None:
+    """Its client stands still, and the metadata store does not answer."""
+    bookie = cast.start(
+        "pyreplog", "bookie", str(cast.folder / "b1"), "--json", "--metadata", cast.url, "--segment-bytes",
+        str(SEGMENT_BYTES), "--drain-s", str(DRAIN_S),
+    )  # fmt: skip
+    bookie.hears("bookie")
+    writer = cast.writer(1, 1, 1)
+    writer.hears("acked", 1)
+    writer.signal(signal.SIGSTOP)
+    with locked(cast):
+        code, took_s = end(bookie)
+    assert (code, took_s < BOUND_S) == (0, True), (took_s, bookie.complaint())
+
+
+@pytest.mark.parametrize("drain_s", ["-1", "nan", "inf", "soon"])
+@pytest.mark.parametrize("command", ["serve D", "bookie D", "ha replica D", "ha master D", "ha rocketmq-master D"])
+def test_times_that_are_refused(command: str, drain_s: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        app.main([*command.split(), "--drain-s", drain_s])
+    assert "--drain-s: expected 0 to 86400 seconds" in capsys.readouterr().err
+
+
+def test_a_process_that_cannot_be_closed_ends() -> None:
+    """Though nobody reads what it says."""
+    program = (
+        "import os, threading; from pyreplog.cli.shared import serving; os.set_blocking(2, False)\n"
+        "try:\n while True: os.write(2, b'.' * 4096)\n"
+        "except BlockingIOError: os.set_blocking(2, True)\n"
+        "serving.Drain(0.1); threading.Event().wait()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE) as process:
+        assert process.wait(60) == 1
+
+
+def test_a_process_that_cannot_be_closed_says_so() -> None:
+    program = "import threading; from pyreplog.cli.shared import serving; serving.Drain(0.1); threading.Event().wait()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    text = "pyreplog: not closed 1 s after the 0.1 s of --drain-s; what had no outcome is given up\n"
+    assert (done.returncode, done.stderr) == (1, text)

@@ -37,6 +37,9 @@ class Stub:
         self.stalled_s, self.is_silent = 0.0, False
         self.challenged: list[str] = []
 
+    def end_candidacy(self) -> None:
+        return
+
     @property
     def leads(self) -> bool:
         return self.role == "master"

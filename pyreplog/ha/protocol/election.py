@@ -185,6 +185,10 @@ class Election:
         late = f"not all that {self._master} holds came in time" if self._trial else "the log was not synced"
         return self._lose(PromotionRefusedError(f"term {self.term}: {self._doubt() or late}"))
 
+    def abandon(self, why: str) -> list[Effect]:
+        """It is not wanted any more, by force neither."""
+        return [] if self.is_over else self._lose(PromotionRefusedError(f"term {self.term}: {why}"))
+
     # ---- deciding -------------------------------------------------------------------------------------------
 
     def _learn(self, members: Members | None) -> None:
