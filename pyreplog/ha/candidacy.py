@@ -189,4 +189,4 @@ def _promise(node: Node, log: CommitLog, term: Term) -> Mark:
 def end_of(log: CommitLog) -> Mark:
     """Where a log ends, as histories say it."""
     end = ends_of_replica(log)[0] if isinstance(log, MirrorLog) else ends_of(log)[0]
-    return Mark(*canonical(end, log._segment_bytes))
+    return Mark(*canonical(end, log.segment_bytes))

@@ -65,7 +65,7 @@ class Master:
         if members is None:
             raise InvalidArgumentError("a master has members, itself at least")
         end, synced = ends_of(log)
-        source = Source(log.uuid, log._segment_bytes, terms.promised, terms.history, start_of(log), end)
+        source = Source(log.uuid, log.segment_bytes, terms.promised, terms.history, start_of(log), end)
         name, config, owed = self._config.name, self._config.group, owed_of(log)
         self.group = Group(name, source, synced, members, config, committed=committed, owed=owed)
         timeout_us = self._config.ack_timeout_ms * 1000
@@ -100,7 +100,7 @@ class Master:
         check_may_wait(self._context.reactor)
         if self._is_guarded:
             self._await_admission()
-        entry, position = self._write(self.log._append_pending, value, key, event_time, properties)
+        entry, position = self._write(self.log.append_pending, value, key, event_time, properties)
         self._wait(position)
         return entry
 
@@ -113,7 +113,7 @@ class Master:
         check_may_wait(self._context.reactor)
         if self._is_guarded:
             self._await_admission()
-        made, position = self._write(self.log._batch, values, keys, event_times, None)
+        made, position = self._write(self.log.append_batch_pending, values, keys, event_times, None)
         if position is not None:
             self._wait(position)
         return made
@@ -125,7 +125,7 @@ class Master:
         event_time: int | None,
         properties: Mapping[str, str | bytes] | None,
     ) -> Ack[int]:
-        entry, position = self._write(self.log._append_pending, value, key, event_time, properties)
+        entry, position = self._write(self.log.append_pending, value, key, event_time, properties)
         if self._is_synced:
             return self._acknowledge(entry, position)
         ack = Ack(entry)
@@ -139,7 +139,7 @@ class Master:
         keys: Iterable[ReadableBuffer | None] | None,
         event_times: Iterable[int | None] | None,
     ) -> Ack[range]:
-        made, position = self._write(self.log._batch, values, keys, event_times, None)
+        made, position = self._write(self.log.append_batch_pending, values, keys, event_times, None)
         if position is not None:
             return self._acknowledge(made, position)
         nothing = Ack(made)
@@ -178,7 +178,7 @@ class Master:
     def _wait(self, position: int) -> None:
         """Until all before `position` is committed; this thread sends it, and receives the reports, while it waits."""
         if self._is_synced:
-            self.log._await_synced(position)
+            self.log.wait_synced(position)
         self.offer()
         self._awaited.wait(position, self._context.reactor.drive)
 
@@ -186,7 +186,7 @@ class Master:
         ack = Ack(result)
         if self._is_synced:
             self._awaited.watch(position, ack)
-            self.log._commits.acknowledge(None, position).add_done_callback(self._synced)
+            self.log.when_synced(None, position).add_done_callback(self._synced)
         else:
             self._awaited.add(position, ack)
         return ack
@@ -231,8 +231,7 @@ class Master:
 
     def join(self, connection: Connection, join: Join) -> None:
         """A replica wants to follow."""
-        with self.log._lock:  # retention is not at work, and removes nothing before it is known what this one needs
-            self.log.retention_floor = 0
+        self.log.lower_retention_floor(0)  # nothing is removed before it is known what this one needs
         self._do(lambda now_us: self._joined(connection, join, now_us))
         self._hold()
         if (follower := self._followers.get(connection)) is not None:

@@ -151,7 +151,7 @@ class Node(Handle):
     def is_eligible(self) -> bool:
         """Whether it may be master: it has something of the group's log, its disk has not failed, it is no observer."""
         log = self._log
-        is_sound = log is not None and log._error is None
+        is_sound = log is not None and log.is_usable
         return is_sound and bool(self._context.terms.history.starts) and not self.config.observer
 
     @property

@@ -57,7 +57,7 @@ class Replica:
         self.following = Following(
             context.config.name,
             NO_UUID if log is None else log.uuid,
-            0 if log is None else log._segment_bytes,
+            0 if log is None else log.segment_bytes,
             context.terms.terms,
             committed=committed,
             unreplicated=log is not None and log.unreplicated,
@@ -142,7 +142,7 @@ class Replica:
         assert log is not None, "nothing is copied from who has nothing"
         accepted = self.following.accepted
         term = terms.history.last if accepted is None else accepted.term
-        return Source(log.uuid, log._segment_bytes, term, terms.history, start_of(log), ends_of_replica(log)[0])
+        return Source(log.uuid, log.segment_bytes, term, terms.history, start_of(log), ends_of_replica(log)[0])
 
     # ---- replicas of this replica ---------------------------------------------------------------------------
 
@@ -150,8 +150,7 @@ class Replica:
         """Observers may follow this replica, for they are not counted. Nothing is removed before it is known what this
         one needs."""
         if (log := self.log) is not None and self._holds:
-            with log._lock:  # retention is not at work
-                log.retention_floor = 0
+            log.lower_retention_floor(0)
         with self._context.lock:
             log = self.log
             if log is None or not join.observer:
@@ -194,12 +193,12 @@ class Replica:
     def _hold(self) -> None:
         """Retention keeps what others may come for, or read here."""
         log, chain = self.log, self._chain
-        if log is None or log._error is not None or not self._holds:
+        if log is None or not log.is_usable or not self._holds:
             return
         config, end = self._context.config, log.tail.end
         held = None if config.observer else self.following.log_start
         floor = floor_of_copy(held, () if chain is None else chain.needed, end, config.group.retention_hold_bytes)
-        self._held_until = end + log._segment_bytes
+        self._held_until = end + log.segment_bytes
         log.retention_floor = 1 << 62 if floor is None else floor
 
     def where(self) -> str:
@@ -311,7 +310,7 @@ class Replica:
     def _make(self, make: Make) -> None:
         """A copy that holds nothing is made anew, unless it is that of this log."""
         context, log = self._context, self.log
-        is_open = log is not None and log._error is None
+        is_open = log is not None and log.is_usable
         if log is not None and is_open and (log.uuid, start_of(log)) == (make.uuid, make.start):
             return
         self._break_chain("the log is made anew")

@@ -108,7 +108,7 @@ def _promise_to(node: Node, prepare: Prepare) -> Promise:
 
 def _canonical(node: Node, mark: Mark) -> Mark:
     """As the candidate says where its own log ends."""
-    return mark if node._log is None else Mark(*canonical(mark, node._log._segment_bytes))
+    return mark if node._log is None else Mark(*canonical(mark, node._log.segment_bytes))
 
 
 def ends(node: Node) -> tuple[Mark, Mark]:

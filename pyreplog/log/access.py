@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, SupportsIndex
+from typing import Self, SupportsIndex
 
 from pyreplog._native.log.batch import RecordBatch
-from pyreplog._native.log.place import SLICE_US
+from pyreplog._native.log.place import SLICE_US, Place
 from pyreplog._native.log.reader import Reader
 from pyreplog._native.log.record import Record
-from pyreplog._native.log.segment import HEADER_BYTES, SIZE_MAX
+from pyreplog._native.log.segment import HEADER_BYTES, SIZE_MAX, Segment
 from pyreplog.ack import as_timeout
 from pyreplog.errors import (
     CorruptionError,
@@ -22,12 +22,7 @@ from pyreplog.errors import (
     TruncatedError,
     WrongTypeError,
 )
-from pyreplog.log import eventtimes
-from pyreplog.log.follow import Follower
 from pyreplog.log.hollow import is_hollow
-
-if TYPE_CHECKING:
-    from pyreplog._native.log.segment import Segment
 
 SCAN_BYTES = 1 << 22
 _NUMBER_MAX = (1 << 63) - 1
@@ -59,7 +54,7 @@ class Access(Reader):
         """Position up to which there are records, committed or not."""
         return self.tail.end
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -124,7 +119,7 @@ class Access(Reader):
     def position_of(self, entry: int) -> int:
         """Position (bytes since the log began) of an entry's record; of the visible end for the number after the
         last. Errors as read."""
-        self._check_open()
+        self.check_open()
         self._check_numbered()
         if entry == self.end:
             return self._visible()
@@ -132,7 +127,7 @@ class Access(Reader):
 
     def entry_at_time(self, time_us: int) -> int:
         """Number of the first entry appended at or after a time (microseconds since the epoch); `end` when none was."""
-        self._check_open()
+        self.check_open()
         self._check_numbered()
         as_int("time_us", time_us)
         low, high = self.start, self.end
@@ -170,7 +165,7 @@ class Access(Reader):
         Any thread; several scans at once. Holds no lock, pins the segment of the batch at hand only.
         Errors: OutOfRangeError or TrimmedError for `start`, CorruptionError, ClosedError.
         """
-        self._check_open()
+        self.check_open()
         self._check_numbered()
         first = self.start if start is None else as_int("start", start)
         if stop is not None:
@@ -182,14 +177,14 @@ class Access(Reader):
     def _scan(self, entry: int, stop: int | None, batch_bytes: int) -> Iterator[RecordBatch]:
         if entry >= self.end or (stop is not None and entry >= stop):
             return
-        truncations, position = self._truncations, self._position_of(entry)
+        truncations, position = self.truncation_count, self._position_of(entry)
         while stop is None or entry < stop:
-            if self._truncations != truncations:  # what follows may have been cut, and written anew
+            if self.truncation_count != truncations:  # what follows may have been cut, and written anew
                 if entry == self.end:
                     return
                 if entry > self.end:
                     raise TruncatedError(f"entries from {self.end} on were cut; this scan was at {entry}")
-                truncations, position = self._truncations, self._position_of(entry)
+                truncations, position = self.truncation_count, self._position_of(entry)
             batch = self._batch_at(position, batch_bytes, -1 if stop is None else stop - entry)
             if batch is None:
                 return
@@ -204,9 +199,40 @@ class Access(Reader):
         Event times are the producers' and need not ascend; stretches of the log that hold none of the range are skipped
         by the index. Errors as scan.
         """
-        self._check_open()
+        self.check_open()
         self._check_numbered()
-        return eventtimes.scan(self, _as_event_time("low_us", low_us), _as_event_time("high_us", high_us))
+        return self._scan_event_times(_as_event_time("low_us", low_us), _as_event_time("high_us", high_us))
+
+    def _scan_event_times(self, low: int, high: int) -> Iterator[RecordBatch]:
+        while self._refresh():  # a reader learns of new segments when it asks
+            continue
+        table = self._segment_table()
+        ends = [first for _, first, _ in table[1:]] + [self.end]
+        for (base, first, _), end in zip(table, ends, strict=True):
+            if first < end:
+                held, segment = self.hold_segment(base)
+                yield from self._scan_event_times_of(segment, end, low, high)
+                del held
+
+    def _scan_event_times_of(self, segment: Segment, end: int, low: int, high: int) -> Iterator[RecordBatch]:
+        """Skip the blocks of a segment whose range of event times lies outside [low, high)."""
+        index = segment.index
+        if index is None or index.entries < end - segment.first_entry:
+            self._load_index(segment, end - 1)
+            index = segment.index
+        assert index is not None, "_load_index gives a segment its index"
+        extent = self._extent(segment, self._visible())
+        for start, stop in index.event_time_blocks(low, high):
+            stop = min(stop, extent)
+            offset = index.before(max(start, HEADER_BYTES))
+            while offset < stop:
+                batch = segment.scan(offset, extent, until=stop)
+                offset = batch.next_position - segment.base
+                times = batch.event_time
+                wanted = (times >= low) & (times < high) & (batch.position >= segment.base + start)
+                chosen = batch.select(wanted.nonzero()[0])
+                if len(chosen):
+                    yield chosen
 
     def scan_positions(
         self, start: int, stop: int | None = None, *, batch_bytes: int = SCAN_BYTES, all_kinds: bool = False,
@@ -216,7 +242,7 @@ class Access(Reader):
 
         committed=False: of a replicated log, also what is not committed yet, and may be cut again.
         """
-        self._check_open()
+        self.check_open()
         until = None if stop is None else _as_position("stop", stop)
         size = _as_batch_bytes(batch_bytes)
         return self._scan_positions(_as_position("start", start), until, size, all_kinds, committed)
@@ -237,11 +263,11 @@ class Access(Reader):
         committed: bool = True,
     ) -> RecordBatch | None:  # fmt: skip
         """One batch from `position` on; None at the visible end."""
-        self._check_open()
+        self.check_open()
         visible = self._visible() if committed else self._readable()
         if position >= visible:
             return None
-        held, segment = self._hold(position)
+        held, segment = self.hold_segment(position)
         if position >= segment.base + segment.size:
             del held
             if not self._refresh():
@@ -289,7 +315,7 @@ class Access(Reader):
         return self._follower(start, timeout, SCAN_BYTES)
 
     def _follower(self, start: int | None, timeout: float | None, batch_bytes: int) -> Follower:
-        self._check_open()
+        self.check_open()
         self._check_numbered()
         first = self.end if start is None else as_int("start", start)
         if not 0 <= first <= _NUMBER_MAX:
@@ -301,7 +327,7 @@ class Access(Reader):
         """Look until there is something for a follower that nobody wakes; False when `deadline` (of time.monotonic) has
         passed."""
         while True:
-            self._check_open()
+            self.check_open()
             visible = self._visible()
             if follower.is_due():
                 return True
@@ -314,6 +340,54 @@ class Access(Reader):
 
     def _sleep(self, visible: int, timeout_us: int) -> None:
         self.tail.wait_for(visible, timeout_us)
+
+
+class Follower(Place):
+    """Iterator and asynchronous iterator over the records of `follow`; one of the two at a time."""
+
+    def __init__(self, log: Access, entry: int, timeout_us: int, batch_bytes: int) -> None:
+        self._log, self._timeout_us, self._batch_bytes = log, timeout_us, batch_bytes
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        timeout = None if self._timeout_us < 0 else self._timeout_us / 1e6
+        while await self._log._reached(self.entry, timeout) or self.is_due():
+            for record in self._closer_look(self._batch_bytes) or ():
+                yield record
+
+    def is_due(self) -> bool:
+        """Whether there is something to give, or to raise."""
+        return self._log.end > self.entry or self._log.truncation_count != self.truncations
+
+    def _closer_look(self, batch_bytes: int) -> RecordBatch | None:
+        """The entries from here on that are visible now, about `batch_bytes` of them; None when there are none.
+
+        Errors: as scan; TruncatedError when entries that were given out have been cut since.
+        """
+        log = self._log
+        if log.truncation_count != self.truncations:
+            self.truncations, self.position, self.held = log.truncation_count, -1, None
+            self._check_not_cut()
+        if self.entry >= log.end:
+            return None
+        if self.position < 0:
+            self.position = log._position_of(self.entry)
+        batch = log._batch_at(self.position, batch_bytes, -1)
+        if batch is None:
+            return None
+        if len(batch):
+            self.held, _ = log.hold_segment(batch[-1].position)
+        return self.give(batch)
+
+    def _check_not_cut(self) -> None:
+        """After a truncation: the last record given out must still be the one in the log."""
+        last = self.last_header
+        if last is None:
+            return
+        end = self._log.end
+        if end >= self.entry and self.entry - 1 < self._log.start:
+            return  # trimmed since: there is nothing left to compare
+        if end < self.entry or self._log.read(self.entry - 1).raw[: len(last)] != last:
+            raise TruncatedError(f"entries before {self.entry}, where this follower was, have been cut")
 
 
 def as_int(what: str, value: object) -> int:

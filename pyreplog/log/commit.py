@@ -7,14 +7,13 @@ fdatasync. While the leader syncs, others fill the other stage; one of them lead
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
+from pyreplog._native.log.appender import Appender
 from pyreplog._native.log.leading import Leading
 from pyreplog.ack import Ack
-from pyreplog.errors import ReplogError
-
-if TYPE_CHECKING:
-    from pyreplog.log.commitlog import CommitLog
+from pyreplog.errors import PoisonedError, ReplogError
 
 T = TypeVar("T")
 
@@ -22,10 +21,11 @@ T = TypeVar("T")
 class GroupCommit(Leading):
     """Commits of one log."""
 
-    _log: CommitLog
-
-    def __init__(self, log: CommitLog, synced: int) -> None:
-        super().__init__(log, synced)
+    def __init__(
+        self, log: Appender, synced: int, write_sync: Callable[[int, bytes | memoryview, int], object],
+        poison: Callable[[str, OSError], PoisonedError],
+    ) -> None:  # fmt: skip
+        super().__init__(log, synced, write_sync, poison)
         self._submitted.restart(synced)
         self._idle = threading.Lock()
         self._starting = threading.RLock()  # a signal handler may close the log
@@ -42,9 +42,9 @@ class GroupCommit(Leading):
     def acknowledge(self, result: T, position: int) -> Ack[T]:
         """An Ack that gives `result` when all before `position` has the log's durability."""
         ack = Ack(result)
-        if self._log.config.durability == "synced":
+        if self._log.is_staged:
             self._submitted.watch(position, ack)
-            if position > self._log._staged_end:
+            if position > self._log.staged_end:
                 ack.complete(result)  # synced, and then cut by a truncation
             self.request()
         else:
@@ -70,7 +70,7 @@ class GroupCommit(Leading):
         submitted = self._submitted
         while True:
             submitted.asleep = True  # whoever submits from now on asks; what was submitted before is found here
-            staged = self._log._staged_bytes
+            staged = self._log.staged_bytes
             submitted.drain()
             if not staged:
                 self._idle.acquire()
@@ -78,8 +78,8 @@ class GroupCommit(Leading):
             if self._stopping:
                 return
             try:
-                while self._log._staged_bytes:
-                    self.wait(self._log._staged_end)
+                while self._log.staged_bytes:
+                    self.wait(self._log.staged_end)
                     submitted.drain()  # others may have committed, who tell nobody
             except ReplogError:
                 return  # the log is poisoned or closed; its waiters have been told

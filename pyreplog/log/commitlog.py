@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 import threading
+import time
+import uuid as uuid_module
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from pyreplog import handles
 from pyreplog._native.log.appender import Appender
@@ -18,16 +22,17 @@ from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.ack import Ack
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.config import LogConfig
-from pyreplog.errors import ClosedError, ForkedError, NotALogError, PoisonedError, ReplogError
-from pyreplog.log import indexes, names, publication, recovery, retention, startup, truncation
+from pyreplog.errors import ClosedError, DiskError, ForkedError, NotALogError, PoisonedError, ReplogError
+from pyreplog.log import indexes, names, recovery, retention, startup, truncation
 from pyreplog.log.access import Access, as_int
 from pyreplog.log.checkpoint import CheckpointFile
 from pyreplog.log.commit import GroupCommit
 from pyreplog.log.files import Files, RealFiles, opening_told
-from pyreplog.log.housekeeper import Housekeeper
+from pyreplog.log.housekeeper import IDLE_S, BackgroundTask, Housekeeper
 from pyreplog.log.lock import WriterLock
-from pyreplog.log.segments import SegmentPool
+from pyreplog.log.segments import Removed, SegmentPool
 from pyreplog.log.stats import LogStats
+from pyreplog.log.truncation import Truncation
 from pyreplog.log.watcher import Watcher
 from pyreplog.purgatory import Purgatory
 
@@ -35,6 +40,18 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LAZY_SYNC_S = 2.0
+"""A sealed segment of an `appended` log is synced when it is this old: opening after a crash then has little to verify,
+while a log that is trimmed quickly never pays for syncing what it drops."""
+
+MAPPED_MAX = 1024
+"""Sealed segments that stay mapped; beyond, the oldest that nobody reads are unmapped."""
+
+_LOCK_S = 0.01
+_ROLL_S = 0.001
 
 
 class CommitLog(Access, Appender):
@@ -77,21 +94,34 @@ class CommitLog(Access, Appender):
         self._purgatory = Purgatory()
         started = startup.start(self.path, self._files, self.config, create=create)
         self.uuid = started.checkpoint.uuid
-        self._segment_bytes = started.checkpoint.segment_bytes
+        self.segment_bytes = started.checkpoint.segment_bytes
         self._checkpoint = CheckpointFile(self.path, self._files, started.checkpoint)
         self._pool = SegmentPool(
-            self.path, self._files, uuid=self.uuid, size=self._segment_bytes, zeroed=synced,
+            self.path, self._files, uuid=self.uuid, size=self.segment_bytes, zeroed=synced,
             populate=not (synced or self._mirror), spares=self.config.spare_segments,
         )  # fmt: skip
         self._use_tail(startup.open_tail(self.path, self._files, started), trusted=True)
         self._begin(started.found)
         self._set_open(True)
-        self._commits = GroupCommit(self, self._checkpoint.last.position)
+        self._commits = GroupCommit(self, self._checkpoint.last.position, self._files.write_sync, self._poison)
         self._watcher = Watcher(self.tail, self._purgatory, self._sleep)
-        self._housekeeper = Housekeeper(self)
+        self._sealed: deque[tuple[float, Segment]] = deque()  # when it was sealed, and not synced yet; ascending
+        self._last_sync = time.monotonic()
+        self._housekeeper: Housekeeper[CommitLog] = Housekeeper(
+            self,
+            preparing=[
+                BackgroundTask("retention", CommitLog._retain),
+                BackgroundTask("preparing a segment", CommitLog._prepare),
+            ],
+            syncing=[
+                BackgroundTask("syncing sealed segments", CommitLog._seal_due),
+                BackgroundTask("syncing at intervals", CommitLog._sync_at_intervals),
+            ],
+            poison=CommitLog._poison,
+        )
         for segment in started.found.opened:  # their index files may never have been written
             if segment.sealed:
-                self._housekeeper.note_sealed(segment)
+                self._note_sealed(segment)
 
     def _begin(self, found: recovery.Recovered) -> None:
         """Set the table, take or continue the active segment, and tell readers."""
@@ -101,13 +131,13 @@ class CommitLog(Access, Appender):
         opened = {segment.base: segment for segment in found.opened}
         self._set_segments([(file.base, file.first_entry, opened.get(file.base)) for file in found.files])
         epoch = max([last.epoch, *(file.epoch for file in found.files)]) + found.cut
-        next_base = found.files[-1].base + self._segment_bytes if found.files else last.start
+        next_base = found.files[-1].base + self.segment_bytes if found.files else last.start
         self._pool.place(next_base, epoch)
         self._continue(found)
         _, end, entry, _ = self._state
         self._checkpoint.restart(position=end, entry=entry, epoch=epoch)
         self._set_synced(end, entry)
-        publication.publish(self, is_open=True)
+        self._publish(is_open=True)
 
     def _continue(self, found: recovery.Recovered) -> None:
         """Take or continue the active segment."""
@@ -139,7 +169,7 @@ class CommitLog(Access, Appender):
             raise ForkedError(f"{self.path} was opened by process {self._pid}; open it again in this one")
         raise self._error if self._error is not None else ClosedError(f"{self.path} was closed")
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         if isinstance(self._error, ClosedError) or os.getpid() != self._pid:
             self._refuse()
 
@@ -167,11 +197,16 @@ class CommitLog(Access, Appender):
         self._seal()
         if self._staged:
             self._commits.write_blank(segment, self._take_blank())
-        self._housekeeper.note_sealed(segment)
+        self._note_sealed(segment)
         self._begin_segment(taken, entry, last_time)
 
-    def _await_synced(self, position: int) -> None:
+    def wait_synced(self, position: int) -> None:
+        """Return when all before `position` is on disk, in a synced log. PoisonedError when the sync failed."""
         self._commits.wait(position)
+
+    def when_synced(self, result: T, position: int) -> Ack[T]:
+        """An Ack that gives `result` when all before `position` has the log's durability."""
+        return self._commits.acknowledge(result, position)
 
     def _open_segment(self, base: int) -> Segment:
         path = names.segment_path(self.path, base)
@@ -183,6 +218,11 @@ class CommitLog(Access, Appender):
     def _load_index(self, segment: Segment, entry: int) -> None:
         with self._lock:
             indexes.cover(self.path, segment, entry)
+
+    def load_index(self, segment: Segment) -> None:
+        """Give a sealed segment its index, which tells where its records end. CorruptionError when it is damaged."""
+        with self._lock:
+            indexes.load_or_build(self.path, segment)
 
     def _visible(self) -> int:
         return self.tail.visible
@@ -208,8 +248,8 @@ class CommitLog(Access, Appender):
         event_times: Iterable[int | None] | None = None,
     ) -> Ack[range]:
         """As append_batch, without waiting; the Ack gives the range of entry numbers."""
-        made, position = self._batch(values, keys, event_times, None)
-        return self._commits.acknowledge(made, position if position is not None else 0)
+        made, position = self.append_batch_pending(values, keys, event_times, None)
+        return self.when_synced(made, position if position is not None else 0)
 
     def _request_commit(self) -> None:
         self._commits.request()
@@ -228,7 +268,7 @@ class CommitLog(Access, Appender):
                 raise self._error
             segment, position, entry, _ = self._state
             try:
-                self._housekeeper.sync_sealed()
+                self._sync_sealed()
                 if self.tail.synced_end < position:
                     self._files.sync(segment.fileno())
             except OSError as error:
@@ -236,10 +276,6 @@ class CommitLog(Access, Appender):
             if position > self.tail.synced_end:
                 self._set_synced(position, entry)
         return entry
-
-    @property
-    def _staged_end(self) -> int:
-        return self._state[1]
 
     def show_up_to(self, position: int, entry: int) -> None:
         """Move the commit point of a log that was opened with one (`gated`): readers see all before `position`, where
@@ -259,6 +295,23 @@ class CommitLog(Access, Appender):
         self._check_process()
         return self.tail.synced_entry
 
+    def _publish(self, *, is_open: bool) -> None:
+        """Write all words of the tail page at once: at open, truncation and close. Each append moves its own."""
+        _, end, entry, _ = self._state
+        tail = self.tail
+        if self._staged:
+            end, entry = tail.synced_end, tail.synced_entry
+        visible = end, entry
+        if (
+            self._gated
+        ):  # where readers stopped before; at least the first record, for a page that shows nothing is not believed
+            first = self.start_position + HEADER_BYTES, self.start
+            visible = min(visible, max((tail.visible, tail.visible_entry), first))
+        tail.publish(
+            start=self.start_position, end=end, end_entry=entry, synced_end=tail.synced_end,
+            synced_entry=tail.synced_entry, visible=visible[0], visible_entry=visible[1], is_open=is_open,
+        )  # fmt: skip
+
     # ---- waiting --------------------------------------------------------------------------------------------
 
     async def _reached(self, entry: int, timeout: float | None) -> bool:
@@ -272,7 +325,7 @@ class CommitLog(Access, Appender):
 
         Never the active segment, nothing at or above `retention_floor`. Readers that hold a segment keep it.
         """
-        self._check_open()
+        self.check_open()
         as_int("entry", entry)
         with self._lock:
             table = self._segment_table()
@@ -281,8 +334,52 @@ class CommitLog(Access, Appender):
                 if table[count + 1][0] > self.retention_floor:
                     break
                 count += 1
-            retention.remove_front(self, count)
+            self._remove_front(count)
         return self.start
+
+    def lower_retention_floor(self, position: int) -> None:
+        """Keep all from `position` on, and return when no retention is at work that knew another floor."""
+        with self._lock:
+            self.retention_floor = position
+
+    def _remove_front(self, count: int) -> None:
+        """Take `count` segments out of the table and then off the disk. The caller holds the log's lock.
+
+        PoisonedError when the disk fails in between.
+        """
+        self._retire(self._take_out(count))
+
+    def _take_out(self, count: int) -> list[Removed]:
+        """Take `count` segments out of the table, for `_retire`. The caller holds the log's lock.
+
+        The checkpoint says so before any file goes: recovery then neither misses them nor takes up those that are left.
+        """
+        if not count:
+            return []
+        if self._error is not None:  # a truncation that failed half way may still need what would go
+            raise self._error
+        table = self._segment_table()
+        bases, (start, first_entry, _) = [row[0] for row in table[:count]], table[count]
+        try:
+            self._checkpoint.trim(start=start, entry=max(first_entry, 0))
+        except OSError as error:
+            raise self._poison("trim", error) from error
+        dropped = self._drop_segments(count)
+        self.tail.start = self.start_position
+        self._forget_sealed(bases[-1])
+        return list(zip(bases, dropped, strict=True))
+
+    def _retire(self, removed: list[Removed], *, refill: bool = False) -> None:
+        """Take segments that left the table off the disk, the first one first; refill: and prepare their files again.
+
+        Empties the list, so that nothing holds a segment that may be recycled. DiskError when none could be prepared.
+        """
+        try:
+            self._pool.retire(removed, refill=refill)
+        except DiskError:
+            raise
+        except OSError as error:
+            raise self._poison("trim", error) from error
 
     def truncate(self, entry: int) -> int:
         """Cut the log so that its next entry gets number `entry`; returns that number.
@@ -290,7 +387,7 @@ class CommitLog(Access, Appender):
         Durable and crash-safe: after a crash the log has either end. Cut entries never come back; readers that have
         them mapped keep their bytes, followers beyond get TruncatedError. Errors: OutOfRangeError, TrimmedError.
         """
-        self._check_open()
+        self.check_open()
         as_int("entry", entry)
         self.sync()  # the cut end will count as synced: so must all before it
         with self._lock:
@@ -298,28 +395,206 @@ class CommitLog(Access, Appender):
             try:
                 if self._staged:
                     self._commits.flush()
-                self._housekeeper.sync_sealed()
+                self._sync_sealed()
                 if entry != self._state[2]:
-                    truncation.cut(self, entry)
+                    self._cut_to(entry)
             except OSError as error:  # half done: what is mapped and what is on disk may differ
                 raise self._poison("truncation", error) from error
             finally:
                 self._leave()
         return entry
 
+    def _cut_to(self, entry: int) -> None:
+        """The caller is inside the append path, holds the lock, and has synced all before `entry`."""
+        position = self._position_of(entry)
+        last_time = self.read(entry - 1).timestamp if entry > self.start else 0
+        epoch = max(self._checkpoint.last.epoch, self._pool.epoch) + 1
+        self._carry_out(Truncation(position, entry, epoch))
+        segment = truncation.reopen(self.path, self._files, position, self.segment_bytes)
+        rows = [row for row in self._segment_table() if row[0] < segment.base]
+        self._set_segments([*rows, (segment.base, segment.first_entry, segment)])
+        self._restart(segment, position, entry, last_time)
+
+    def _carry_out(self, wanted: Truncation) -> None:
+        """All steps of a truncation; the table of segments is the caller's to set."""
+        with self._pool.quiet():
+            self._pool.place(-(-wanted.position // self.segment_bytes) * self.segment_bytes, wanted.epoch)
+            truncation.announce(self.path, self._files, wanted)
+            truncation.tell(self.tail, self.start_position, wanted, is_open=True)
+            self._forget_sealed(1 << 62)
+            truncation.apply(self.path, self._files, wanted, self._checkpoint)
+        self.tail.note_truncation()  # again: a reader may have looked while files were replaced
+
     def _restart(self, segment: Segment, position: int, entry: int, last_time: int) -> None:
         """Go on at `position` in a segment that was cut there, all before it synced."""
         self._activate(segment, position - segment.base, entry, last_time)
         self._commits.restart(position)
         self._set_synced(position, entry)
-        publication.publish(self, is_open=True)
+        self._publish(is_open=True)
+
+    # ---- in the background: each task returns in how many seconds it may be due again ------------------------
+
+    def run_background_tasks(self) -> None:
+        """Do in the calling thread all that the threads would do now: retention, preparing segments, syncing."""
+        self._housekeeper.step(self)
+
+    def _note_sealed(self, segment: Segment) -> None:
+        """A segment is full; called on the append path, so it only takes note."""
+        self._sealed.append((time.monotonic(), segment))
+        self._housekeeper.wake_preparing()
+        if self.config.durability != "appended":
+            self._housekeeper.wake_syncing()
+
+    def _forget_sealed(self, base: int) -> None:
+        """Segments up to and including the one at `base` left the log."""
+        with contextlib.suppress(IndexError):
+            while self._sealed[0][1].base <= base:
+                self._sealed.popleft()
+
+    def _retain(self) -> float:
+        """Remove what is too old or too much, and prepare its files again, until there is no more of it: what is freed
+        need not be made."""
+        while removed := self._take_out_expired():
+            self._retire(removed, refill=True)
+        return IDLE_S
+
+    def _take_out_expired(self) -> list[Removed]:
+        if self.config.retention_bytes is None and self.config.retention_ms is None:
+            return []
+        while not self._lock.acquire(timeout=_LOCK_S):  # another thread syncs
+            if self._pool.ready <= self.config.spare_segments // 2:
+                return []  # an append must not find none ready
+        try:
+            return self._take_out(self._expired())
+        finally:
+            self._lock.release()
+
+    def _expired(self) -> int:
+        """How many segments retention removes now."""
+        config, table, end, now_us = self.config, self._segment_table(), self._state[1], self._clock.now_us()
+        floor = min(self.retention_floor, self.tail.visible)  # what nobody could read yet stays
+        count = 0
+        while count + 1 < len(table):
+            last_time = self._first_time(count + 1, now_us) if config.retention_ms is not None else now_us
+            if not retention.may_go(config, table[count][0], table[count + 1][0], last_time, end, now_us, floor):
+                break
+            count += 1
+        return count
+
+    def _first_time(self, row: int, now_us: int) -> int:
+        """Append time of a segment's first record: not before the last one of the segment in front of it. `now_us` when
+        it has no record yet: what lies there is of an earlier life."""
+        try:
+            _, segment = self.hold_segment(self._segment_table()[row][0])
+        except ReplogError:
+            raise
+        except OSError as error:  # too many open files, for one: no sync failed
+            raise DiskError(error.errno, f"a segment cannot be opened: {error}") from error
+        if not segment.sealed and segment.end <= HEADER_BYTES:
+            return now_us
+        return segment.head_at(HEADER_BYTES)[3]
+
+    def _prepare(self) -> float:
+        """At most one segment; retention comes before the next."""
+        if self._state[1] // self.segment_bytes * self.segment_bytes + self.segment_bytes < self._pool.next_base:
+            return _ROLL_S  # a segment is being begun: then retention may have one to give
+        if self._pool.wanting():
+            self._pool.prepare_ahead()
+        return 0.0 if self._pool.wanting() else IDLE_S
+
+    def _seal_due(self) -> float:
+        """Write the index of segments that are full, and sync those that are due, oldest first."""
+        due = time.monotonic() - (LAZY_SYNC_S if self.config.durability == "appended" else 0.0)
+        while self._sealed and self._sealed[0][0] <= due and not self._housekeeper.is_stopping and self.is_usable:
+            with self._lock:
+                self._sync_sealed(1)
+        with self._lock:
+            self._unmap_surplus()
+        return IDLE_S
+
+    def _sync_sealed(self, limit: int = 1 << 30) -> None:
+        """Sync sealed segments, the oldest first, and move the checkpoint behind them. Under the log's lock.
+
+        PoisonedError when that fails; and nothing is done once the log is poisoned: the pages that a failed sync lost
+        count as clean, so the next sync succeeds.
+        """
+        while self._error is None and self._sealed and limit > 0:
+            try:
+                self._sync_oldest(self._sealed[0][1])
+            except OSError as error:  # before the lock is given up: the next one must not take it half done
+                raise self._poison("sealing", error) from error
+            limit -= 1
+
+    def _sync_oldest(self, segment: Segment) -> None:
+        index = segment.index
+        assert index is not None, "a sealed segment has its index until it is written here"
+        if segment.fileno() >= 0:  # else recovery has synced it
+            self._files.sync(segment.fileno())
+        end, entry = segment.base + segment.size, segment.entry_after(index.entries)
+        try:
+            indexes.write(self.path, self._files, segment, index)
+        except OSError as error:  # it is made again when it is asked for: no reason to stop the log
+            logger.warning("%s: no index file for the segment at %d: %s", self.path, segment.base, error)
+            segment.index = None
+        if not self._staged and end > self.tail.synced_end:
+            self._set_synced(end, entry)
+        self._checkpoint.advance(position=end, entry=entry, clean=False)
+        with contextlib.suppress(IndexError):
+            self._sealed.popleft()
+        segment.close_file()
+
+    def _unmap_surplus(self) -> None:
+        table = self._segment_table()
+        surplus = sum(row[2] is not None for row in table) - MAPPED_MAX
+        if surplus <= 0:
+            return
+        for i, (_, _, segment) in enumerate(table[:-1]):
+            if surplus > 0 and segment is not None and segment.pinned == 0 and segment.fileno() < 0:
+                self._unmap(i)
+                surplus -= 1
+
+    def _sync_at_intervals(self) -> float:
+        if self.config.durability != "interval":
+            return IDLE_S
+        interval = self.config.sync_interval_ms / 1000
+        left = self._last_sync + interval - time.monotonic()
+        if left > 0:
+            return min(left, IDLE_S)
+        self._last_sync = time.monotonic()
+        if self._state[1] > self.tail.synced_end and self._error is None:
+            self.sync()
+        return min(interval, IDLE_S)
 
     # ---- state ----------------------------------------------------------------------------------------------
 
     def stats(self) -> LogStats:
         """Where the log stands now."""
-        self._check_open()
-        return LogStats.of(self)
+        self.check_open()
+        _, end, _, last_time = self._state
+        table = self._segment_table()
+        segments = [row[2] for row in table if row[2] is not None]
+        return LogStats(
+            path=str(self.path),
+            uuid=str(uuid_module.UUID(bytes=self.uuid)),
+            durability=self.config.durability,
+            start=self.start,
+            end=self.end,
+            synced_end=self.synced_end,
+            start_position=self.start_position,
+            end_position=end,
+            segments=len(table),
+            segment_bytes=self.segment_bytes,
+            epoch=self._pool.epoch,
+            last_time=last_time,
+            ready_segments=self._pool.ready,
+            state_bytes=sum(segment.index.memory_bytes for segment in segments if segment.index is not None),
+            trouble=self._housekeeper.trouble,
+        )
+
+    @property
+    def is_usable(self) -> bool:
+        """False once it was closed, or a failed sync has poisoned it."""
+        return self._error is None
 
     # ---- closing --------------------------------------------------------------------------------------------
 
@@ -349,7 +624,7 @@ class CommitLog(Access, Appender):
         synced = self.tail.synced_end
         try:
             for base, _, _ in self._segment_table():
-                if base + self._segment_bytes > synced:
+                if base + self.segment_bytes > synced:
                     fd = self._files.open(names.segment_path(self.path, base), writable=True)
                     try:
                         self._files.sync(fd)
@@ -385,9 +660,9 @@ class CommitLog(Access, Appender):
             with self._lock:
                 self._pool.close()
                 self._checkpoint.close()
-                publication.publish(self, is_open=False)
+                self._publish(is_open=False)
                 self._set_segments([])
-                self._housekeeper.forget(1 << 62)
+                self._forget_sealed(1 << 62)
                 self._forget_active()
         finally:
             self._writer_lock.release()

@@ -62,7 +62,7 @@ class LedgerLog:
     @property
     def segment_bytes(self) -> int:
         """Size of a segment file; fixed when the log was made."""
-        return self._log._segment_bytes
+        return self._log.segment_bytes
 
     @property
     def cut_records(self) -> int:
@@ -84,13 +84,13 @@ class LedgerLog:
         """
         end = append_entries(self._log, records)
         if self._log.config.durability == "synced":
-            self._log._await_synced(end)
+            self._log.wait_synced(end)
         return end
 
     def submit(self, records: ReadableBuffer) -> Ack[int]:
         """As append, without waiting: the Ack gives the position once the records have the log's durability."""
         end = append_entries(self._log, records)
-        return self._log._commits.acknowledge(end, end)
+        return self._log.when_synced(end, end)
 
     # ---- reading --------------------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class LedgerLog:
 
     def segments(self) -> list[tuple[int, list[tuple[int, Share]]]]:
         """(base, [(ledger, its share)]) of every sealed segment, the oldest first; a hollow one has no shares."""
-        self._log._check_open()
+        self._log.check_open()
         return self._log.map.segments()
 
     @property
@@ -188,7 +188,7 @@ class LedgerLog:
     @property
     def end_position(self) -> int:
         """Position after the last record that has the log's durability."""
-        self._log._check_open()
+        self._log.check_open()
         return self._log.end_position
 
     # ---- removing -------------------------------------------------------------------------------------------

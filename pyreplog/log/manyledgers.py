@@ -20,7 +20,7 @@ from pyreplog.errors import (
     TrimmedError,
     UnnumberedError,
 )
-from pyreplog.log import hollow, indexes, names, recovery, retention
+from pyreplog.log import hollow, indexes, names, recovery
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.hollow import is_hollow
 from pyreplog.log.ledgermap import LedgerMap, Share
@@ -96,14 +96,14 @@ class ManyLedgers(CommitLog):
 
     def hold(self, base: int) -> tuple[Pin, Segment]:
         """A segment in which an index said that there are entries. TrimmedError: they were removed meanwhile."""
-        held, segment = self._hold(base)
+        held, segment = self.hold_segment(base)
         if segment.base != base or is_hollow(segment):
             raise TrimmedError(f"the segment at {base} was removed")
         return held, segment
 
     def look(self, base: int, ask: Callable[[LedgerIndex | SealedIndex], T]) -> T:
         """Ask the ledger index of the segment at `base`, which is made again when its file is missing or damaged."""
-        held, segment = self._hold(base)
+        held, segment = self.hold_segment(base)
         if segment.base != base:
             raise TrimmedError(f"the segment at {base} was removed")
         index = segment.ledgers
@@ -144,14 +144,14 @@ class ManyLedgers(CommitLog):
 
     def last_in(self, share: Share, ledger: int, visible: int) -> int:
         """Highest of the entries of a share that lie before a position; -1: none does."""
-        if share.base + self._segment_bytes <= visible:
+        if share.base + self.segment_bytes <= visible:
             return share.last
         entry, _ = self._entries_in(share.base, ledger, share.first, share.last, visible)
         return int(entry[-1]) if len(entry) else -1
 
     def _active_index(self) -> tuple[int, LedgerIndex | None]:
         """(base, ledger index) of the active segment; no index: it was sealed this moment, and the map knows it."""
-        self._check_open()
+        self.check_open()
         segment = self._state[0]
         if segment is None:  # closed meanwhile
             self._refuse()
@@ -175,12 +175,12 @@ class ManyLedgers(CommitLog):
     # ---- removing -------------------------------------------------------------------------------------------
 
     def trim_before(self, position: int) -> int:
-        self._check_open()
+        self.check_open()
         with self._lock:
-            gone = [base for base, _, _ in self._segment_table()[:-1] if base + self._segment_bytes <= position]
+            gone = [base for base, _, _ in self._segment_table()[:-1] if base + self.segment_bytes <= position]
             self.map.begin_removal()
             try:
-                retention.remove_front(self, len(gone))
+                self._remove_front(len(gone))
             finally:
                 for base in gone:
                     if base < self.start_position:
@@ -191,7 +191,7 @@ class ManyLedgers(CommitLog):
 
     def hollow(self, base: int) -> None:
         """File and row are replaced under the log's lock, once the housekeeper is done with the segment."""
-        self._check_open()
+        self.check_open()
         with self._lock:
             if self._error is not None:
                 raise self._error
@@ -199,8 +199,8 @@ class ManyLedgers(CommitLog):
             if not rows:
                 raise InvalidArgumentError(f"{self.path} has no sealed segment at {base}")
             try:
-                self._housekeeper.sync_sealed()
-                _held, segment = self._hold(base)
+                self._sync_sealed()
+                _held, segment = self.hold_segment(base)
                 if not is_hollow(segment):
                     if segment.index is None:
                         indexes.load_or_build(self.path, segment)

@@ -17,7 +17,7 @@ from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.clock import Clock
 from pyreplog.config import LogConfig
 from pyreplog.errors import CorruptionError, FormatVersionError, OutOfRangeError, ReplicaError, StreamError
-from pyreplog.log import publication, recovery, replica, truncation
+from pyreplog.log import recovery, replica, truncation
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.truncation import Truncation
@@ -111,7 +111,7 @@ class MirrorLog(CommitLog):
     @property
     def progress(self) -> tuple[Mark, Mark]:
         """`received_mark` and `synced_mark`, of one moment."""
-        received, synced = progress_of(self, self._segment_bytes)
+        received, synced = progress_of(self, self.segment_bytes)
         if synced != self._last_synced[0]:  # behind by segments, mostly: looked up once
             self._last_synced = synced, self._canonical(synced)
         return received, self._last_synced[1]
@@ -123,13 +123,13 @@ class MirrorLog(CommitLog):
             return self._canonical_behind(mark)
         if segment is not None and segment.sealed and position == end:
             return Mark(segment.base + segment.size, entry)
-        return canonical(mark, self._segment_bytes)
+        return canonical(mark, self.segment_bytes)
 
     def _canonical_behind(self, mark: Mark) -> Mark:
         """In a segment before the active one: the next segment's first entry tells whether it is the end."""
         rows = self._segment_table()
         base, first_entry, _ = rows[bisect_right(rows, mark[0], key=itemgetter(0))]
-        return Mark(base, first_entry) if first_entry == mark[1] else canonical(mark, self._segment_bytes)
+        return Mark(base, first_entry) if first_entry == mark[1] else canonical(mark, self.segment_bytes)
 
     @property
     def start(self) -> int:
@@ -181,10 +181,10 @@ class MirrorLog(CommitLog):
             uuid, base, size, first, epoch = decode_header("the stream", data[:STREAM_HEADER_BYTES])
         except (CorruptionError, FormatVersionError) as error:
             raise StreamError(self._landed, "the header of a segment", str(error)) from error
-        expected = (self.uuid, self._landed, self._segment_bytes, self._state[2])
+        expected = (self.uuid, self._landed, self.segment_bytes, self._state[2])
         if base + HEADER_BYTES == self._landed:  # begun, and empty
-            expected = (self.uuid, base, self._segment_bytes, self._state[2])
-        if (uuid, base, size, first) != expected or self._landed % self._segment_bytes not in (0, HEADER_BYTES):
+            expected = (self.uuid, base, self.segment_bytes, self._state[2])
+        if (uuid, base, size, first) != expected or self._landed % self.segment_bytes not in (0, HEADER_BYTES):
             raise StreamError(self._landed, _header(*expected), _header(uuid, base, size, first))
         if encode_header(uuid, base, size, first, epoch)[:STREAM_HEADER_BYTES] != data:
             raise StreamError(base, "a header as this version writes it", data.hex())
@@ -211,7 +211,7 @@ class MirrorLog(CommitLog):
         Errors: StreamError: bytes that do not go on here, or a bad record: the log ends before it, and the stream goes
         on there. PoisonedError, the disk failed. Of a header: as `begin`.
         """
-        if position % self._segment_bytes:
+        if position % self.segment_bytes:
             land(self, position, buffers)
         else:
             self.begin(*buffers)
@@ -227,7 +227,7 @@ class MirrorLog(CommitLog):
         recovery.zero(self._files, segment, segment.end + BLANK_BYTES, segment.used_end(segment.end + BLANK_BYTES))
         segment.advance(segment.end, True)
         self._landed = segment.base + segment.size
-        self._housekeeper.note_sealed(segment)
+        self._note_sealed(segment)
 
     # ---- commit point ---------------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class MirrorLog(CommitLog):
 
     def _tell(self) -> None:
         """The log's end was moved by hand: tell readers."""
-        publication.publish(self, is_open=True)
+        self._publish(is_open=True)
         show_up_to(self, *self._commit)
 
     # ---- cutting --------------------------------------------------------------------------------------------
@@ -250,14 +250,14 @@ class MirrorLog(CommitLog):
         first record of a segment, with its header. Followers beyond get TruncatedError.
         Errors: OutOfRangeError, no record begins there; PoisonedError.
         """
-        self._check_open()
-        position, entry = canonical((position, entry), self._segment_bytes)
+        self.check_open()
+        position, entry = canonical((position, entry), self.segment_bytes)
         self.sync()  # the cut end will count as synced: so must all before it
         with self._lock:
             self._enter()
             try:
                 self._check_boundary(position, entry)
-                self._housekeeper.sync_sealed()
+                self._sync_sealed()
                 if (position, entry) != self.received_mark:
                     self._cut(position, entry)
                 self._landed = position
@@ -272,7 +272,7 @@ class MirrorLog(CommitLog):
             return
         if not start[0] < position < end[0]:
             raise OutOfRangeError(f"position {position}: the log has {start[0]} to {end[0]}")
-        held, segment = self._hold(position)
+        held, segment = self.hold_segment(position)
         index = SparseIndex(segment.size)
         stop = max(position - segment.base, HEADER_BYTES)
         at, status = segment.verify(index, HEADER_BYTES, stop)
@@ -286,30 +286,30 @@ class MirrorLog(CommitLog):
             "%s: cut at position %d (entry %d); what was cut is kept in %s", self.path, position, entry, folder
         )
         epoch = max(self._checkpoint.last.epoch, self._pool.epoch) + 1
-        truncation.carry_out(self, Truncation(position, entry, epoch))
+        self._carry_out(Truncation(position, entry, epoch))
         rows = [row for row in self._segment_table() if row[0] < position]
-        if position % self._segment_bytes:
-            segment = truncation.reopen(self, position)
+        if position % self.segment_bytes:
+            segment = truncation.reopen(self.path, self._files, position, self.segment_bytes)
             rows[-1] = segment.base, segment.first_entry, segment
             segment.advance(position - segment.base, False)
         self._set_segments(rows)
         self._commit = min(self._commit, Mark(position, entry))
         if rows:
-            _, segment = self._hold(rows[-1][0])
+            _, segment = self.hold_segment(rows[-1][0])
             self._load_index(segment, entry - 1)
             self._stand_in(segment, entry, 0)
         else:
             stand_at(self, position, entry)
         self._set_synced(position, entry)
         self._last_synced = _NOWHERE, _NOWHERE
-        publication.publish(self, is_open=True)
+        self._publish(is_open=True)
 
     def _cut_bytes(self, position: int) -> Iterator[tuple[str, memoryview]]:
         """(file name, bytes) of what lies behind a position."""
         for base, _, _ in self._segment_table():
-            if base + self._segment_bytes > position and base < self._landed:
-                start, stop = max(position - base, 0), min(self._landed - base, self._segment_bytes)
-                _, segment = self._hold(base)
+            if base + self.segment_bytes > position and base < self._landed:
+                start, stop = max(position - base, 0), min(self._landed - base, self.segment_bytes)
+                _, segment = self.hold_segment(base)
                 yield f"{base + start:020d}.cut", segment.view(start, stop - start)
 
     # ---- the end --------------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ class MirrorLog(CommitLog):
 
     def append(self, *_: object, **__: object) -> NoReturn:
         """Refused: ReplicaError."""
-        self._check_open()
+        self.check_open()
         raise ReplicaError(self.path)
 
     append_batch = append_columns = submit = submit_batch = truncate = append

@@ -161,7 +161,7 @@ class LogReader(Access):
 
     # ---- what Access and the native side ask for ------------------------------------------------------------
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         if self._error is not None:
             raise self._error
 
@@ -172,14 +172,14 @@ class LogReader(Access):
         return self.tail.end if self._look() else self._settled_end
 
     @property
-    def _truncations(self) -> int:
+    def truncation_count(self) -> int:
         """Going live counts as one: what was found without a writer, it may have cut."""
-        return super()._truncations if self._live else _NOT_LIVE
+        return super().truncation_count if self._live else _NOT_LIVE
 
     def _rebuild(self) -> None:
         """Read the table of segments anew."""
         with self._lock:
-            self._check_open()
+            self.check_open()
             if self._look():
                 self._set_segments(*self._read_table())
 
@@ -348,7 +348,7 @@ class LogReader(Access):
     async def _reached(self, entry: int, timeout: float | None) -> bool:
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._look():  # nobody is there to wake us
-            self._check_open()
+            self.check_open()
             left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
             if self.end > entry or left <= 0:
                 return self.end > entry

@@ -17,7 +17,6 @@ import json
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog._native.log.sparse import SparseIndex
@@ -28,9 +27,6 @@ from pyreplog.log import names
 from pyreplog.log.checkpoint import Checkpoint, CheckpointFile
 from pyreplog.log.files import Files, boot_id
 from pyreplog.plainfiles import open_changing, read_plain
-
-if TYPE_CHECKING:
-    from pyreplog.log.commitlog import CommitLog
 
 _COPY_BYTES = 1 << 20
 
@@ -116,7 +112,7 @@ def as_if_done(wanted: Truncation, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def tell_readers(directory: Path, uuid: bytes, wanted: Truncation) -> None:
-    """As `_show_cut`, where no writer has the log open: readers go by the tail page, if it is of this boot and log.
+    """As `tell`, where no writer has the log open: readers go by the tail page, if it is of this boot and log.
 
     Before the files change, and once more after: a reader may have looked meanwhile.
     """
@@ -126,10 +122,11 @@ def tell_readers(directory: Path, uuid: bytes, wanted: Truncation) -> None:
     with open_changing(path) as file:
         tail = Tail(file, writable=True)
     if tail.belongs_to(boot_id(), uuid):
-        _tell(tail, tail.start, wanted, is_open=False)
+        tell(tail, tail.start, wanted, is_open=False)
 
 
-def _tell(tail: Tail, start: int, wanted: Truncation, *, is_open: bool) -> None:
+def tell(tail: Tail, start: int, wanted: Truncation, *, is_open: bool) -> None:
+    """Readers of a tail page stop at the cut from now on: the files behind it go one by one."""
     end, entry = wanted.position, wanted.entry
     visible, visible_entry = min((end, entry), (tail.visible, tail.visible_entry))  # less, with a commit point
     tail.publish(
@@ -139,39 +136,11 @@ def _tell(tail: Tail, start: int, wanted: Truncation, *, is_open: bool) -> None:
     tail.note_truncation()
 
 
-def _show_cut(log: CommitLog, wanted: Truncation) -> None:
-    """Readers stop at the cut from now on, whatever becomes of this process: the files behind it go one by one."""
-    _tell(log.tail, log.start_position, wanted, is_open=True)
-
-
-def cut(log: CommitLog, entry: int) -> None:
-    """Truncate an open log; the caller is inside its append path, holds its lock, and has synced all before `entry`."""
-    position = log._position_of(entry)
-    last_time = log.read(entry - 1).timestamp if entry > log.start else 0
-    epoch = max(log._checkpoint.last.epoch, log._pool.epoch) + 1
-    carry_out(log, Truncation(position, entry, epoch))
-    segment = reopen(log, position)
-    rows = [row for row in log._segment_table() if row[0] < segment.base]
-    log._set_segments([*rows, (segment.base, segment.first_entry, segment)])
-    log._restart(segment, position, entry, last_time)
-
-
-def carry_out(log: CommitLog, wanted: Truncation) -> None:
-    """All steps, on an open log; its table of segments is the caller's to set."""
-    with log._pool.quiet():
-        log._pool.place(-(-wanted.position // log._segment_bytes) * log._segment_bytes, wanted.epoch)
-        announce(log.path, log._files, wanted)
-        _show_cut(log, wanted)
-        log._housekeeper.forget(1 << 62)
-        apply(log.path, log._files, wanted, log._checkpoint)
-    log.tail.note_truncation()  # again: a reader may have looked while files were replaced
-
-
-def reopen(log: CommitLog, position: int) -> Segment:
-    """The segment that was cut at `position`, mapped and indexed anew."""
-    base = position // log._segment_bytes * log._segment_bytes
-    path = names.segment_path(log.path, base)
-    segment = Segment(log._files.open(path, writable=True), str(path), writable=True)
+def reopen(directory: Path, files: Files, position: int, segment_bytes: int) -> Segment:
+    """Map and index the segment that was cut at `position`."""
+    base = position // segment_bytes * segment_bytes
+    path = names.segment_path(directory, base)
+    segment = Segment(files.open(path, writable=True), str(path), writable=True)
     segment.index = SparseIndex(segment.size)
     segment.verify(segment.index, HEADER_BYTES, position - base)
     return segment

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from pyreplog.errors import DiskError, PoisonedError
-from pyreplog.log import housekeeper
+from pyreplog.log import commitlog, housekeeper
 from pyreplog.log.ledgerlog import LedgerLog
 from tests.ledgers import SEGMENT_BYTES, open_log, read_all, record_of, without_stamp
 
@@ -150,7 +150,7 @@ class LedgerWork:
     def keep_house(self) -> None:
         log = self.log._log
         try:
-            log._housekeeper.step(log)
+            log.run_background_tasks()
         except OSError as error:
             raise log._poison("housekeeping", error) from error
 
@@ -185,8 +185,8 @@ class LedgerLife(Life[LedgerHistory]):
 
     def _live(self, home: Path, target: Path, history: LedgerHistory) -> tuple[Disk, LedgerLog | None]:
         rng = Random(self.seed)
-        housekeeper.LAZY_SYNC_S = rng.choice((-1.0, 1e9))
-        housekeeper._run = lambda *_: None
+        commitlog.LAZY_SYNC_S = rng.choice((-1.0, 1e9))
+        housekeeper.THREADS = False
         disk = Disk(home, target, rng, cut_at=self.cut_at)
         disk.failing_sync, disk.share, disk.order = self.failing_sync, self.share, self.order
         record = Recorder(history, events_of(target))

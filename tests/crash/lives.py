@@ -11,7 +11,7 @@ from typing import Any
 
 import pyreplog
 from pyreplog.errors import PoisonedError
-from pyreplog.log import housekeeper
+from pyreplog.log import commitlog, housekeeper
 from pyreplog.log.commitlog import CommitLog
 
 from .disk import ORDERS, Disk, PowerCutFiles
@@ -40,11 +40,11 @@ class LogLife(Life[History]):
 
     def _live(self, home: Path, target: Path, history: History) -> tuple[Disk, CommitLog]:
         rng = Random(self.seed)
-        housekeeper.LAZY_SYNC_S = rng.choice((0.0, 0.001, 2.0)) if self.threads else rng.choice((-1.0, 1e9))
+        commitlog.LAZY_SYNC_S = rng.choice((0.0, 0.001, 2.0)) if self.threads else rng.choice((-1.0, 1e9))
         if self.threads:
             sys.setswitchinterval(rng.choice((5e-3, 1e-5)))
         else:
-            housekeeper._run = lambda *_: None
+            housekeeper.THREADS = False
         disk = Disk(home, target, rng, cut_at=self.cut_at)
         disk.failing_sync, disk.full = self.failing_sync, self.full
         disk.share, disk.killed, disk.order = self.share, self.killed, self.order

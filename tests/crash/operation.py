@@ -78,7 +78,7 @@ def _prepare(operation: Operation, start: Path, report: Path) -> None:
     start.mkdir()
 
     def work() -> None:
-        vars(housekeeper)["_run"] = lambda *_: None
+        housekeeper.THREADS = False
         operation.prepare(start)
 
     in_process(work, report)
@@ -118,7 +118,7 @@ class Killed(BaseException):
 
 
 def _pass_twice(operation: Operation, home: Path, left: Path, step: int) -> None:
-    vars(housekeeper)["_run"] = lambda *_: None
+    housekeeper.THREADS = False
     disk = Disk(home, left / "end", Random(step))
     disk.share = 0.0
 
@@ -143,7 +143,7 @@ def _pass_twice(operation: Operation, home: Path, left: Path, step: int) -> None
 
 def _pass(operation: Operation, way: Way, home: Path, end: Path, events: Path, moments: Moments) -> None:
     """In a process of its own."""
-    vars(housekeeper)["_run"] = lambda *_: None
+    housekeeper.THREADS = False
     rng = Random(moments.seed)
     disk = Disk(home, end, rng)
     disk.share, disk.order = way.share, way.order

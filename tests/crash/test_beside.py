@@ -66,6 +66,6 @@ def test_reads_beside_truncation_and_retention(durability: str, tmp_path: Path, 
 
 def test_an_entry_that_is_cut_before_its_ack_is_asked_for_was_synced(tmp_path: Path) -> None:
     with pyreplog.open(tmp_path / "log", durability="synced", segment_bytes=SEGMENT_BYTES) as log:
-        entry, position = log._append_pending(b"x")  # the first half of `submit`
+        entry, position = log.append_pending(b"x")  # the first half of `submit`
         log.truncate(0)
         assert log._commits.acknowledge(entry, position).result(30.0) == entry

@@ -13,7 +13,7 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import DiskFullError, PoisonedError, ReplogError
-from pyreplog.log import checkpoint, housekeeper
+from pyreplog.log import checkpoint, commitlog
 from pyreplog.log import files as log_files
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import RealFiles
@@ -142,7 +142,7 @@ def test_housekeeping_after_a_failed_sync_proves_nothing(
     tmp_path: Path, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pages that a failed sync lost count as clean: syncing the same segment again succeeds at once."""
-    monkeypatch.setattr(housekeeper, "LAZY_SYNC_S", 1e9)
+    monkeypatch.setattr(commitlog, "LAZY_SYNC_S", 1e9)
     log = open_log(tmp_path / "log", files, "appended")
     log.append_batch([KILOBYTE] * 100)
     was = checkpoint.load(log.path)
@@ -150,10 +150,10 @@ def test_housekeeping_after_a_failed_sync_proves_nothing(
     with pytest.raises(PoisonedError):
         log.sync()
     files.failing.clear()
-    monkeypatch.setattr(housekeeper, "LAZY_SYNC_S", -1.0)
-    log._housekeeper.step(log)
+    monkeypatch.setattr(commitlog, "LAZY_SYNC_S", -1.0)
+    log.run_background_tasks()
     with log._lock:
-        log._housekeeper.sync_sealed()  # as its thread would that waited for the lock meanwhile
+        log._sync_sealed()  # as its thread would that waited for the lock meanwhile
     assert log.synced_end == 0 and checkpoint.load(log.path) == was
     log.close()
     assert checkpoint.load(log.path) == was

@@ -136,7 +136,7 @@ class Workload:
     def keep_house(self) -> None:
         """What the housekeeper's thread does when it wakes up."""
         try:
-            self._log._housekeeper.step(self._log)
+            self._log.run_background_tasks()
         except OSError as error:
             raise self._log._poison("housekeeping", error) from error
 

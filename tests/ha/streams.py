@@ -63,7 +63,7 @@ def frames_of(data: bytes) -> Iterator[tuple[int, memoryview]]:
 def take_in(mirror: MirrorLog, data: bytes) -> None:
     """Frames into a mirror, as a receiver does it."""
     for offset, body in frames_of(data):
-        if offset % mirror._segment_bytes == 0:
+        if offset % mirror.segment_bytes == 0:
             assert len(body) == STREAM_HEADER_BYTES
             mirror.begin(body)
         else:

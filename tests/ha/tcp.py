@@ -83,7 +83,7 @@ class ReplicaEnd(Receiver):
         if is_replica(path):
             self.log = MirrorLog(path, config(**settings))
         else:
-            start, size = (master.start_position, master.start), master._segment_bytes
+            start, size = (master.start_position, master.start), master.segment_bytes
             self.log = MirrorLog.create(
                 path, config(**{**settings, "segment_bytes": size}), uuid=master.uuid, segment_bytes=size, start=start
             )

@@ -279,7 +279,7 @@ def test_a_look_at_the_statistics_loses_no_commit(lab: Lab) -> None:
     master = a._master
     assert master is not None
     master._timer.cancel()  # nobody else looks
-    master.log._append_pending(b"one", None, None, None)
+    master.log.append_pending(b"one", None, None, None)
     a.replication()
     assert values(a) == [b"one"]
 

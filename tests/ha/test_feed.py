@@ -75,7 +75,7 @@ def test_segments_that_were_not_mapped_yet_are_sent(tmp_path: Path, indexes: boo
 
 def test_a_synced_log_is_sent_as_far_as_it_is_synced(tmp_path: Path) -> None:
     with open_master(tmp_path / "log", durability="synced") as log, make_mirror(tmp_path / "mirror", log) as mirror:
-        log._append_pending(b"not synced")
+        log.append_pending(b"not synced")
         assert [len(body) for _, body in frames_of(stream(log, 0))] == [64]
         log.sync()
         take_in(mirror, stream(log, 0))
@@ -94,7 +94,7 @@ def test_what_is_given_out_stays(tmp_path: Path) -> None:
         del frames
         for number in range(6):
             log.append_batch(values(PER_SEGMENT, 1000 * number))
-            log._housekeeper.step(log)
+            log.run_background_tasks()
         assert log.start > 2 * PER_SEGMENT
         rest, _ = feed.take(SEGMENT_BYTES // 3)
         sent = b"".join(bytes(body) for _, body in frames_of(before + b"".join(rest)))
@@ -136,7 +136,7 @@ def test_whatever_is_changed_on_the_way_only_the_masters_records_count(tmp_path:
 def take_in_frames(mirror: MirrorLog, batch: FrameBatch) -> None:
     behind = 0
     while behind < len(batch):
-        offset, bodies, size, behind = batch.run(behind, mirror._segment_bytes)
+        offset, bodies, size, behind = batch.run(behind, mirror.segment_bytes)
         if size:
             mirror.land(offset, bodies)
 

@@ -13,7 +13,7 @@ import pytest
 
 import pyreplog
 from pyreplog.errors import NotALogError, NotAReplicaError
-from pyreplog.log import housekeeper
+from pyreplog.log import commitlog, housekeeper
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.mirrorlog import MirrorLog
 from pyreplog.log.replica import is_replica
@@ -79,7 +79,7 @@ def take_all(mirror: MirrorLog, master: Recorded, report: Callable[[], None]) ->
         else:
             mirror.land(offset, [body])
         if offset % 3 == 0:
-            mirror._housekeeper.step(mirror)
+            mirror.run_background_tasks()
             report()
 
 
@@ -160,8 +160,8 @@ def _live(
     (folder / "reports").write_text("")
 
     def live() -> None:
-        housekeeper._run = lambda *_: None
-        housekeeper.LAZY_SYNC_S = -1.0
+        housekeeper.THREADS = False
+        commitlog.LAZY_SYNC_S = -1.0
         disk = Disk(folder / "run", folder / "end", Random(seed))
         moments.watch(disk, folder / "reports")
         files = PowerCutFiles(disk)

@@ -64,11 +64,11 @@ def test_recycled_segments_are_equal_too(tmp_path: Path, durability: str) -> Non
             if number % 9 == 0:
                 copy(master, mirror)
             if number % 50 == 0:
-                master._housekeeper.step(master)
-                mirror._housekeeper.step(mirror)
+                master.run_background_tasks()
+                mirror.run_background_tasks()
         copy(master, mirror)
-        master._housekeeper.step(master)
-        mirror._housekeeper.step(mirror)
+        master.run_background_tasks()
+        mirror.run_background_tasks()
         assert master.start > 0
         assert_same_files(master, mirror)
 

@@ -33,7 +33,7 @@ def fill(node: Node, segments: int = 6) -> None:
 
 def retain(node: Node) -> int:
     """Have retention do all that it may; where the log begins then."""
-    node.log._housekeeper.step(node.log)
+    node.log.run_background_tasks()
     return node.log.start_position
 
 
@@ -123,7 +123,7 @@ def test_who_joins_between_two_ticks_keeps_what_it_needs(lab: Lab) -> None:
             new.say(messages.encode(join(a, "x", observer=True)))
             until(lambda: master._followers)
             until(lambda: new.heard)  # what `join` does in the end
-            a.log._housekeeper._config = replace(a.log.config, **LITTLE)
+            a.log.config = replace(a.log.config, **LITTLE)
             assert retain(a) == 0
 
 

@@ -117,9 +117,9 @@ def test_many_replicas_and_recycled_segments(lab: Lab) -> None:
         master.retention_floor = min(replica.log.landed for replica in replicas)
         master.append_batch([rng.randbytes(rng.randint(0, 5000)) for _ in range(12)])
         lab.caught_up(master, *replicas)
-        master._housekeeper.step(master)
+        master.run_background_tasks()
         for replica in replicas:
-            replica.log._housekeeper.step(replica.log)
+            replica.log.run_background_tasks()
     assert master.start > 0
     for replica in replicas:
         assert_same_files(master, replica.log)
@@ -249,7 +249,7 @@ def test_a_segment_on_its_way_is_not_recycled(lab: Lab) -> None:
         end.pump()
     for number in range(6):
         master.append_batch(values(PER_SEGMENT, 1_000_000 * number))
-        master._housekeeper.step(master)
+        master.run_background_tasks()
     assert master.start > len(appended)
     replica._connection.resume()
     lab.wait(lambda: bool(end.errors))

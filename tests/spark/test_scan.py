@@ -37,7 +37,7 @@ def test_rows_are_the_logs(log: Path, more: dict[str, object]) -> None:
     with pyreplog.open(log, "r") as reader:
         batches = list(reader.scan())
         records = [record for batch in batches for record in batch]
-        files = {record.entry: reader._hold(record.position)[1].path for record in records}
+        files = {record.entry: reader.hold_segment(record.position)[1].path for record in records}
     assert rows["key"] == [record.key for record in records]
     assert None in rows["key"]
     assert rows["value"] == [record.value for record in records]
@@ -173,7 +173,7 @@ def test_text_that_is_none(tmp_path: Path) -> None:
 
 def segment_batch(log: Path) -> tuple[Any, RecordBatch]:
     with pyreplog.open(log, "r") as reader:
-        _, segment = reader._hold(0)
+        _, segment = reader.hold_segment(0)
     return segment, segment.scan(4096, segment.size)
 
 

@@ -240,10 +240,10 @@ def test_retention_by_size_keeps_the_floor(tmp_path: Path):
         log.append(b"first")
         log.retention_floor = log.position_of(0)
         log.append_batch([bytes(1000)] * 2000)
-        log._housekeeper.step(log)
+        log.run_background_tasks()
         assert log.start == 0
         log.retention_floor = 1 << 62
-        log._housekeeper.step(log)
+        log.run_background_tasks()
         assert log.end_position - log.start_position <= (1 << 18) + (1 << 16)
         assert log.end == 2001
 
@@ -254,16 +254,16 @@ def test_retention_by_age(tmp_path: Path):
         log.append_batch([bytes(1000)] * 100)
         clock.advance(59_000_000)
         log.append_batch([bytes(1000)] * 100)
-        log._housekeeper.step(log)
+        log.run_background_tasks()
         assert log.start == 0
         assert log.entry_at_time(10**15 + 1) == 100
         assert log.entry_at_time(0) == 0
         assert log.entry_at_time(10**18) == 200
         clock.advance(2_000_000)
-        log._housekeeper.step(log)
+        log.run_background_tasks()
         assert 0 < log.start <= 100
         clock.advance(10**12)
-        log._housekeeper.step(log)
+        log.run_background_tasks()
         assert log.end - log.start < 70  # the active segment stays
 
 

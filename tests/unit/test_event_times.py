@@ -45,7 +45,7 @@ def test_same_as_a_filter_over_all(log, reading):
 
 def test_blocks_out_of_the_range_are_not_scanned(log):
     log.sync()
-    log._housekeeper.sync_sealed()
+    log._sync_sealed()
     whole = sum(1 for _ in log.scan(batch_bytes=1 << 16))
     narrow = sum(1 for _ in log.scan_event_times(60_000, 60_500))
     assert 0 < narrow < whole / 3
@@ -71,4 +71,4 @@ def test_selected_rows_of_a_batch(log):
     assert some.entry.tolist() == [0, 5, 6]
     with pytest.raises(IndexError):
         batch.select([len(batch)])
-    assert isinstance(log._hold(0)[1], Segment)
+    assert isinstance(log.hold_segment(0)[1], Segment)

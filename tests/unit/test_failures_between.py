@@ -87,7 +87,7 @@ def test_nothing_is_committed_past_a_group_whose_sync_failed(tmp_path: Path):
     assert files.entered.wait(60)
     # More than a stage: it flushes from inside the append path, and has to wait for the leader's write.
     flusher = threading.Thread(target=append, args=(bytes(9 << 20),))
-    log._append_pending(b"next")
+    log.append_pending(b"next")
     flusher.start()
     while not log._commits._gate.writing:
         continue
@@ -103,7 +103,7 @@ def test_retention_by_age_spares_a_log_cut_to_an_empty_segment(tmp_path: Path):
     with pyreplog.open(tmp_path / "log", segment_bytes=1 << 16, retention_ms=3_600_000) as log:
         log.append_batch([bytes(1000)] * 80)
         log.truncate(log._segment_table()[1][1])
-        log._housekeeper.step(log)
+        log.run_background_tasks()
         assert log.start == 0
 
 
@@ -182,7 +182,7 @@ def test_ctrl_c_ends_the_wait_for_a_commit_that_another_thread_leads(tmp_path: P
     assert files.entered.wait(60)
 
     def press() -> None:
-        waits = log._await_synced.__func__.__code__
+        waits = log.wait_synced.__func__.__code__
         while sys._current_frames()[me.ident].f_code is not waits or not asleep(me):
             continue
         signal.pthread_kill(me.ident, signal.SIGINT)
@@ -278,7 +278,7 @@ def test_ctrl_c_at_any_bytecode_of_a_flush_loses_nothing(tmp_path: Path):
 
     def play(log: pyreplog.CommitLog, step: int) -> bool:
         values.append(b"%d" % step)
-        log._append_pending(values[-1])
+        log.append_pending(values[-1])
 
         def flush() -> None:
             log._enter()

@@ -179,7 +179,7 @@ def test_other_process_follows_the_live_tail(tmp_path, durability):
 def test_reader_sees_no_more_than_the_synced_end(tmp_path):
     with pyreplog.open(tmp_path / "log", durability="synced") as log:
         log.append(b"a")
-        log._append_pending(b"b")  # staged, not committed
+        log.append_pending(b"b")  # staged, not committed
         with pyreplog.open(tmp_path / "log", mode="r") as reader:
             assert (log.end, reader.end, reader[0]) == (1, 1, b"a")
             log.sync()

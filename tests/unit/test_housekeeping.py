@@ -13,11 +13,10 @@ import pytest
 import pyreplog
 from pyreplog._native.log.disk import Steps
 from pyreplog.errors import CorruptionError, DiskError, DiskFullError, PoisonedError
-from pyreplog.log import duty as duties
 from pyreplog.log import housekeeper, truncation
 from pyreplog.log.commitlog import CommitLog
-from pyreplog.log.duty import Duty
 from pyreplog.log.files import RealFiles
+from pyreplog.log.housekeeper import BackgroundTask
 from tests.crash.disk import run_each
 from tests.waiting import until
 
@@ -71,7 +70,7 @@ def test_an_interval_sync_does_not_wait_for_a_segment_to_be_prepared(tmp_path: P
 
 
 def test_a_full_disk_is_told_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(duties, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(housekeeper, "RETRY_FIRST_S", 0.001)
     files = Full()
     with pyreplog.open(tmp_path / "log", files=files, segment_bytes=SEGMENT_BYTES, spare_segments=1) as log:
         files.full = True
@@ -97,14 +96,14 @@ def test_retention_that_fails_keeps_nobody_from_preparing(tmp_path: Path, monkey
     log = pyreplog.open(tmp_path / "log", segment_bytes=SEGMENT_BYTES, retention_ms=1, spare_segments=2)
     with log:
         log._housekeeper.stop()
-        monkeypatch.setattr(housekeeper, "_first_time", damaged)
+        monkeypatch.setattr(CommitLog, "_first_time", damaged)
         while log._pool.ready:
             log.append(KILOBYTE)
-        log._housekeeper.step(log)
+        log.run_background_tasks()
         assert log._pool.ready == 2
         assert log.stats().trouble == "retention: a segment at position 0: expected a record, found none"
         monkeypatch.undo()
-        log._housekeeper.step(log)
+        log.run_background_tasks()
         assert log.stats().trouble == ""
 
 
@@ -172,7 +171,7 @@ def test_nothing_is_prepared_over_the_segments_that_a_failed_truncation_left(
         assert log[:] == values
 
 
-def test_a_duty_that_fails_is_put_off_for_longer_each_time(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_background_task_that_fails_is_put_off_for_longer_each_time(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     errors: list[DiskError] = []
 
     def act(_: CommitLog) -> float:
@@ -180,19 +179,19 @@ def test_a_duty_that_fails_is_put_off_for_longer_each_time(tmp_path: Path, caplo
             raise errors[-1]
         return 7.0
 
-    caplog.set_level(logging.INFO, "pyreplog.log.duty")
-    duty = Duty("work", act)
+    caplog.set_level(logging.INFO, "pyreplog.log.housekeeper")
+    task = BackgroundTask("work", act)
     with pyreplog.open(tmp_path / "log") as log:
-        assert (duty.attempt(log), duty.put_off()) == (7.0, 0.0)
+        assert (task.attempt(log), task.put_off()) == (7.0, 0.0)
         errors.append(DiskError(errno.EIO, "one"))
-        assert [duty.attempt(log) for _ in range(8)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-        assert duty.put_off() > 0 and duty.trouble == "work: [Errno 5] one"
+        assert [task.attempt(log) for _ in range(8)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+        assert task.put_off() > 0 and task.trouble == "work: [Errno 5] one"
         errors.append(DiskError(errno.EIO, "two"))
-        duty.attempt(log)
+        task.attempt(log)
         assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]  # once for each
         errors.clear()
-        assert (duty.attempt(log), duty.trouble, duty.put_off()) == (7.0, "", 0.0)
+        assert (task.attempt(log), task.trouble, task.put_off()) == (7.0, "", 0.0)
         errors.append(DiskError(errno.EIO, "one"))
-        assert duty.attempt(log) == 0.5
+        assert task.attempt(log) == 0.5
     with pytest.raises(DiskError):  # closed: there is nothing to try again
-        duty.attempt(log)
+        task.attempt(log)

@@ -537,7 +537,7 @@ def test_damage_met_by_an_open_log(path: Path) -> None:
         file = ledger_files(path)[0]
         samples.flip(file, 4096 + 48 * 2 + 5)  # mapped by the log; its directory's block was read, and is trusted
         base = log.segments()[0][0]
-        _, segment = log._log._hold(base)
+        _, segment = log._log.hold_segment(base)
         segment.ledgers = None
         assert len(read_all(log, 3)) == 120
     assert check(path).damages == ()

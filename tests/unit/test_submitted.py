@@ -237,7 +237,7 @@ def test_what_another_thread_commits_is_told_too(tmp_path: Path) -> None:
         def disturb() -> None:
             """Once for each submission: nobody but the committing thread is there to tell of it afterwards."""
             while turns.acquire() and not over:
-                log._append_pending(b"y")
+                log.append_pending(b"y")
                 log._enter()
                 try:
                     log._commits.flush()

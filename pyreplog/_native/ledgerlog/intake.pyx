@@ -130,7 +130,7 @@ def append_entries(Appender log not None, data):
     """Append encoded records (of any ledgers, end to end) to a log that carries the entries of many.
 
     Every record is verified before one counts. Returns the position after the last; with the durability `appended`,
-    whatever the log's: see `CommitLog._await_synced`.
+    whatever the log's: see `CommitLog.wait_synced`.
     Errors: InvalidRecordsError, nothing was appended; RecordTooLargeError; those of CommitLog.append.
     """
     cdef Py_buffer buffer

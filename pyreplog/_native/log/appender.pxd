@@ -37,6 +37,8 @@ cdef class Appender(Reader):
     cdef readonly Submitted _submitted  # acks of what waits for its commit
     cdef int enter(self) except -1
     cdef void leave(self) noexcept
+    cdef void leave_if_inside(self) noexcept
+    cdef void set_synced(self, int64_t position, int64_t entry)
     cdef int64_t now(self) except? -1
     cdef uint32_t synced_lag(self) noexcept nogil
     cdef void show(self, int64_t position, int64_t entry) noexcept nogil

@@ -2,7 +2,7 @@
 
 Threads: every call runs under the GIL; large batches release it while `inside` keeps others out. The Python subclass
 answers `_make_room` (roll, or flush the stage), `_reserve` (segments for a whole batch), `_refuse` (why not open),
-`_await_synced` and `_request_commit`.
+`wait_synced` and `_request_commit`.
 """
 
 from cpython.buffer cimport Py_buffer, PyBuffer_Release
@@ -96,6 +96,9 @@ cdef class Appender(Reader):
         self.leave()
 
     def _leave_if_inside(self):
+        self.leave_if_inside()
+
+    cdef void leave_if_inside(self) noexcept:
         """After an interruption: this thread may have entered, and not come to the block that leaves."""
         if self.inside and self.inside_by == PyThread_get_thread_ident():
             self.leave()
@@ -109,7 +112,7 @@ cdef class Appender(Reader):
     def _reserve(self, segments):
         raise NotImplementedError
 
-    def _await_synced(self, position):
+    def wait_synced(self, position):
         raise NotImplementedError
 
     def _request_commit(self):
@@ -155,6 +158,9 @@ cdef class Appender(Reader):
         segment.advance(self.pos, True)
 
     def _set_synced(self, int64_t position, int64_t entry):
+        self.set_synced(position, entry)
+
+    cdef void set_synced(self, int64_t position, int64_t entry):
         """All before `position` is on disk; `entry` is the first number that is not."""
         self.synced_entry = entry
         store(&self.tail.page.synced_entry, entry)
@@ -282,7 +288,7 @@ cdef class Appender(Reader):
         """Not in `append`, which would keep room for it."""
         cdef int64_t entry, end = self.put_one(value, key, event_time, properties, None, &entry)
         if self.staged:
-            self._await_synced(end)
+            self.wait_synced(end)
         return entry
 
     def submit(self, value, key=None, *, event_time=None, properties=None):
@@ -298,7 +304,7 @@ cdef class Appender(Reader):
             self._request_commit()
         return ack
 
-    def _append_pending(self, value, key=None, event_time=None, properties=None):
+    def append_pending(self, value, key=None, event_time=None, properties=None):
         """As append, without waiting for the sync; (entry number, position after it)."""
         cdef int64_t entry, end = self.put_one(value, key, event_time, properties, None, &entry)
         return entry, end
@@ -368,9 +374,9 @@ cdef class Appender(Reader):
             made = self.put_list(values)
             if made is not None:
                 return made
-        made, end = self._batch(values, keys, event_times, control)
+        made, end = self.append_batch_pending(values, keys, event_times, control)
         if self.staged and end is not None:
-            self._await_synced(end)
+            self.wait_synced(end)
         return made
 
     cdef object put_list(self, list values):
@@ -423,7 +429,7 @@ cdef class Appender(Reader):
         self.pos = pos
         self.next_entry = self.first_entry + delta
 
-    def _batch(self, values, keys, event_times, control):
+    def append_batch_pending(self, values, keys, event_times, control):
         """As append_batch, without waiting; (range, position after the last record or None)."""
         cdef Batch batch = Batch(values, keys, event_times, control)
         cdef int64_t entry, end
@@ -449,7 +455,7 @@ cdef class Appender(Reader):
             return range(self.next_entry, self.next_entry)
         end = self.put_locked(columns.parts, columns.count, &entry)
         if self.staged:
-            self._await_synced(end)
+            self.wait_synced(end)
         return range(entry, entry + columns.count)
 
     # ---- stage -------------------------------------------------------------------------------------------------
@@ -483,5 +489,16 @@ cdef class Appender(Reader):
         return header.ljust(self.active.used_end(self.pos) - self.pos, b"\0")
 
     @property
-    def _staged_bytes(self):
+    def is_staged(self):
+        """Whether records wait in memory for a group commit: the log is a synced one, and no copy of another."""
+        return self.staged
+
+    @property
+    def staged_end(self):
+        """Position after the last record, synced or not."""
+        return self.active_base + self.pos
+
+    @property
+    def staged_bytes(self):
+        """How many bytes of records wait for their group commit."""
         return self.pos - self.stage.start + self.stage.taken if self.staged else 0

@@ -17,7 +17,9 @@ from pyreplog.errors import ClosedError
 
 
 cdef class Leading:
-    """`Leading(log, synced)`: all before that position is. To be subclassed, by what answers `request`.
+    """`Leading(log, synced, write_sync, poison)`: all before position `synced` is on disk. To be subclassed, by what answers
+    `request`. write_sync: writes bytes at an offset of a file and syncs it. poison: takes a stage and an OSError, ends the
+    log for writing, and returns the PoisonedError.
 
     Lock order: leading, the log's append path, io; a holder of io never waits for another. error: why nothing is committed
     any more.
@@ -26,9 +28,11 @@ cdef class Leading:
     cdef readonly Appender _log
     cdef readonly CommitGate _gate
     cdef public object _submitted, error
+    cdef object write_sync, poison
 
-    def __init__(self, Appender log not None, int64_t synced, /):
+    def __init__(self, Appender log not None, int64_t synced, write_sync, poison, /):
         self._log, self._gate, self._submitted = log, CommitGate(synced), log._submitted
+        self.write_sync, self.poison = write_sync, poison
 
     def wait(self, int64_t position, /):
         """Return when all before `position` is synced. PoisonedError when a sync failed."""
@@ -48,7 +52,7 @@ cdef class Leading:
             if gate.synced < position:
                 raise
         except BaseException:  # Ctrl-C; or this thread was woken to lead
-            self._log._leave_if_inside()
+            self._log.leave_if_inside()
             gate.abandon()
             self._submitted.drain()
             raise
@@ -110,16 +114,16 @@ cdef class Leading:
         if self.error is not None:  # an earlier group failed while this one waited for io: it would leave a hole
             raise self.error
         self.sync(taken[0], taken[2], taken[1])
-        self._log._set_synced(position, taken[4])
+        self._log.set_synced(position, taken[4])
         self._submitted.advance(position)
         self._gate.synced, self._log.stage.taken = position, 0
         return 0
 
     cdef int sync(self, Segment segment, object data, int64_t offset) except -1:
         try:
-            self._log._files.write_sync(segment.fileno(), data, offset)
+            self.write_sync(segment.fileno(), data, offset)
         except OSError as error:
-            self.error = self._log._poison("group commit", error)
+            self.error = self.poison("group commit", error)
             self._gate.wake_all()
             raise self.error from error
         return 0

@@ -35,7 +35,7 @@ cdef extern from * nogil:
 
 cdef class Place:
     """Iterator over the records from entry number `entry` on, and over those that come, until none has come for
-    `timeout_us` (-1: for ever). Base of `pyreplog.log.follow.Follower`, which answers `_closer_look`.
+    `timeout_us` (-1: for ever). Base of `pyreplog.log.access.Follower`, which answers `_closer_look`.
 
     batch_bytes: about how much of the log a batch may hold. Not for several threads at once.
     `entry`: the next one wanted. `position`: where it is looked for, -1 when that is to be found. `held`: the segment
@@ -45,7 +45,7 @@ cdef class Place:
     def __cinit__(self, Reader log not None, int64_t entry, int64_t timeout_us, int64_t batch_bytes):
         self.log, self.entry, self.timeout_us, self.batch_bytes = log, entry, timeout_us, batch_bytes
         self.position = -1
-        self.truncations = log._truncations
+        self.truncations = log.truncation_count
 
     def __iter__(self):
         return self
@@ -143,7 +143,7 @@ cdef class Place:
         cdef int64_t seen, left
         while True:
             if not log.count:  # closed, or empty
-                log._check_open()
+                log.check_open()
             if not log.live or not log.tail.writable:  # nobody would wake us
                 return log._wait_for(self, None if deadline < 0 else deadline / 1e6)
             seen = load(&log.tail.page.visible)  # before the look at the entry, which a writer tells first

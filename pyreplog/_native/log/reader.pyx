@@ -42,7 +42,7 @@ cdef class Reader:
         self.own_visible_entry = entry
 
     @property
-    def _truncations(self):
+    def truncation_count(self):
         """How often the log was truncated, as far as readers are told."""
         return load32(&self.tail.page.truncations) if self.live else 0
 
@@ -101,7 +101,7 @@ cdef class Reader:
         """The table as given to `_set_segments`."""
         return [(self.bases[i], self.firsts[i], self.segments[i]) for i in range(self.count)]
 
-    def _hold(self, int64_t position):
+    def hold_segment(self, int64_t position):
         """(pin, Segment) of the segment that holds a position, or of the last one when it lies behind that.
 
         Nobody can recycle the segment while the pin lives. TrimmedError when the position lies before the first.
@@ -111,7 +111,7 @@ cdef class Reader:
         self.check_table()
         row = self.segment_of(self.bases, position)
         if row < 0:
-            self._check_open()
+            self.check_open()
             raise TrimmedError(f"position {position} was removed; the log begins at {self.bases[0] if self.count else 0}")
         segment = self.mapped(row)
         return pin(segment), segment
@@ -123,7 +123,7 @@ cdef class Reader:
         """The log was truncated: make the table anew."""
         raise NotImplementedError
 
-    def _check_open(self):
+    def check_open(self):
         """ClosedError or ForkedError when the handle is of no use."""
         raise NotImplementedError
 
@@ -160,7 +160,7 @@ cdef class Reader:
             segment = self._open_segment(base)
             i = self.segment_of(self.bases, base)
             if i < 0 or self.bases[i] != base:
-                self._check_open()  # it was closed meanwhile, perhaps: nothing was removed then
+                self.check_open()  # it was closed meanwhile, perhaps: nothing was removed then
                 raise TrimmedError(f"the segment at {base} was removed; the log begins at {self.bases[0] if self.count else 0}")
             if self.segments[i] is None:
                 self.segments[i] = segment
@@ -170,7 +170,7 @@ cdef class Reader:
     cdef int check_table(self) except -1:
         """Before a look-up: a closed handle says so, a truncated log gets a new table."""
         if not self.count:
-            self._check_open()
+            self.check_open()
         if self.live and load32(&self.tail.page.truncations) != self.truncations:
             self._rebuild()
         return 0
@@ -195,7 +195,7 @@ cdef class Reader:
         while True:
             row = self.segment_of(self.firsts, entry)
             if row < 0:
-                self._check_open()
+                self.check_open()
                 raise TrimmedError(f"entry {entry} was removed; the log begins at {self.firsts[0] if self.count else 0}")
             segment = self.mapped(row)
             want = entry - segment.first_entry

@@ -55,7 +55,7 @@ cdef class NextFrame:
             return False
         segment = self._held[1]
         if (begin - segment.base < SEGMENT_HEADER or end >= segment.base + segment.size
-                or self.log._truncations != self._truncations or self.turn.locked()):
+                or self.log.truncation_count != self._truncations or self.turn.locked()):
             return False
         self.position = end
         if not self.outbox.leaves(begin, (segment.view(begin - segment.base, end - begin),), end - begin):

@@ -20,7 +20,7 @@ class Source:
     def first(self, entry: int | None) -> Applied:
         """Where to begin when nothing is applied: at `entry`, or at the log's first one, which must be entry 0 then."""
         start = self.relay.start
-        self.relay._check_open()  # a log that is closed says nothing of where it began
+        self.relay.check_open()  # a log that is closed says nothing of where it began
         if entry is None and start > 0:
             raise TrimmedError(
                 f"{self.relay.path} begins at entry {start}: what lies before would never be applied; "
@@ -45,7 +45,7 @@ class Source:
         TruncatedError, what was handed out before `at` has been cut; CorruptionError; ClosedError.
         """
         start = self.relay.start
-        self.relay._check_open()
+        self.relay.check_open()
         if at.entry < start:
             raise TrimmedError(
                 f"{self.relay.path} begins at entry {start}, entry {at.entry} is to be applied: "

@@ -8,7 +8,6 @@ from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog._native.net.frame import encode_header
 from pyreplog._native.net.nextframe import NextFrame
 from pyreplog.errors import TruncatedError
-from pyreplog.log import indexes
 from pyreplog.log.mirrorlog import BLANK_BYTES, STREAM_HEADER_BYTES, canonical
 
 if TYPE_CHECKING:
@@ -32,9 +31,9 @@ class Feed(NextFrame):
     def __init__(self, log: CommitLog, position: int, transfer_bytes: int = TRANSFER_BYTES) -> None:
         super().__init__(log, transfer_bytes)
         self._log, self._transfer_bytes = log, transfer_bytes
-        self._size = log._segment_bytes
+        self._size = log.segment_bytes
         self.position, _ = canonical((position, 0), self._size)
-        self._truncations = log._truncations
+        self._truncations = log.truncation_count
 
     @property
     def mark_position(self) -> int:
@@ -52,13 +51,13 @@ class Feed(NextFrame):
         Errors: TrimmedError, what comes next was removed; TruncatedError, the log was cut: what was sent may not be in
         it any more; CorruptionError, ClosedError.
         """
-        if self._log._truncations != self._truncations:
+        if self._log.truncation_count != self._truncations:
             raise TruncatedError(f"the log was cut; it had been sent up to position {self.position}")
         frames: list[bytes | memoryview] = []
         total, end = 0, self._log.tail.end
         while total < limit and self.position < end:
             if self._held is None:
-                self._held = self._log._hold(self.position)
+                self._held = self._log.hold_segment(self.position)
             segment = self._held[1]
             offset = self.position - segment.base
             if offset == 0:
@@ -83,6 +82,5 @@ class Feed(NextFrame):
     def _sealed_stop(self, segment: Segment) -> int:
         """Offset behind the blank of a sealed segment; one mapped just now learns it from its index."""
         if segment.head_at(segment.end)[0] != _BLANK:
-            with self._log._lock:
-                indexes.load_or_build(self._log.path, segment)
+            self._log.load_index(segment)
         return segment.end + BLANK_BYTES

@@ -58,7 +58,7 @@ class Growth:
             thread.join()
 
     def _run(self) -> None:
-        truncations = self._log._truncations
+        truncations = self._log.truncation_count
         while True:
             self._asked.wait()
             with self._lock:
@@ -69,7 +69,7 @@ class Growth:
                     self._asked.clear()
                     continue
             end = self._log.tail.wait_for_end(lowest, _SLICE_US)
-            was_cut, truncations = self._log._truncations != truncations, self._log._truncations
+            was_cut, truncations = self._log.truncation_count != truncations, self._log.truncation_count
             with self._lock:
                 due = [call for call, position in self._waiting.items() if position < end or was_cut]
                 for call in due:

@@ -137,7 +137,7 @@ class Receiver:
         try:
             while behind < count:
                 log = self._log
-                offset, bodies, size, behind = batch.run(behind, 1 if log is None else log._segment_bytes)
+                offset, bodies, size, behind = batch.run(behind, 1 if log is None else log.segment_bytes)
                 if offset == CONTROL_OFFSET:
                     self._on_control(bytes(bodies[0]))
                 elif size and log is not None:

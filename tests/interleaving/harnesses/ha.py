@@ -25,7 +25,7 @@ from tests.interleaving.scheduler import World
 class Log:
     """A log that lands what it is told to, and syncs what had landed when the sync began."""
 
-    _segment_bytes = 1 << 16
+    segment_bytes = 1 << 16
 
     def __init__(self) -> None:
         self.landed = self.synced = 0
