@@ -19,9 +19,10 @@ from pyreplog.reports.suite import EVERY_TOPIC
 from pyreplog.tables import schema
 from pyreplog.tables.arrays import schema_of
 from pyreplog.tables.cluster.clusterplan import survey_of
+from pyreplog.tables.logslices import Part
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import cluster_of
-from pyreplog.tables.planning import Part, plan
+from pyreplog.tables.planning import plan
 from pyreplog.tables.reading import read
 from pyreplog.topic.names import TOPICS
 

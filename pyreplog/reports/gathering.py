@@ -24,9 +24,9 @@ from pyreplog.tables.cluster.origins import Survey
 from pyreplog.tables.cluster.topics import PlannedTopic, find_known_topics
 from pyreplog.tables.held import hold
 from pyreplog.tables.logs import LogSnapshot, SegmentFile
+from pyreplog.tables.logslices import look_at_all
 from pyreplog.tables.options import ReadOptions
 from pyreplog.tables.paths import cluster_of
-from pyreplog.tables.planning import look_at_all
 from pyreplog.tables.ranges import is_among, partition_of
 from pyreplog.topic.cursors.subscriptionmetadata import list_subscriptions
 from pyreplog.topic.managed.chainstore import find_chain

@@ -13,8 +13,9 @@ from pyreplog.reports.facts import Facts
 from pyreplog.reports.given import reads_of
 from pyreplog.reports.partials import partial_of, read_options, tagged
 from pyreplog.reports.report import Read, Report
+from pyreplog.tables.logslices import Part
 from pyreplog.tables.options import ReadOptions
-from pyreplog.tables.planning import Part, plan
+from pyreplog.tables.planning import plan
 
 
 class Progress(NamedTuple):

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyreplog.reports.catalogue import report_of_view
 from pyreplog.reports.report import Report
 from pyreplog.tables import schema
+from pyreplog.tables.logslices import Part
 from pyreplog.tables.options import ReadOptions
-from pyreplog.tables.planning import Part
 from pyreplog.tables.reading import read
 
 

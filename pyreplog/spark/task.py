@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 if TYPE_CHECKING:
-    from pyreplog.tables.planning import Part
+    from pyreplog.tables.logslices import Part
 
 
 class Task(InputPartition):

@@ -6,23 +6,17 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
 
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.errors import ConfigError, ReplogError
 from pyreplog.log import indexes
-from pyreplog.tables import objects, ranges
+from pyreplog.tables import objects
+from pyreplog.tables.cluster.clusterplan import cluster_slices
 from pyreplog.tables.held import hold
-from pyreplog.tables.logs import LogSnapshot, look
-from pyreplog.tables.offsets import Partition
-from pyreplog.tables.options import ANY, ReadOptions
-from pyreplog.tables.paths import bookie_of, cluster_of, log_directories, names_of, offloaded_urls
-from pyreplog.tables.slices import Range, Slice
-
-if TYPE_CHECKING:
-    from pyreplog.tables.cluster.entryslices import EntrySlice
-
-Part: TypeAlias = "Slice | EntrySlice"
+from pyreplog.tables.logslices import Part, log_slices
+from pyreplog.tables.options import ReadOptions
+from pyreplog.tables.paths import cluster_of
+from pyreplog.tables.slices import Slice
 
 TASKS_MAX = 1_000_000
 """Of one read: 250 TiB of the usual ones."""
@@ -40,51 +34,8 @@ def plan(options: ReadOptions) -> list[tuple[Part, ...]]:
     """
     folder = cluster_of(options.paths)
     if folder is None and options.cluster is None:
-        return pack(_log_slices(options), options.max_partition_bytes, options.min_partitions)
-    from pyreplog.tables.cluster.clusterplan import cluster_slices
-
+        return pack(log_slices(options), options.max_partition_bytes, options.min_partitions)
     return pack(cluster_slices(folder, options), options.max_partition_bytes, options.min_partitions)
-
-
-def _log_slices(options: ReadOptions) -> list[tuple[Slice, int]]:
-    for name, is_given in (("replica", options.replica != ANY), ("topics", options.reads_topics)):
-        if is_given:
-            raise ConfigError(f"{name}: {options.paths[0]} is no cluster; expected path of an embedded one, or cluster")
-    logs = [(log, bookie_of(log.directory)) for log in look_at_all(options.paths)]
-    offloaded = objects.look(options, beside=[log.directory for log, _ in logs])
-    found = slices_of(logs, options, beside=[log.partition for log in offloaded])
-    return found + [part for log in offloaded for part in objects.object_slices(log, options)]
-
-
-def look_at_all(paths: Sequence[str]) -> list[LogSnapshot]:
-    """Logs in the directories that paths lead to, each called differently, also than those that are offloaded. Errors:
-    as of `log_directories`, `look`."""
-    directories = log_directories(paths)
-    called = names_of(directories, offloaded_urls(paths))
-    return [replace(look(directory), called=called[str(directory)]) for directory in directories]
-
-
-def slices_of(
-    logs: list[tuple[LogSnapshot, str | None]],
-    options: ReadOptions,
-    there: tuple[Range, ...] | None = None,
-    beside: Sequence[Partition] = (),
-) -> list[tuple[Slice, int]]:
-    """Slices, uncut, of all that is wanted of logs, each with the bookie that it is of, and about how many bytes each
-    is. there: ranges of ledgers that are not deleted; None: nobody knows. beside: what else is read.
-
-    Errors: as `plan`.
-    """
-    ranges.check_offsets([log for log, _ in logs], options, beside)
-    for log, _ in logs:
-        _check_faults(log, options)
-    return [part for log, bookie in logs for part in ranges.stretches(log, options, bookie, there)]
-
-
-def _check_faults(log: LogSnapshot, options: ReadOptions) -> None:
-    for segment in log.segments:
-        if segment.fault is not None and options.mode == "FAILFAST":
-            raise segment.fault
 
 
 def task_count(total: int, most: int, least: int) -> int:

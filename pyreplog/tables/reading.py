@@ -14,7 +14,7 @@ from pyreplog.tables.slices import Slice
 
 if TYPE_CHECKING:
     from pyreplog.tables.cluster.entryslices import EntrySlice
-    from pyreplog.tables.planning import Part
+    from pyreplog.tables.logslices import Part
 
 
 def read(parts: tuple[Part, ...], columns: tuple[Column, ...], options: ReadOptions) -> Iterator[pa.RecordBatch]:

@@ -13,8 +13,8 @@ from pyreplog.reports import local
 from pyreplog.reports.catalogue import REPORTS
 from pyreplog.reports.records import gaps
 from pyreplog.tables import planning
+from pyreplog.tables.logslices import Part
 from pyreplog.tables.options import ReadOptions
-from pyreplog.tables.planning import Part
 from tests.cli.support import Run
 from tests.spark.clusters import embedded
 from tests.waiting import PATIENCE_S

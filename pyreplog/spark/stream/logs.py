@@ -16,9 +16,9 @@ from pyreplog.spark.stream.options import StreamOptions
 from pyreplog.spark.stream.starts import search_around_damage
 from pyreplog.spark.stream.tracks import Feed, Track, Tracks
 from pyreplog.tables.logs import look
+from pyreplog.tables.logslices import Part, slices_of
 from pyreplog.tables.offsets import FIRST, LAST, Offsets, Partition
 from pyreplog.tables.paths import bookie_of, log_directories, offloaded_urls
-from pyreplog.tables.planning import Part, slices_of
 from pyreplog.tables.ranges import bounded
 from pyreplog.tables.slices import NO_PARTITION, Range
 

@@ -15,9 +15,10 @@ from pyreplog.spark.stream.limits import cut, in_turn, shares
 from pyreplog.spark.stream.offsets import TASKS_MAX, Position, StreamOffset
 from pyreplog.spark.stream.options import StreamOptions
 from pyreplog.spark.stream.tracks import Feed, Track, Tracks
+from pyreplog.tables.logslices import Part
 from pyreplog.tables.offsets import Partition
 from pyreplog.tables.paths import cluster_of
-from pyreplog.tables.planning import Part, task_count
+from pyreplog.tables.planning import task_count
 from pyreplog.tables.slices import Range
 
 logger = logging.getLogger(__name__)

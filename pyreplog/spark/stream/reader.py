@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
     from pyreplog.spark.stream.plan import StreamPlanner
-    from pyreplog.tables.planning import Part
+    from pyreplog.tables.logslices import Part
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -28,8 +28,8 @@ from pyreplog.tables.cluster.topics import (
     since,
     slices_of_topic,
 )
+from pyreplog.tables.logslices import Part
 from pyreplog.tables.offsets import FIRST, LAST, Offsets, Partition
-from pyreplog.tables.planning import Part
 from pyreplog.tables.ranges import bounded
 from pyreplog.tables.slices import Range
 from pyreplog.topic.managed.chain import ChainLedger

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 
 from pyreplog.spark.stream.offsets import Kind, Position
+from pyreplog.tables.logslices import Part
 from pyreplog.tables.offsets import Partition
-from pyreplog.tables.planning import Part
 from pyreplog.tables.slices import Range
 
 Tracks = Mapping[Partition, "Track"]

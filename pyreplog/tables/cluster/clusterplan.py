@@ -14,9 +14,9 @@ from pyreplog.tables.cluster.origins import Survey, chosen, survey_remote, surve
 from pyreplog.tables.cluster.storedmetadata import StoredMetadata
 from pyreplog.tables.cluster.topics import topic_slices
 from pyreplog.tables.logs import look
+from pyreplog.tables.logslices import Part, slices_of
 from pyreplog.tables.options import ALL, ANY, ReadOptions
 from pyreplog.tables.paths import METADATA, bookie_logs
-from pyreplog.tables.planning import Part, slices_of
 
 SECRET = "PYREPLOG_SECRET"
 """Variable of the environment that holds what bookies were started with, when no option does."""

@@ -1,0 +1,62 @@
+"""The slices of logs that a read wants, before they are cut into tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from pyreplog.errors import ConfigError
+from pyreplog.tables import objects, ranges
+from pyreplog.tables.logs import LogSnapshot, look
+from pyreplog.tables.offsets import Partition
+from pyreplog.tables.options import ANY, ReadOptions
+from pyreplog.tables.paths import bookie_of, log_directories, names_of, offloaded_urls
+from pyreplog.tables.slices import Range, Slice
+
+if TYPE_CHECKING:
+    from pyreplog.tables.cluster.entryslices import EntrySlice
+
+Part: TypeAlias = "Slice | EntrySlice"
+
+
+def log_slices(options: ReadOptions) -> list[tuple[Slice, int]]:
+    """Slices, uncut, of the logs that the paths of a read lead to, offloaded ones included. Errors: as of `plan`."""
+    for name, is_given in (("replica", options.replica != ANY), ("topics", options.reads_topics)):
+        if is_given:
+            raise ConfigError(f"{name}: {options.paths[0]} is no cluster; expected path of an embedded one, or cluster")
+    logs = [(log, bookie_of(log.directory)) for log in look_at_all(options.paths)]
+    offloaded = objects.look(options, beside=[log.directory for log, _ in logs])
+    found = slices_of(logs, options, beside=[log.partition for log in offloaded])
+    return found + [part for log in offloaded for part in objects.object_slices(log, options)]
+
+
+def look_at_all(paths: Sequence[str]) -> list[LogSnapshot]:
+    """Logs in the directories that paths lead to, each called differently, also than those that are offloaded. Errors:
+    as of `log_directories`, `look`."""
+    directories = log_directories(paths)
+    called = names_of(directories, offloaded_urls(paths))
+    return [replace(look(directory), called=called[str(directory)]) for directory in directories]
+
+
+def slices_of(
+    logs: list[tuple[LogSnapshot, str | None]],
+    options: ReadOptions,
+    there: tuple[Range, ...] | None = None,
+    beside: Sequence[Partition] = (),
+) -> list[tuple[Slice, int]]:
+    """Slices, uncut, of all that is wanted of logs, each with the bookie that it is of, and about how many bytes each
+    is. there: ranges of ledgers that are not deleted; None: nobody knows. beside: what else is read.
+
+    Errors: as `plan`.
+    """
+    ranges.check_offsets([log for log, _ in logs], options, beside)
+    for log, _ in logs:
+        _check_faults(log, options)
+    return [part for log, bookie in logs for part in ranges.stretches(log, options, bookie, there)]
+
+
+def _check_faults(log: LogSnapshot, options: ReadOptions) -> None:
+    for segment in log.segments:
+        if segment.fault is not None and options.mode == "FAILFAST":
+            raise segment.fault
