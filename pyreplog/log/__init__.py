@@ -7,7 +7,7 @@
 | ledgerlog, manyledgers, ledgermap, placed | LedgerLog: the entries of many ledgers in one log; what is under it |
 | hollow | giving back the space of a segment in the middle of a log |
 | reader | LogReader: read-only handle, in any process |
-| access | what both offer: scan, follow, lookups by position and time |
+| access | what both offer: scan, follow, lookups by position and time; Follower |
 | files | the disk, behind a seam that tests replace |
 | names | names of the files in a log directory |
 | lock | the writer's lock |
@@ -18,16 +18,12 @@
 | recovery | what of a log is intact: torn tail or corruption |
 | indexes | index files of sealed segments |
 | segments | making, preparing and recycling segment files |
-| publication | what the tail page tells at open, truncation and close |
 | watcher | waiting for entries in asyncio |
 | stats | what a log tells of itself |
-| follow | where a follower stands |
-| eventtimes | entries by the producers' times |
 | opening | `pyreplog.open` |
 | commit | group commit of a synced log |
-| housekeeper | the background threads: prepare and retain; seal and sync |
-| duty | what they do, and do again when it failed |
-| retention | which segments may go, and removing them |
+| housekeeper | the background threads, and their tasks, which are tried again when they fail |
+| retention | which segments may go |
 | truncation | cutting the end, crash-safe |
 | backup/ | consistent copy of a live log, and restore |
 | fsck/ | verify every byte, explain and repair damage |

@@ -4,7 +4,7 @@
 |---|---|
 | `options`, `offsets`, `schema` | what a read is asked for, and the columns there are |
 | `paths`, `logs` | what paths point to; what a log holds at one moment |
-| `ranges`, `planning`, `slices` | which stretches of logs are read, and by which task |
+| `ranges`, `logslices`, `planning`, `slices` | which stretches of logs are read, and by which task |
 | `reading` | what a task does |
 | `objects`, `objectscan` | the same of logs that were offloaded |
 | `held`, `scan`, `arrays`, `buffers`, `damage` | stretches, verified, as Arrow columns; what is no record |
