@@ -25,6 +25,7 @@ from pyreplog.topic.managed.managedledger import ManagedLedger
 from pyreplog.topic.place import EntryPlace, Total
 from pyreplog.topic.positions import Start, done_ack, position, then
 from pyreplog.topic.source import Delivery, Noted, Receiver
+from pyreplog.topic.statistics.delayedcount import DelayedCount
 from pyreplog.topic.statistics.subscriptioncounts import ConsumerCounts, Counts
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class Subscription:
         self._driver = DispatchDriver(name, managed, cursor, self._dispatcher, self, around, clock)
         self._lock, self._do = self._driver.lock, self._driver.do
         self.source = StoredCursor(cursor, self._lock, lost=self.fail, more=self.dirty, stored=on_change)
+        self._delayed = DelayedCount(managed, cursor, self._lock, around.wait)
         self._oldest = (-1, 0)  # offset and append time of the message at the mark
         self._oldest_due = (-1, 0)  # of the first that is due, and since when it is
         self._consumers: dict[int, Receiver] = {}
@@ -428,11 +430,20 @@ class Subscription:
         if self._oldest_due[0] != first:
             batch = self.wait(self.managed.read(first, bytes_max=1))
             at = int(np.searchsorted(batch.offset, first))
-            delays = self.settings.type in ("shared", "key_shared")
-            deliver_at = int(batch.deliver_at[at]) if delays else 0
+            deliver_at = int(batch.deliver_at[at]) if self._delays else 0
             self._oldest_due = (first, max(int(batch.publish_time[at]), deliver_at))
         due_us = self._oldest_due[1]
         return None if due_us > self._clock.now_us() else due_us
+
+    def count_delayed(self) -> int | None:
+        """Messages that wait for their time, while there is no consumer; None: too many to count are left. May read the
+        backlog, and wait for it. Errors: as oldest_us."""
+        return self._delayed.count(self._clock.now_us()) if self._delays else 0
+
+    @property
+    def _delays(self) -> bool:
+        """Whether messages wait for their `deliver_at`."""
+        return self.settings.type in ("shared", "key_shared")
 
     # ---- the end --------------------------------------------------------------------------------------------
 

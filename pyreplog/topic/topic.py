@@ -118,7 +118,8 @@ class Topic(Handle):
         return self.end - self.start
 
     def stats(self) -> TopicStats:
-        """Backlogs, rates, consumers; may read an entry of each subscription that lags, to tell its age."""
+        """Backlogs, rates, consumers; may read an entry of each subscription that lags, to tell its age, and a short
+        backlog without consumers, to tell how many of its messages are delayed."""
         self._check_open()
         return topic_report(self)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pyreplog.clock import ManualClock
 from pyreplog.topic import topics as topics_module
+from pyreplog.topic.managed.managedledger import ManagedLedger
+from pyreplog.topic.statistics import delayedcount
 from pyreplog.topic.statistics.stats import SubscriptionStats
 from pyreplog.topic.topic import Topic
 from tests.topic.handling import SMALL, US, nothing_comes, open_cluster, received
@@ -73,12 +76,92 @@ def test_those_in_order_are_late_whatever_they_are_delayed_by(topic: Topic, cloc
     assert told(topic).lag_s == pytest.approx(30)
 
 
-def test_without_a_consumer_it_is_not_known_how_many_are_delayed(topic: Topic, clock: ManualClock) -> None:
+def test_delayed_messages_are_counted_without_a_consumer(topic: Topic, clock: ManualClock) -> None:
     topic.subscribe("s", type="shared", start="earliest").close()
     assert told(topic).delayed == 0, "there is no backlog"
-    topic.publish(b"later", deliver_at=clock.now_us() + HOUR)
-    assert told(topic).delayed is None
+    for hours in (1, 0, 2, 3, 0, 4):
+        topic.publish(b"v", deliver_at=clock.now_us() + hours * HOUR if hours else None)
+    now = told(topic)
+    assert (now.backlog_messages, now.delayed, now.backlog_no_delayed) == (6, 4, 2)
+    clock.advance(HOUR)
+    assert told(topic).delayed == 3
     with topic.subscribe("s", type="shared") as consumer:
-        assert nothing_comes(consumer)
-        assert told(topic).delayed == 1
+        assert received(consumer, 3) == [0, 1, 4]
+        assert told(topic).delayed == 3
+        consumer.acknowledge([0, 1, 2])
+        consumer.flush()
+    assert told(topic).delayed == 2
+    topic.publish_batch([b"v"] * 5, deliver_at=[clock.now_us() + HOUR] * 5)
+    assert told(topic).delayed == 7
+    topic.seek("s", 8)
+    assert told(topic).delayed == 3
+    topic.seek("s", "earliest")
+    assert told(topic).delayed == 8, "nothing is acknowledged any more, and the first one is due"
+    clock.set(clock.now_us() - 2 * HOUR)
+    assert told(topic).delayed == 9
+    topic.clear("s")
+    assert told(topic).delayed == 0
+
+
+def test_those_in_order_wait_for_no_time(topic: Topic, clock: ManualClock) -> None:
+    topic.create_subscription("s", type="failover", start="earliest")
+    topic.publish(b"later", deliver_at=clock.now_us() + HOUR)
+    assert told(topic).delayed == 0
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """From where was read."""
+    found: list[int] = []
+    read = ManagedLedger.read
+
+    def reading(managed: ManagedLedger, offset: int, **options: Any) -> Any:
+        found.append(offset)
+        return read(managed, offset, **options)
+
+    monkeypatch.setattr(ManagedLedger, "read", reading)
+    return found
+
+
+def test_what_was_counted_is_not_read_again(topic: Topic, clock: ManualClock, reads: list[int]) -> None:
+    topic.create_subscription("s", type="shared", start="earliest")
+    topic.publish(b"later", deliver_at=clock.now_us() + HOUR)
+    assert told(topic).delayed == 1
+    reads.clear()
+    assert told(topic).delayed == 1 and not reads
+    topic.publish(b"later", deliver_at=clock.now_us() + HOUR)
+    assert told(topic).delayed == 2 and reads == [1]
+
+
+def test_a_long_backlog_is_not_read_to_count_delayed_messages(
+    topic: Topic, clock: ManualClock, reads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.create_subscription("s", type="shared", start="earliest")
+    for _ in range(12):
+        topic.publish(b"later" * 100, deliver_at=clock.now_us() + HOUR)
+    monkeypatch.setattr(delayedcount, "BYTES_MAX", 10 * topic.managed.end.size // 12)
+    monkeypatch.setattr(delayedcount, "_READ_BYTES_MIN", 1)
     assert told(topic).delayed is None
+    assert reads in ([], [0]), "one for the oldest message"
+    topic.skip("s", 2)
+    assert told(topic).delayed == 10
+    monkeypatch.setattr(delayedcount, "MESSAGES_MAX", 9)
+    assert told(topic).delayed is None
+    topic.skip("s", 1)
+    assert told(topic).delayed == 9
+
+
+def test_reads_between_acknowledged_messages_are_bounded(
+    topic: Topic, clock: ManualClock, reads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 40 entries of which every other one is acknowledged."""
+    with topic.subscribe("s", type="shared", start="earliest") as consumer:
+        for _ in range(40):
+            topic.publish(b"now")
+        consumer.acknowledge(received(consumer, 40)[::2])
+        consumer.flush()
+    monkeypatch.setattr(delayedcount, "BYTES_MAX", 5 << 14)
+    monkeypatch.setattr(delayedcount, "_READ_BYTES_MIN", 5 << 14)
+    reads.clear()
+    assert topic.stats().subscriptions[0].delayed is None
+    assert len(reads) <= 3, "two to count, one for the oldest message"

@@ -60,7 +60,8 @@ _SUBSCRIPTION: tuple[_Column[SubscriptionStats], ...] = (
     _Column("backlog_bytes", "gauge", "Value bytes of those entries.", lambda s: s.backlog_bytes),
     _Column("unacked_messages", "gauge", "Messages sent to consumers, not acknowledged.", lambda s: s.unacked),
     _Column(
-        "delayed_messages", "gauge", "Messages that wait for their time; missing: nobody is connected.",
+        "delayed_messages", "gauge",
+        "Messages that wait for their time; missing: nobody is connected, and the backlog is too long to be read.",
         lambda s: s.delayed,
     ),
     _Column("replay_messages", "gauge", "Messages that are to be sent again.", lambda s: s.replay),

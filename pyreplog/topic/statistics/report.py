@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 
 def topic_report(topic: Topic) -> TopicStats:
-    """Reads an entry of each subscription whose oldest message it does not know yet."""
+    """Reads an entry of each subscription whose oldest message it does not know yet; of each without consumers, a short
+    backlog, whose delayed messages it has not counted yet."""
     managed, config, now_us = topic.managed, topic.config, topic.clock.now_us()
     counts, chain = topic.publisher.counts, managed.stats()
     subscriptions = tuple(_subscription(topic, there, now_us) for there in topic.all_subscriptions())
@@ -109,9 +110,11 @@ def _subscription(topic: Topic, there: Subscription, now_us: int) -> Subscriptio
         oldest = there.oldest_due_us() if backlog.messages else None
     except ReplogError:
         oldest = None
+    try:
+        delayed = status.delayed if status.consumers else there.count_delayed()
+    except ReplogError:
+        delayed = None
     cursor, counts, acked_us = there.cursor, there.counts, there.cursor.last_acked_us
-    is_read = len(status.consumers) > 0 or not backlog.messages  # without a consumer nothing is
-    delayed = status.delayed if is_read else None
     active = [one.name for one in status.consumers if one.is_active]
     return SubscriptionStats(
         name=there.name, at_us=now_us, type=there.settings.type, durable=cursor.durable, mark=cursor.mark,

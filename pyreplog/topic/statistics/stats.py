@@ -89,10 +89,11 @@ class SubscriptionStats(Stats):
     at_us: the moment. type: None when nobody is connected and it is not known. backlog_*: not acknowledged; entries and
     bytes count in full when any of their messages is not. oldest_us: since when the first message that is not
     could have been delivered, its append time or a later deliver_at; None: there is none, or it could not be read.
-    unacked: sent, not acknowledged. delayed: wait for their time; None: not
-    known, for nobody is connected and nothing was read. replay:
-    to be sent again. blocked: nobody gets more until some are acknowledged. ack_ranges, ack_bytes: what is acknowledged
-    behind the mark. drain_s, stalled: see `trend`. persists: times its state was stored.
+    unacked: sent, not acknowledged. delayed: wait for their deliver_at. With consumers: of those that were read for
+    them. Without: of the whole backlog, which is read for that if it has at most 1 MiB and 65,536 messages, once; None:
+    it is longer, or could not be read. replay: to be sent again. blocked: nobody gets more until some are acknowledged.
+    ack_ranges, ack_bytes: what is acknowledged behind the mark. drain_s, stalled: see `trend`. persists: times its
+    state was stored.
     """
 
     name: str
