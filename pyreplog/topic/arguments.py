@@ -50,16 +50,15 @@ def as_offset(what: str, value: Any) -> int:
 
 
 def as_offsets(what: Message | int | Iterable[Message | int]) -> NDArray[np.int64]:
-    """Ascending, each once. Errors: as as_offset; InvalidArgumentError, there are none."""
-    several: Iterable[Any] = what if isinstance(what, Iterable) else (what,)
+    """Ascending, each once; of an empty list, none. Errors: as as_offset."""
+    is_text = isinstance(what, str | bytes | bytearray | memoryview)  # bytes are integers, too
+    several: Iterable[Any] = what if isinstance(what, Iterable) and not is_text else (what,)
     found = []
     for one in several:
         offset = one.offset if isinstance(one, Message) else one
         if isinstance(offset, bool) or not isinstance(offset, int | np.integer):
-            raise WrongTypeError(f"expected messages, a batch of them, or offsets, found {type(one).__name__}")
+            raise WrongTypeError(f"what: expected messages, a batch of them, or offsets, found {type(one).__name__}")
         found.append(as_offset("messages", offset))
-    if not found:
-        raise InvalidArgumentError("expected messages or offsets, found none")
     return np.unique(np.array(found, np.int64))
 
 

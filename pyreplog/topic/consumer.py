@@ -304,7 +304,8 @@ class Consumer(Handle, Handout):
         self._check_usable()
         self._send_acks()
         offsets, delay_us = what.offset if isinstance(what, MessageBatch) else as_offsets(what), as_delay_us(delay)
-        self._source.nack(self._id, offsets, delay_us)
+        if len(offsets):
+            self._source.nack(self._id, offsets, delay_us)
 
     def redeliver(self) -> None:
         """All that this consumer has not acknowledged is to come again, now. Errors as acknowledge."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyreplog.errors import ConfigError, InvalidArgumentError, OutOfRangeError, ReplogError, WrongTypeError
+from pyreplog.errors import ClosedError, ConfigError, InvalidArgumentError, OutOfRangeError, ReplogError, WrongTypeError
 from pyreplog.topic.cluster import Cluster
 from pyreplog.topic.consumer import Consumer
 from pyreplog.topic.positions import EPOCH, moment_at, time_us
@@ -88,6 +89,43 @@ def test_of_consumers_others_are_not_disturbed(topic: Any) -> None:
         topic.publish(b"more")
         until(lambda: consumer.receive(timeout=PATIENCE_S).value == b"more")
         assert other.receive(timeout=PATIENCE_S).value == b"more", "nothing comes again: its connection was not lost"
+
+
+def test_an_empty_list_changes_nothing(topic: Any) -> None:
+    """`receive(n, timeout)` gives one when the time ran out; it is acknowledged as any other."""
+    with topic.subscribe("s") as consumer:
+        for empty in ([], (), iter([]), np.array([], np.int64)):
+            consumer.acknowledge(empty)
+            consumer.nack(empty)
+            consumer.acknowledge_cumulative(empty)
+        consumer.flush(PATIENCE_S)
+        assert topic.stats().subscriptions[0].backlog_messages == 8
+        consumer.acknowledge(consumer.receive(8, timeout=PATIENCE_S))
+        consumer.flush(PATIENCE_S)
+        assert topic.stats().subscriptions[0].backlog_messages == 0
+    with pytest.raises(ClosedError):
+        consumer.acknowledge([])
+
+
+def test_an_empty_list_in_a_coroutine(topic: Any) -> None:
+    async def acknowledge() -> bytes:
+        consumer.acknowledge([])
+        consumer.nack([])
+        message = await consumer.receive_async()
+        consumer.acknowledge([message])
+        return bytes(message.value)
+
+    with topic.subscribe("s") as consumer:
+        assert asyncio.run(acknowledge()) == b"0"
+
+
+def test_bytes_are_no_offsets(topic: Any) -> None:
+    with topic.subscribe("s") as consumer:
+        for strange in (b"\x00\x01", bytearray(b"\x00"), memoryview(b"\x00"), "0"):
+            with pytest.raises(WrongTypeError, match=f"what: expected messages.*found {type(strange).__name__}"):
+                consumer.acknowledge(strange)
+        consumer.flush(PATIENCE_S)
+        assert topic.stats().subscriptions[0].backlog_messages == 8
 
 
 def test_numbers_of_batches_are_offsets(topic: Any) -> None:

@@ -142,8 +142,20 @@ def test_what_is_no_place_is_refused(topic: PartitionedTopic) -> None:
                 consumer.acknowledge(strange)  # type: ignore[arg-type]
         with pytest.raises(WrongTypeError):
             consumer.acknowledge_cumulative(3)  # type: ignore[arg-type]
-        with pytest.raises(InvalidArgumentError, match="none"):
-            consumer.acknowledge([])
+
+
+def test_nothing_can_be_acknowledged_and_refused(topic: PartitionedTopic) -> None:
+    topic.publish(b"v", key=b"k")
+    with topic.subscribe("s", start="earliest") as consumer:
+        consumer.acknowledge([])
+        consumer.acknowledge(iter([]))
+        consumer.nack([])
+        consumer.flush()
+        (message,) = receive(consumer, 1)
+        consumer.acknowledge([message])
+    for call in (consumer.acknowledge, consumer.nack):
+        with pytest.raises(ClosedError):
+            call([])
 
 
 # ---- going back ------------------------------------------------------------------------------------------------

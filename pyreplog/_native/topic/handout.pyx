@@ -53,9 +53,9 @@ cdef class Handout:
     def acknowledge(self, what):
         """These are done with: they do not come again. Does not wait; `flush` does.
 
-        what: a message, a batch, an offset, or several. After a crash some may come again: acknowledgements are stored
-        together, every fraction of a second. Those of what was acknowledged before change nothing. Errors: ClosedError,
-        ForkedError; WrongTypeError; what ended the subscription.
+        what: a message, a batch, an offset, or several; an empty list changes nothing. After a crash some may come
+        again: acknowledgements are stored together, every fraction of a second. Those of what was acknowledged before
+        change nothing. Errors: ClosedError, ForkedError; WrongTypeError; what ended the subscription.
         """
         if not (self._gathers and isinstance(what, Message) and self.note((<Message>what).at.first
                                                                           + (<Message>what).number)):

@@ -268,7 +268,7 @@ class PartitionedConsumer(Handle):
     ) -> None:
         """This one is done with, and all before it of its partition, too. As `Consumer.acknowledge_cumulative`."""
         if not isinstance(what, Message | MessageBatch | PartitionOffset):
-            raise WrongTypeError(f"expected a message, a batch or a PartitionOffset, found {type(what).__name__}")
+            raise WrongTypeError(f"what: expected a message, a batch or a PartitionOffset, found {type(what).__name__}")
         part = self._part(what.partition)
         part.acknowledge_cumulative(what.offset if isinstance(what, PartitionOffset) else what, timeout=timeout)
 
@@ -281,6 +281,7 @@ class PartitionedConsumer(Handle):
         if isinstance(what, Message | MessageBatch):
             call(self._part(what.partition), what)
             return
+        self._check_usable()
         several = by_partition([what] if isinstance(what, PartitionOffset) else what)
         parts = [(self._part(partition), offsets) for partition, offsets in several.items()]
         for part, offsets in parts:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from pyreplog._native.topic.messages import Message, MessageBatch
-from pyreplog.errors import InvalidArgumentError, WrongTypeError
+from pyreplog.errors import WrongTypeError
 from pyreplog.topic.positions import check_start
 
 
@@ -38,14 +38,14 @@ def is_offset(start: Any) -> bool:
 
 
 def by_partition(what: Iterable[Message | PartitionOffset]) -> dict[int, list[int]]:
-    """Offsets of each partition. Errors: WrongTypeError; InvalidArgumentError, there are none."""
-    if not isinstance(what, Iterable):
-        raise WrongTypeError(f"expected messages, a batch of them, or PartitionOffsets, found {type(what).__name__}")
+    """Offsets of each partition; of an empty list, none. Errors: WrongTypeError."""
+    if not isinstance(what, Iterable) or isinstance(what, str | bytes | bytearray | memoryview):
+        raise WrongTypeError(
+            f"what: expected messages, a batch of them, or PartitionOffsets, found {type(what).__name__}"
+        )
     found: dict[int, list[int]] = {}
     for one in what:
         if not isinstance(one, Message | PartitionOffset):
-            raise WrongTypeError(f"expected messages or PartitionOffsets, found {type(one).__name__}")
+            raise WrongTypeError(f"what: expected messages or PartitionOffsets, found {type(one).__name__}")
         found.setdefault(one.partition, []).append(one.offset)
-    if not found:
-        raise InvalidArgumentError("expected messages or PartitionOffsets, found none")
     return found
