@@ -129,7 +129,7 @@ class LedgerLog:
             try:
                 found = look()
             except TrimmedError:
-                continue
+                return self._log.without_removals(look)
             if self._log.map.removals == removals:
                 return found
 

@@ -101,6 +101,20 @@ class ManyLedgers(CommitLog):
             raise TrimmedError(f"the segment at {base} was removed")
         return held, segment
 
+    def without_removals(self, look: Callable[[], T]) -> T:
+        """What `look` finds while no segment can leave the log. Rolling, trimming and hollowing wait for it.
+
+        CorruptionError: an index has entries of a segment that is not there, or has no records.
+        """
+        with self._lock:
+            try:
+                return look()
+            except TrimmedError as error:
+                expected = (
+                    "ledger indexes (*.idx, *.led: removed while it is closed they are made anew) of its segments"
+                )
+                raise CorruptionError(self.path, self.start_position, expected, f"another's: {error}") from error
+
     def look(self, base: int, ask: Callable[[LedgerIndex | SealedIndex], T]) -> T:
         """Ask the ledger index of the segment at `base`, which is made again when its file is missing or damaged."""
         held, segment = self.hold_segment(base)

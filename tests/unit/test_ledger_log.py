@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -515,6 +517,98 @@ def test_index_files_are_made_again(path: Path) -> None:
     again = ledger_files(path)
     assert again[:3] == files[:3] and [file.read_bytes() for file in again[:3]] != made[:3]
     assert check(path).damages == ()
+
+
+@pytest.fixture
+def few_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that tries for ever fails."""
+    hold, holds = ManyLedgers.hold, itertools.count()
+
+    def holding(log: ManyLedgers, base: int) -> Any:
+        assert next(holds) < 5000
+        return hold(log, base)
+
+    monkeypatch.setattr(ManyLedgers, "hold", holding)
+
+
+def index_files(path: Path) -> list[Path]:
+    return sorted([*path.glob("*.idx"), *path.glob("*.led")])
+
+
+@pytest.mark.usefixtures("few_holds")
+def test_index_files_from_before_segments_were_hollow(path: Path, tmp_path: Path) -> None:
+    """A copy of the directory from before was laid over it, without what is large."""
+    with open_log(path) as log:
+        for ledger in (3, 9):
+            log.append(records_of(ledger, *range(150), size=1000))
+    kept = tmp_path / "kept"
+    shutil.copytree(path, kept)
+    with open_log(path) as log:
+        for share in log.shares(3)[:-1]:
+            log.hollow(share.base)
+        left = read_all(log, 3)
+        assert 0 < len(left) < 150
+    for file in index_files(kept):
+        shutil.copy(file, path)
+    for _ in range(2):
+        with open_log(path) as log:
+            assert read_all(log, 3) == left and log.last_entry(3) == 149
+            assert len(read_all(log, 9)) == 150
+            with pytest.raises(TrimmedError):
+                log.read_share(log.shares(9)[0]._replace(base=log.start_position), 3, 0, 1000)
+    assert not any(damage.costs_entries for damage in check(path).damages)
+
+
+@pytest.mark.usefixtures("few_holds")
+def test_index_files_of_another_log(path: Path, tmp_path: Path) -> None:
+    """Of another bookie: made again. Of one that was a copy of this once, and went another way: no wrong bytes, and an
+    end."""
+    other, twin_path = tmp_path / "other", tmp_path / "twin"
+    for at, ledgers in ((path, (3, 9)), (other, (5, 9))):
+        with open_log(at) as log:
+            fill(log, *ledgers, count=300)
+    shutil.copytree(path, twin_path)
+    with open_log(path) as log:
+        wanted = read_all(log, 3)
+    for file in index_files(other):
+        shutil.copy(file, path)
+    with open_log(path) as log:
+        assert read_all(log, 3) == wanted and log.ledgers() == [3, 9]
+    assert not any(damage.costs_entries for damage in check(path).damages)
+    for at, ledger in ((path, 4), (twin_path, 7)):
+        with open_log(at) as log:
+            fill(log, ledger, count=600)
+            log.hollow(log.segments()[ledger - 4][0])
+    for file in index_files(twin_path):
+        shutil.copy(file, path)
+    with open_log(path) as log:
+        try:
+            found = read_all(log, 4)
+        except CorruptionError as error:
+            assert error.path.parent == path
+        else:
+            assert all(raw == without_stamp(record_of(4, entry, 300)) for entry, raw in found.items())
+
+
+def test_an_index_of_records_that_are_not_there_ends_reads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever brought that about."""
+    with open_log(path) as log:
+        fill(log, 3)
+        refused: list[int] = []
+
+        def gone(_: ManyLedgers, base: int) -> Any:
+            refused.append(base)
+            assert len(refused) < 10
+            raise TrimmedError(f"the segment at {base} was removed")
+
+        monkeypatch.setattr(ManyLedgers, "hold", gone)
+        for read in (log.read, log.lend):
+            with pytest.raises(
+                CorruptionError, match=r"expected ledger indexes.*the segment at 0 was removed"
+            ) as found:
+                read(3, 0, 9, 1000)
+            assert found.value.path == path
+        log.append(record_of(3, 120))  # nothing is locked
 
 
 @pytest.mark.parametrize("block", [1, 2])
