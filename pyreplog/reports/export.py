@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.log.files import RealFiles
-from pyreplog.reports.drafts import draft_of, put
+from pyreplog.reports.drafts import draft_of, put, tidy
 from pyreplog.reports.suite import EVERY_TOPIC
 from pyreplog.tables import schema
 from pyreplog.tables.arrays import schema_of
@@ -55,7 +55,8 @@ def export(
 ) -> Exported:
     """Write what options name to Parquet files in a directory, which is made: part-00000.parquet and so on, each with
     rows of one log or topic after the other, offsets ascending. Ctrl-C or an error leaves the directory as it was;
-    kill -9 may leave a draft beside it, which goes with the next export to the same directory.
+    kill -9 may leave a draft beside it, or what was there before under another name: the next export to the same
+    directory removes the one, and puts the other back first, should nothing have come in its place.
 
     overwrite: what is in the directory goes, once all of the new files are on disk. workers: threads, each of which
     has one row group in memory. progress: told in this thread bytes of log that are done, and of how many.
@@ -63,6 +64,7 @@ def export(
     Errors: InvalidArgumentError: the directory has something in it, or is a file; those of planning and reading;
     OSError: of writing.
     """
+    tidy(target)
     _check(target, overwrite)
     options = replace(options, columns=options.columns or COLUMNS, min_partitions=max(options.min_partitions, workers))
     tasks = plan(options) or [()]

@@ -10,7 +10,8 @@ import pytest
 from pyarrow import parquet
 
 import pyreplog
-from pyreplog.reports.drafts import draft_of
+from pyreplog.log.files import RealFiles
+from pyreplog.reports.drafts import draft_of, put, tidy
 from tests.cli.exporting import STOPPED
 from tests.cli.support import Run
 
@@ -64,6 +65,60 @@ def test_whole_or_not_there(
     assert run("export", *how).code == 0
     assert rows(out) == new
     assert list(out.parent.iterdir()) == [out], "what the killed one left behind is gone"
+
+
+def test_what_was_moved_aside_comes_back_before_anything_is_refused(run: Run, filled: Path, tmp_path: Path) -> None:
+    out = tmp_path / "exports" / "out"
+    assert run("export", filled, "--parquet", out).code == 0
+    before = rows(out)
+    export_and_kill("between", filled, "--parquet", out, "--overwrite")
+    assert not out.exists()
+    refused = run("export", filled, "--parquet", out)
+    assert refused.code == 2 and "see overwrite" in refused.error
+    assert rows(out) == before and list(out.parent.iterdir()) == [out]
+
+
+def test_what_a_living_one_moved_aside_stays_there(tmp_path: Path) -> None:
+    """Its process is between the two renames."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "part").write_bytes(b"old")
+
+    class Looking(RealFiles):
+        def rename(self, old: Path, new: Path) -> None:
+            super().rename(old, new)
+            if old == out:
+                tidy(out)
+                assert not out.exists() and (new / "part").read_bytes() == b"old"
+
+    with draft_of(out) as draft:
+        (draft / "part").write_bytes(b"new")
+        put(draft, out, files=Looking())
+    assert (out / "part").read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_half_of_what_was_replaced_does_not_come_back(tmp_path: Path) -> None:
+    """A process was killed while it removed that; and then somebody removed the new."""
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("a", "b"):
+        (out / name).write_bytes(b"old")
+
+    class Killed(Exception):
+        pass
+
+    class Stopping(RealFiles):
+        def remove_tree(self, path: Path) -> None:
+            (path / "a").unlink()
+            raise Killed
+
+    with draft_of(out) as draft, pytest.raises(Killed):
+        put(draft, out, files=Stopping())
+    assert not any(out.iterdir())
+    out.rmdir()
+    tidy(out)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_drafts_of_others_stay(tmp_path: Path) -> None:

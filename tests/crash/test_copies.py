@@ -137,7 +137,7 @@ class Export(Operation):
         with replacing(home / "page", files=files) as draft:
             files.write_new(draft, b"new" * 3000)
         report("page")
-        with drafts.draft_of(home / "out") as folder:
+        with drafts.draft_of(home / "out", files=files) as folder:
             files.write_new_synced(folder / "part", b"new" * 3000)
             drafts.put(folder, home / "out", files=files)
             report("out")
@@ -149,11 +149,47 @@ class Export(Operation):
         else:  # in between what was there has another name
             assert "out" not in reports
             assert [path.read_bytes() for path in left.glob(".out.*.old/part")] == [b"old"]
+            drafts.tidy(left / "out")
+            assert (left / "out" / "part").read_bytes() == b"old"
+        drafts.tidy(left / "out")
+        assert not [*left.glob(".out.*")]
+
+
+class ExportGivenUp(Operation):
+    """The export after one that was killed fails: what was there is there under its name, or all of the new."""
+
+    def __init__(self) -> None:
+        self._runs = 0
+
+    def prepare(self, home: Path) -> None:
+        (home / "out").mkdir()
+        (home / "out" / "part").write_bytes(b"old")
+
+    def act(self, home: Path, files: PowerCutFiles, report: Report) -> None:
+        self._runs += 1
+        with drafts.draft_of(home / "out", files=files) as folder:
+            files.write_new_synced(folder / "part", b"new" * 3000)
+            if self._runs == 1:
+                drafts.put(folder, home / "out", files=files)
+                return
+        assert (home / "out" / "part").read_bytes() in (b"old", b"new" * 3000)
+        assert not [*home.glob(".out.*")]
+        report("given up")
+
+    def judge(self, left: Path, reports: list[str]) -> None:
+        drafts.tidy(left / "out")
+        assert (left / "out" / "part").read_bytes() in (b"old", b"new" * 3000)
+        assert not [*left.glob(".out.*")]
 
 
 @pytest.mark.parametrize("operation", [Restored(), Offload()], ids=lambda one: type(one).__name__)
 def test_killed_before_the_power_cut(operation: Operation, ram_path: Path, seed: int) -> None:
     assert kill_at_every_step(operation, ram_path, seed, stride=7) > 30
+
+
+@pytest.mark.parametrize("operation", [Export(), ExportGivenUp()], ids=lambda one: type(one).__name__)
+def test_an_export_killed_at_every_step(operation: Operation, ram_path: Path, seed: int) -> None:
+    assert kill_at_every_step(operation, ram_path, seed) > 6
 
 
 @pytest.mark.parametrize("operation", [Backup(), Restore(), Offload(), Export()], ids=lambda one: type(one).__name__)
