@@ -20,6 +20,7 @@
 | `metrics`, `metricshttp` | numbers for Prometheus; what they are served by |
 | `handles`, `uninterrupted` | what open handles have in common; Ctrl-C put off |
 | `purgatory`, `timing_wheel` | who waits for a number to be reached; deadlines of many |
+| `arguments` | checks of what callers give |
 | `plainfiles` | opening files in whose place somebody may have put something else |
 | `sealedjson` | manifests |
 

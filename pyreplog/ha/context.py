@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyreplog._native.log.landing import marks_of
+from pyreplog.arguments import check_text
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError
 from pyreplog.ha.config import NodeConfig
@@ -76,8 +77,9 @@ def owed_of(log: CommitLog) -> Mark | None:
 
 
 def parse_address(text: str) -> Address:
-    """ "host:port", "[v6]:port". InvalidArgumentError."""
+    """ "host:port", "[v6]:port". Errors: WrongTypeError, InvalidArgumentError."""
+    check_text("address", text)
     host, colon, port = text.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-        raise InvalidArgumentError(f"expected an address host:port, found {text!r}")
+        raise InvalidArgumentError(f"address: expected host:port, found {text!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)

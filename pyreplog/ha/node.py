@@ -8,10 +8,10 @@ import os
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyreplog.ack import Ack
+from pyreplog.arguments import as_int, as_names, check_bool, check_mapping, check_seconds, check_text, check_type
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.errors import InvalidArgumentError, NotMasterError, PromotionRefusedError, ReplicaError, ReplogError
 from pyreplog.ha import logs
@@ -36,10 +36,11 @@ from pyreplog.log import replica as replicas
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import Files, RealFiles
 from pyreplog.log.mirrorlog import MirrorLog
+from pyreplog.log.opening import as_path
 from pyreplog.net.connection import Connection
 from pyreplog.net.handshake import Identity, Secret
 from pyreplog.net.inflight import ServerConnection
-from pyreplog.net.limits import Limits
+from pyreplog.net.limits import Limits, check_tls
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
 
@@ -80,12 +81,20 @@ class Node(Handle):
         clock: Clock | None = None,
         files: Files | None = None,
     ) -> None:
-        directory, files = Path(path), files or RealFiles()
+        directory, files = as_path(path), files or RealFiles()
+        if peers is not None:
+            check_mapping("peers", peers)
+        shared = Secret.of(secret)
+        check_tls("tls_server", tls_server)
+        check_tls("tls_client", tls_client)
+        if limits is not None:
+            check_type("limits", limits, Limits, "Limits")
+        as_int("busy_poll_us", busy_poll_us)
         self.config = config
         self._context = Context(
             path=directory, config=config, files=files, clock=clock or SystemClock(),
             terms=TermsFile(directory, files), members=MembersFile(directory, files), limits=limits or Limits(),
-            secret=Secret.of(secret), tls=(tls_server, tls_client),
+            secret=shared, tls=(tls_server, tls_client),
             reactor=Reactor(clock=clock, busy_poll_us=busy_poll_us),
         )  # fmt: skip
         self._master: Master | None = None
@@ -162,6 +171,7 @@ class Node(Handle):
 
     def hears_master(self, within_s: float) -> bool:
         """Whether it is master, or its master has said something so lately."""
+        check_seconds("within_s", within_s)
         replica = self._replica
         return replica is None or (replica.is_streaming and replica.silent_us <= within_s * 1e6)
 
@@ -245,15 +255,18 @@ class Node(Handle):
     def set_members(self, names: Iterable[str], sync_replicas: int, *, force: bool = False) -> None:
         """Begin a change of who is counted, and of how many replicas an append waits for; `members.former` is None
         again when it is complete. force: at once. Errors: as `Group.change_members`; NotMasterError."""
-        self._leader().change_members(names, sync_replicas, force=force)
+        wanted, count = as_names("names", names), as_int("sync_replicas", sync_replicas)
+        self._leader().change_members(wanted, count, force=check_bool("force", force))
 
     def add_member(self, name: str, *, force: bool = False) -> None:
         """As `set_members`, with one more."""
+        check_text("name", name)
         quorum = self._leader().group.members.quorum
         self.set_members({*quorum.names, name}, quorum.k, force=force)
 
     def remove_member(self, name: str, *, force: bool = False) -> None:
         """As `set_members`, without one."""
+        check_text("name", name)
         members = self._leader().group.members
         if name not in members.everyone:
             raise InvalidArgumentError(f"{name} is no member; members are {', '.join(members.quorum.names)}")
@@ -262,6 +275,7 @@ class Node(Handle):
 
     def set_sync_replicas(self, count: int, *, force: bool = False) -> None:
         """As `set_members`, with another number of replicas that an append waits for."""
+        count = as_int("count", count)
         self.set_members(self._leader().group.members.quorum.names, count, force=force)
 
     def learn_peers(self, addresses: Mapping[str, str]) -> None:
@@ -273,6 +287,8 @@ class Node(Handle):
     def lead(self, members: Iterable[str], sync_replicas: int, *, force: bool = False) -> None:
         """Open the log as master: a new one, one that had no replicas so far, or the one it led before. Of one that may
         have lost records it has to be elected anew. members, sync_replicas: of a new group."""
+        members, sync_replicas = as_names("members", members), as_int("sync_replicas", sync_replicas)
+        check_bool("force", force)
         with self._changing:
             self._check_open()
             context, name = self._context, self.name
@@ -293,7 +309,7 @@ class Node(Handle):
         """Follow the master at "host:port" (None: wait until one is known). A master becomes a replica by that: it
         joins the newer one, and cuts what that one does not have; unless that says otherwise, asked when its role does
         not change any more. InvalidArgumentError."""
-        address = None if master is None else parse_address(master)
+        address = None if master is None else parse_address(check_text("master", master))
         if address in (self._server.address, parse_address(self.address)):
             raise InvalidArgumentError(f"{self.name} cannot follow itself, at {master}")
         with self._changing:
@@ -328,6 +344,7 @@ class Node(Handle):
 
         Errors: PromotionRefusedError; HigherTermError; NotMasterError, it has no log.
         """
+        check_bool("force", force)
         with self._changing:
             replica = self._candidate()
             if replica is None:

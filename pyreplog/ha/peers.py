@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from threading import Lock
 
+from pyreplog.arguments import check_mapping
 from pyreplog.errors import InvalidMessageError, NotConnectedError, ReplogError
 from pyreplog.ha.context import SERVICE, Context, parse_address
 from pyreplog.ha.protocol import messages
@@ -41,7 +42,8 @@ class Peers:
             return dict(self._addresses)
 
     def learn(self, addresses: Mapping[str, str]) -> None:
-        """These are newer. InvalidArgumentError: one of them is no address; nothing was learned."""
+        """These are newer. WrongTypeError; InvalidArgumentError: one of them is no address; nothing was learned."""
+        check_mapping("addresses", addresses)
         parsed = {name: parse_address(there) for name, there in addresses.items()}
         with self._lock:
             channels = self._channels

@@ -10,7 +10,6 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping, Set
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from pyreplog._native.machines.turns import check_may_wait
 from pyreplog._native.quorum.quorum import check_quorums
 from pyreplog.ack import Ack, as_timeout
+from pyreplog.arguments import as_int, check_bool, check_mapping, check_seconds, check_type
 from pyreplog.bookie.config import BookieConfig
 from pyreplog.bookie.identity import cluster_id, count_bookies, known_bookies
 from pyreplog.clock import Clock, SystemClock
@@ -33,7 +33,6 @@ from pyreplog.errors import (
     ReplogError,
     UnauthorizedError,
     VersionConflictError,
-    WrongTypeError,
 )
 from pyreplog.handles import Handle
 from pyreplog.ledger.closing import close_all
@@ -63,11 +62,12 @@ from pyreplog.ledger.status import ClusterStatus, DegradedLedger, ledger_status
 from pyreplog.ledger.stored import delete_garbled, find_ledger, list_ledgers, load_ledger, next_id, survey
 from pyreplog.ledger.surroundings import Shared
 from pyreplog.log.files import Files, opening_told
+from pyreplog.log.opening import as_path
 from pyreplog.metadata.store import MetadataStore
 from pyreplog.metadata.url import open_store
 from pyreplog.metrics import Metric
 from pyreplog.net.handshake import Secret
-from pyreplog.net.limits import Limits
+from pyreplog.net.limits import Limits, check_connecting
 from pyreplog.net.reactor import check_not_patched
 from pyreplog.net.sockets import weakly
 
@@ -107,9 +107,12 @@ class Cluster(Handle):
         `open_bookie`.
         """
         check_not_patched()
+        folder = as_path(path)
+        check_bool("replace", replace)
+        check_bool("older_metadata", older_metadata)
         clock = clock or SystemClock()
         around = open_embedded(
-            Path(path), bookies, BookieConfig.of(settings), clock, replace=replace, older_metadata=older_metadata,
+            folder, bookies, BookieConfig.of(settings), clock, replace=replace, older_metadata=older_metadata,
             files=files,
         )  # fmt: skip
         return cls(f"cluster in {path}", around, clock)
@@ -133,11 +136,15 @@ class Cluster(Handle):
         Errors: those of `open_store` and of the store; InvalidArgumentError, a timeout of none or above a day;
         DiskError, no descriptor is left.
         """
+        shared = Secret.of(secret)
+        check_connecting(tls, limits)
+        check_seconds("request_timeout_s", request_timeout_s)
+        as_int("busy_poll_us", busy_poll_us)
         metadata = open_store(url)
         try:
             with opening_told(url):
                 around = RemoteSurroundings(
-                    metadata, cluster_id(metadata), secret=Secret.of(secret), tls=tls,
+                    metadata, cluster_id(metadata), secret=shared, tls=tls,
                     limits=limits, request_timeout_s=request_timeout_s, busy_poll_us=busy_poll_us,
                 )  # fmt: skip
         except BaseException:
@@ -171,11 +178,14 @@ class Cluster(Handle):
         Errors: InvalidArgumentError; NotEnoughBookiesError; MetadataUnavailableError, OutcomeUnknownError.
         """
         self._check_open()
-        copies = ensemble if write_quorum is None else write_quorum
+        ensemble = as_int("ensemble", ensemble)
+        copies = ensemble if write_quorum is None else as_int("write_quorum", write_quorum)
         check_quorums(ensemble, copies, 1)
-        acks = copies // 2 + 1 if ack_quorum is None else ack_quorum
+        acks = copies // 2 + 1 if ack_quorum is None else as_int("ack_quorum", ack_quorum)
         check_quorums(ensemble, copies, acks)
         _check_choices(durability, window_bytes, metadata)
+        check_bool("delay_ensemble_change", delay_ensemble_change)
+        check_bool("allow_degraded", allow_degraded)
         key = _key(password)
         away_max = copies - acks if allow_degraded else 0
         self._members(0, ensemble, away_max)  # an id is not taken in vain
@@ -223,8 +233,10 @@ class Cluster(Handle):
         """
         self._check_open()
         check_may_wait()
-        metadata, version = load_ledger(self._around.metadata, ledger)
         key = _key(password)
+        check_bool("recover", recover)
+        check_bool("force", force)
+        metadata, version = load_ledger(self._around.metadata, as_int("ledger", ledger))
         if not metadata.admits(key):
             raise UnauthorizedError(ledger, "the password is not the one it was made with")
         if recover:
@@ -254,7 +266,7 @@ class Cluster(Handle):
         Errors: NoSuchLedgerError; InvalidMetadataError, see `delete_garbled`.
         """
         self._check_open()
-        store = self._around.metadata
+        ledger, store = as_int("ledger", ledger), self._around.metadata
         while True:
             try:
                 store.delete(metadata_key(ledger), load_ledger(store, ledger).version)
@@ -280,7 +292,7 @@ class Cluster(Handle):
     def ledger_metadata(self, ledger: int) -> LedgerMetadata:
         """What is known of a ledger. Errors: NoSuchLedgerError."""
         self._check_open()
-        return load_ledger(self._around.metadata, ledger).metadata
+        return load_ledger(self._around.metadata, as_int("ledger", ledger)).metadata
 
     # ---- how it is ------------------------------------------------------------------------------------------
 
@@ -336,7 +348,7 @@ class Cluster(Handle):
         Bookies that do not answer count for none. Errors: InvalidArgumentError, it is not closed; as ledger_metadata;
         UnauthorizedError.
         """
-        metadata, key = self.ledger_metadata(ledger), _key(password)
+        key, metadata = _key(password), self.ledger_metadata(ledger)
         if metadata.state is not State.CLOSED:
             raise InvalidArgumentError(f"ledger {ledger} is {metadata.state}: its last entry is not known")
         if not metadata.admits(key):
@@ -358,7 +370,7 @@ class Cluster(Handle):
         check_may_wait()
         mending = Mending(self._around.metadata, _key(password), self._run)
         if ledger is not None:
-            mending.mend_ledger(ledger)
+            mending.mend_ledger(as_int("ledger", ledger))
         else:
             mending.mend_noted()
             mending.mend_limbo(self._run(0, LimboQuery(there.bookie for there in self._around.bookie_statuses())))
@@ -445,9 +457,7 @@ class Cluster(Handle):
 
 
 def _key(password: bytes) -> bytes:
-    if not isinstance(password, bytes):
-        raise WrongTypeError(f"password: expected bytes, found {type(password).__name__}")
-    return ledger_key(password)
+    return ledger_key(check_type("password", password, bytes, "bytes"))
 
 
 def _check_choices(durability: str, window_bytes: int, metadata: Mapping[str, str] | None) -> None:
@@ -455,8 +465,9 @@ def _check_choices(durability: str, window_bytes: int, metadata: Mapping[str, st
         raise InvalidArgumentError(f"durability: expected synced or appended, found {durability!r}")
     if isinstance(window_bytes, bool) or not isinstance(window_bytes, int) or window_bytes < 1:
         raise InvalidArgumentError(f"window_bytes: expected at least 1, found {window_bytes!r}")
-    for name, value in (metadata or {}).items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise WrongTypeError(f"metadata: expected text for text, found {name!r}: {value!r}")
+    if metadata is None:
+        return
+    check_mapping("metadata", metadata)
+    for name, value in metadata.items():
         if any("\ud800" <= letter <= "\udfff" for letter in name + value):
             raise InvalidArgumentError(f"metadata: half of a surrogate pair is no text, found {name!r}: {value!r}")

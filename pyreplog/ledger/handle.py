@@ -14,6 +14,7 @@ from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.machines.effects import Settle
 from pyreplog._native.machines.turns import check_may_wait, in_callback
 from pyreplog.ack import Ack, as_timeout, settle_all
+from pyreplog.arguments import as_int
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, OutcomeUnknownError, ReplogError, WindowFullError
 from pyreplog.handles import Handle, warn_of_leak
@@ -228,6 +229,7 @@ class Ledger(Handle, Appending):
     def read_some(self, first: int, last: int, *, bytes_max: int = STRETCH_BYTES_MAX) -> Ack[RecordBatch]:
         """Confirmed entries, as `LedgerReader.read_some`. Errors: OutOfRangeError, beyond `last_add_confirmed`."""
         self._check_open()
+        first, last, bytes_max = as_int("first", first), as_int("last", last), as_int("bytes_max", bytes_max)
         check_range(self.id, first, last, self.last_add_confirmed)  # first: what is just written may not be confirmed
         here = self._just_written.read(first, last, bytes_max)
         if here is not None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog.ack import Ack, as_timeout
+from pyreplog.arguments import as_int
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -83,7 +84,7 @@ class LedgerReader(Handle):
         UnreadableError; UnauthorizedError; ClosedError, ForkedError.
         """
         self._check_open()
-        last = self._lac if last is None else last
+        first, last = as_int("first", first), self._lac if last is None else as_int("last", last)
         if first < 0 or last > self._lac:
             check_range(self.id, first, last, self._lac, is_closed=self.is_closed)
         return self._batches(first, last)
@@ -94,12 +95,14 @@ class LedgerReader(Handle):
         Errors: NoSuchEntryError, too, when enough bookies say that they do not have one.
         """
         self._check_open()
+        first, last = as_int("first", first), as_int("last", last)
         if not 0 <= first <= last:
             raise InvalidArgumentError(f"expected entries from 0 on, first to last, found {first} to {last}")
         return self._batches(first, last)
 
     def entry(self, entry: int) -> bytes:
         """The value of one entry. Errors as read."""
+        entry = as_int("entry", entry)
         return next(self.read(entry, entry))[0].value
 
     def read_some(self, first: int, last: int, *, bytes_max: int = STRETCH_BYTES_MAX) -> Ack[RecordBatch]:
@@ -109,6 +112,7 @@ class LedgerReader(Handle):
         handle are raised here, the others of `read` are the Ack's; NoSuchLedgerError, it was deleted meanwhile.
         """
         self._check_open()
+        first, last, bytes_max = as_int("first", first), as_int("last", last), as_int("bytes_max", bytes_max)
         check_range(self.id, first, last, self._lac, is_closed=self.is_closed)
         return SomeRead(
             self.metadata, self._key, self._around, first, last, bytes_max=bytes_max, adopt=self._adopt
@@ -164,7 +168,7 @@ class LedgerReader(Handle):
         timeout: seconds, None: as long as it takes. Errors as refresh.
         """
         self._check_open()
-        seconds = as_timeout(timeout)
+        seconds, entry = as_timeout(timeout), as_int("entry", entry)
         deadline = None if seconds is None else time.monotonic() + seconds
         while self._lac <= entry and not self.is_closed:
             began = time.monotonic()
@@ -182,7 +186,8 @@ class LedgerReader(Handle):
         Errors as refresh; OutOfRangeError, `first` is below 0.
         """
         self._check_open()
-        if first < 0:
+        as_timeout(timeout)
+        if (first := as_int("first", first)) < 0:
             raise OutOfRangeError(f"ledger {self.id}: entries are numbered from 0 on, there is no {first}")
         return self._follow(first, timeout)
 

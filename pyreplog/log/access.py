@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 import time
 from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
-from typing import Self, SupportsIndex
+from typing import Self
 
 from pyreplog._native.log.batch import RecordBatch
 from pyreplog._native.log.place import SLICE_US, Place
@@ -14,6 +13,7 @@ from pyreplog._native.log.reader import Reader
 from pyreplog._native.log.record import Record
 from pyreplog._native.log.segment import HEADER_BYTES, SIZE_MAX, Segment
 from pyreplog.ack import as_timeout
+from pyreplog.arguments import as_int
 from pyreplog.errors import (
     CorruptionError,
     ForkedError,
@@ -388,13 +388,6 @@ class Follower(Place):
             return  # trimmed since: there is nothing left to compare
         if end < self.entry or self._log.read(self.entry - 1).raw[: len(last)] != last:
             raise TruncatedError(f"entries before {self.entry}, where this follower was, have been cut")
-
-
-def as_int(what: str, value: object) -> int:
-    """A caller's number. WrongTypeError when it is none."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise WrongTypeError(f"{what}: expected an int, found {type(value).__name__}")
-    return operator.index(value)
 
 
 def _as_position(what: str, value: int) -> int:

@@ -20,11 +20,12 @@ from pyreplog._native.log.landing import show_up_to
 from pyreplog._native.log.segment import HEADER_BYTES, Segment
 from pyreplog._native.log.sparse import SparseIndex
 from pyreplog.ack import Ack
+from pyreplog.arguments import as_int
 from pyreplog.clock import Clock, SystemClock
 from pyreplog.config import LogConfig
 from pyreplog.errors import ClosedError, DiskError, ForkedError, NotALogError, PoisonedError, ReplogError
 from pyreplog.log import indexes, names, recovery, retention, startup, truncation
-from pyreplog.log.access import Access, as_int
+from pyreplog.log.access import Access
 from pyreplog.log.checkpoint import CheckpointFile
 from pyreplog.log.commit import GroupCommit
 from pyreplog.log.files import Files, RealFiles, opening_told

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal, overload
 
+from pyreplog.arguments import check_type
 from pyreplog.clock import Clock
 from pyreplog.config import LogConfig
 from pyreplog.errors import InvalidArgumentError, NotALogError, WrongTypeError
@@ -52,8 +53,8 @@ def open(
         raise InvalidArgumentError(f"mode: expected 'a' or 'r', found {mode!r}")
     if config is not None and settings:
         raise InvalidArgumentError("give either config or settings, not both")
-    if config is not None and not isinstance(config, LogConfig):
-        raise WrongTypeError(f"config: expected a LogConfig, found {type(config).__name__}")
+    if config is not None:
+        check_type("config", config, LogConfig, "a LogConfig")
     return CommitLog(directory, config or LogConfig.of(settings), create=create, clock=clock, files=files)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from pyreplog.arguments import check_text
 from pyreplog.errors import InvalidArgumentError, MissingExtraError
 from pyreplog.metadata.store import MetadataStore
 
@@ -29,9 +30,9 @@ def open_store(url: str, *, timeout: float = 10.0) -> MetadataStore:
     url: "memory:", a new one of this process; "sqlite:///absolute/path" or "sqlite:relative/path", a file;
         "zk://host:port,host:port/root", the keys below /root of a ZooKeeper ensemble.
     timeout: seconds that a call may take.
-    Errors: InvalidArgumentError, no such URL; MissingExtraError; what the store raises: see its class.
+    Errors: WrongTypeError; InvalidArgumentError, no such URL; MissingExtraError; what the store raises: see its class.
     """
-    if url == "memory:":
+    if check_text("url", url) == "memory:":
         from pyreplog.metadata.memory import MemoryStore
 
         return MemoryStore()
@@ -40,7 +41,7 @@ def open_store(url: str, *, timeout: float = 10.0) -> MetadataStore:
 
         return SQLiteStore(file, timeout=timeout)
     if (found := _ZOOKEEPER.fullmatch(url)) is None:
-        raise InvalidArgumentError(f"a metadata store is memory:, sqlite:///path or zk://host:port/root, not {url!r}")
+        raise InvalidArgumentError(f"url: expected memory:, sqlite:///path or zk://host:port/root, found {url!r}")
     try:
         from pyreplog.metadata.zookeeper import ZooKeeperStore
     except ImportError as error:

@@ -26,6 +26,7 @@ from pyreplog.errors import (
     ProtocolVersionError,
     WrongClusterError,
     WrongServiceError,
+    WrongTypeError,
 )
 from pyreplog.net import hello
 from pyreplog.net.hello import Auth, ClientHello, Kind, Proof, Refusal, ServerHello, Welcome
@@ -50,14 +51,16 @@ class Secret:
 
     @classmethod
     def of(cls, secret: bytes | Secret | None) -> Secret | None:
-        """The same, if it is one: who holds it may replace it."""
+        """The same, if it is one: who holds it may replace it. Errors: as `replace`."""
         return secret if secret is None or isinstance(secret, Secret) else cls(secret)
 
     def replace(self, key: bytes, *others: bytes) -> None:
-        """Other keys hold from now on. InvalidArgumentError: one is too short; nothing has changed."""
+        """Other keys hold from now on. WrongTypeError; InvalidArgumentError: one is too short; nothing has changed."""
         for one in (key, *others):
+            if not isinstance(one, bytes | bytearray | memoryview):
+                raise WrongTypeError(f"secret: expected bytes, found {type(one).__name__}")
             if len(one) < _SECRET_MIN:
-                raise InvalidArgumentError(f"a shared secret has {_SECRET_MIN} bytes or more, this one {len(one)}")
+                raise InvalidArgumentError(f"secret: expected {_SECRET_MIN} bytes or more, found {len(one)}")
         self._keys = tuple(map(bytes, (key, *others)))
 
     def take(self, other: Secret) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 
 from pyreplog._native.net.frame import DEFAULT_MAX_BODY, MAX_BODY
+from pyreplog.arguments import check_type
 from pyreplog.config import Settings
 from pyreplog.errors import ConfigError
 
@@ -63,3 +65,16 @@ class Limits(Settings):
             raise ConfigError(f"{name}: expected a number of seconds, found {value!r}")
         if not 0.001 <= value <= _DAY_S:
             raise ConfigError(f"{name}: expected 0.001 to {_DAY_S:g} seconds, found {value}")
+
+
+def check_connecting(tls: ssl.SSLContext | None, limits: Limits | None) -> None:
+    """What a client is given. WrongTypeError."""
+    check_tls("tls", tls)
+    if limits is not None:
+        check_type("limits", limits, Limits, "Limits")
+
+
+def check_tls(what: str, tls: ssl.SSLContext | None) -> None:
+    """what: the argument's name. WrongTypeError."""
+    if tls is not None:
+        check_type(what, tls, ssl.SSLContext, "an ssl.SSLContext")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog._native.topic.messages import Message
+from pyreplog.arguments import as_int, check_bool, check_text
 from pyreplog.errors import InvalidArgumentError, OutOfRangeError, WrongTypeError
 
 QUEUE_MAX = 1 << 20
@@ -19,10 +20,9 @@ DELAY_MAX_S = 10_000 * 366 * 86_400
 
 def check_consumer(name: str | None, durable: bool, priority: int) -> None:
     """What a consumer attaches with. Errors: WrongTypeError; InvalidArgumentError."""
-    if name is not None and not isinstance(name, str):
-        raise WrongTypeError(f"name: expected text, found {type(name).__name__}")
-    if not isinstance(durable, bool):
-        raise WrongTypeError(f"durable: expected a bool, found {type(durable).__name__}")
+    if name is not None:
+        check_text("name", name)
+    check_bool("durable", durable)
     if as_int("priority", priority) not in range(-(1 << 31), 1 << 31):
         raise InvalidArgumentError(f"priority: expected 32 bits, found {priority}")
 
@@ -32,13 +32,6 @@ def check_queue(queue: int) -> int:
     if isinstance(queue, bool) or not isinstance(queue, int) or not 1 <= queue <= QUEUE_MAX:
         raise InvalidArgumentError(f"queue: expected 1 to {QUEUE_MAX} messages, found {queue!r}")
     return queue
-
-
-def as_int(what: str, value: Any) -> int:
-    """One of Python's, or of numpy's. WrongTypeError."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise WrongTypeError(f"{what}: expected an integer, found {type(value).__name__}")
-    return int(value)
 
 
 def as_offset(what: str, value: Any) -> int:

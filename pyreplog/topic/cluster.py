@@ -10,6 +10,7 @@ from typing import Any, overload
 
 from pyreplog._native.machines.turns import check_may_wait
 from pyreplog.ack import as_timeout
+from pyreplog.arguments import check_bool, check_seconds
 from pyreplog.ledger import cluster as ledgers
 from pyreplog.ledger.closing import reserve_s
 from pyreplog.ledger.handle import CLOSE_S
@@ -53,6 +54,8 @@ class Cluster(ledgers.Cluster):
         store. Of a partitioned topic, TopicOwnedError only when others own all partitions.
         """
         self._check_open()
+        check_bool("create", create)
+        check_seconds("wait", wait)
         topics = self.topics
         if partitions is not None or topics.partitioned.has(name):
             return topics.partitioned.open(name, partitions, create=create, wait=wait, settings=settings)

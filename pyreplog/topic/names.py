@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from urllib.parse import quote, unquote
 
-from pyreplog.errors import InvalidArgumentError, WrongTypeError
+from pyreplog.arguments import check_text
+from pyreplog.errors import InvalidArgumentError
 
 TOPICS = "/topics"
 NAME_BYTES_MAX = 200
 _KEY_MAX = 255
 
 
-def check_name(name: str) -> str:
-    """`name`, if it is one: 1 to 200 bytes of UTF-8 without control characters, at most 255 once it is quoted.
+def check_name(name: str, what: str = "name") -> str:
+    """`name`, if it is one: 1 to 200 bytes of UTF-8 without control characters, at most 255 once it is quoted. what:
+    the argument's name.
 
     Errors: WrongTypeError, InvalidArgumentError.
     """
-    if not isinstance(name, str):
-        raise WrongTypeError(f"a name is a str, not {type(name).__name__}")
+    check_text(what, name)
     try:
         size = len(name.encode())
     except UnicodeEncodeError as error:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from pyreplog.arguments import check_mapping
 from pyreplog.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -18,7 +19,6 @@ from pyreplog.errors import (
     ReplogError,
     SubscriptionBusyError,
     TopicFencedError,
-    WrongTypeError,
 )
 from pyreplog.topic.config import SubscriptionConfig, SubscriptionType
 from pyreplog.topic.cursors.cursor import Cursor
@@ -74,7 +74,7 @@ class Subscriptions:
 
     def get(self, name: str) -> Subscription:
         """Errors: NoSuchSubscriptionError; as `check_name`."""
-        there = self.find(check_name(name))
+        there = self.find(check_name(name, "subscription"))
         if there is None:
             raise NoSuchSubscriptionError(self._topic.name, f"there is no subscription {name}")
         return there
@@ -96,10 +96,9 @@ class Subscriptions:
         properties: Mapping[str, str],
     ) -> Subscription:
         """The one that is there, or a new one. Errors: see `Topic.subscribe`."""
-        check_name(name)
+        check_name(name, "subscription")
         check_start(start)
-        if not isinstance(properties, Mapping):
-            raise WrongTypeError(f"properties: expected a mapping of text, found {type(properties).__name__}")
+        check_mapping("properties", properties)
         if is_system(name):
             raise InvalidArgumentError(f"subscription {name!r}: names that begin like this are reserved for pyreplog")
         if settings is not None:

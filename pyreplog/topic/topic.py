@@ -17,10 +17,11 @@ import numpy as np
 from pyreplog._native.machines.turns import check_may_wait
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.ack import Ack
+from pyreplog.arguments import as_int, check_bool, check_text
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, OutOfRangeError, ReplogError, TopicFencedError
 from pyreplog.handles import Handle
-from pyreplog.topic.arguments import OFFSET_MAX, as_int, check_consumer
+from pyreplog.topic.arguments import OFFSET_MAX, check_consumer
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.consumer import QUEUE, Consumer
 from pyreplog.topic.inlet import Inlet
@@ -210,7 +211,7 @@ class Topic(Handle):
         Errors: NoSuchSubscriptionError; SubscriptionBusyError, it has consumers; those of the metadata store.
         """
         self._check_open()
-        self._subscriptions.delete(subscription, force=force)
+        self._subscriptions.delete(subscription, force=check_bool("force", force))
 
     def subscriptions(self) -> list[str]:
         """Names of its subscriptions."""
@@ -251,7 +252,7 @@ class Topic(Handle):
         known which one is meant. Errors: NoSuchSubscriptionError; OutOfRangeError; NoSuchTopicError, it was made anew.
         """
         there = self.subscription(subscription)
-        if token is not None and token != self.managed.chain.token:
+        if token is not None and check_text("token", token) != self.managed.chain.token:
             raise NoSuchTopicError(self.name, "it was deleted, and made anew")
         if not 0 <= as_int("offset", offset) <= self.end:
             raise OutOfRangeError(f"topic {self.name}: expected an offset up to its end, {self.end}, found {offset}")

@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakValueDictionary
 
+from pyreplog.arguments import check_text
 from pyreplog.clock import Clock, ClockWatch
 from pyreplog.errors import (
     ClosedError,
@@ -159,6 +160,7 @@ class Topics(Handle):
 
     def get(self, name: str) -> Topic | None:
         """The topic, if this process owns it already."""
+        check_text("name", name)
         with self._lock:
             return self._open.get(name)
 

@@ -38,7 +38,7 @@ LAYERS = [
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 # Single modules that count as one part.
 BASE = {
-    "config", "clock", "handles", "metrics", "metricshttp", "ack", "purgatory", "sealedjson", "timing_wheel", "uninterrupted", "plainfiles",
+    "arguments", "config", "clock", "handles", "metrics", "metricshttp", "ack", "purgatory", "sealedjson", "timing_wheel", "uninterrupted", "plainfiles",
 }  # fmt: skip
 
 LAZY = {

@@ -14,6 +14,7 @@ from pyreplog._native.topic.messages import Message, MessageBatch
 from pyreplog.ack import Ack, as_timeout
 from pyreplog.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, ReplogError, WrongTypeError
 from pyreplog.handles import Handle, warn_of_leak
+from pyreplog.topic.arguments import as_delay_us
 from pyreplog.topic.partitions.partitionconsumer import PartitionConsumer
 from pyreplog.topic.partitions.partitionoffset import (
     PartitionedStart,
@@ -274,6 +275,7 @@ class PartitionedConsumer(Handle):
 
     def nack(self, what: PartitionedWhat, *, delay: float | None = None) -> None:
         """These are to come again: in `delay` seconds, or after the subscription's back-off. As `Consumer.nack`."""
+        as_delay_us(delay)  # also of what is empty
         self._each(what, lambda part, of_it: part.nack(of_it, delay=delay))
 
     def _each(self, what: PartitionedWhat, call: Callable[[PartitionConsumer, Any], None]) -> None:

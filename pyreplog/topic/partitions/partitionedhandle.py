@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from pyreplog._native.machines.turns import check_may_wait
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.ack import Ack
+from pyreplog.arguments import check_bool
 from pyreplog.errors import (
     InvalidArgumentError,
     NoSuchSubscriptionError,
@@ -163,7 +164,7 @@ class PartitionedHandle(Handle, Generic[T]):
         Errors: as `Topic.subscribe`; TopicOwnedError, another process has a partition.
         """
         check_may_wait()
-        check_name(subscription)
+        check_name(subscription, "subscription")
         check_consumer(name, durable, priority)
         _check_common(start)
         self._all()
@@ -221,6 +222,7 @@ class PartitionedHandle(Handle, Generic[T]):
 
     def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription from all partitions. As `Topic.delete_subscription`."""
+        check_bool("force", force)
         having = list(self._having(subscription).values())
         there = [sub for topic in having for sub in topic.stats().subscriptions if sub.name == subscription]
         consumers = max((len(sub.consumers) for sub in there), default=0)
@@ -235,6 +237,7 @@ class PartitionedHandle(Handle, Generic[T]):
 
     def _having(self, subscription: str) -> dict[int, T]:
         """The partitions that have it: all, unless deleting it failed in the middle. NoSuchSubscriptionError: none."""
+        check_name(subscription, "subscription")
         found = {at: topic for at, topic in enumerate(self._all()) if subscription in topic.subscriptions()}
         if not found:
             raise NoSuchSubscriptionError(self.name, f"there is no subscription {subscription}")

@@ -11,11 +11,12 @@ from contextlib import ExitStack
 from typing import Any, overload
 
 from pyreplog._native.machines.turns import check_may_wait
+from pyreplog.arguments import check_bool, check_seconds, check_text
 from pyreplog.errors import ConfigError, InvalidArgumentError, InvalidMessageError, TopicExistsError
 from pyreplog.handles import Handle
 from pyreplog.ledger.protocol.push import ENTRY_BYTES_MAX
 from pyreplog.net.handshake import Secret
-from pyreplog.net.limits import Limits
+from pyreplog.net.limits import Limits, check_connecting
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.names import check_name
 from pyreplog.topic.partitions.partitionedmetadata import check_partitions
@@ -43,19 +44,21 @@ def connect(
     secret: what the servers were started with. tls: a client's context. limits: of each connection. timeout: seconds
     that a call waits for at most which does not say how long, but for those that receive; and for which publishing and
     consuming are tried again when a connection is lost.
-    Nothing is connected before it is needed. Errors: InvalidArgumentError, ConfigError.
+    Nothing is connected before it is needed. Errors: WrongTypeError, InvalidArgumentError, ConfigError.
     """
-    found = _URL.fullmatch(url) if isinstance(url, str) else None
+    found = _URL.fullmatch(check_text("url", url))
     if found is None:
-        raise InvalidArgumentError(f"a client's URL is pyreplog://host:port, not {url!r}")
-    if not timeout > 0:
+        raise InvalidArgumentError(f"url: expected pyreplog://host:port, found {url!r}")
+    secret = Secret.of(secret)
+    check_connecting(tls, limits)
+    if not check_seconds("timeout", timeout) > 0:
         raise InvalidArgumentError(f"timeout: expected more than 0 seconds, found {timeout!r}")
     if limits is not None and limits.max_body_bytes < _BODY_BYTES_MIN:
         raise ConfigError(f"max_body_bytes: an entry takes up to {_BODY_BYTES_MIN}, found {limits.max_body_bytes}")
     try:
         servers = [parse_address(server) for server in found["servers"].split(",")]
     except InvalidMessageError as error:
-        raise InvalidArgumentError(f"a client's URL is pyreplog://host:port, not {url!r}: {error}") from None
+        raise InvalidArgumentError(f"url: expected pyreplog://host:port, found {url!r}: {error}") from None
     return Client(url, Link(servers, secret=secret, tls=tls, limits=limits, timeout=timeout))
 
 
@@ -89,6 +92,7 @@ class Client(Handle):
         check_may_wait()
         TopicConfig.of(settings)
         check_name(name)
+        check_bool("create", create)
         if partitions is not None:
             wanted = {"topic": name, "partitions": check_partitions(name, partitions), "create": create}
             return self._several(name, self._ask("make_partitions", **wanted, settings=settings), settings)
@@ -146,7 +150,7 @@ class Client(Handle):
 
     def remove_partitioned(self, name: str) -> None:
         """A topic's partitions were deleted; for itself."""
-        self._ask("remove_partitioned", topic=name)
+        self._ask("remove_partitioned", topic=check_name(name))
 
     def _ask(self, call: str, **arguments: Any) -> Any:
         """What any server can answer."""

@@ -16,10 +16,11 @@ import numpy as np
 from pyreplog._native.machines.turns import check_may_wait
 from pyreplog._native.topic.messages import MessageBatch
 from pyreplog.ack import Ack
+from pyreplog.arguments import as_int, check_bool, check_mapping, check_text
 from pyreplog.clock import SystemClock
 from pyreplog.errors import ClosedError, InvalidMessageError, OutcomeUnknownError, WrongTypeError
 from pyreplog.handles import Handle
-from pyreplog.topic.arguments import OFFSET_MAX, as_int, check_consumer
+from pyreplog.topic.arguments import OFFSET_MAX, check_consumer
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.consumer import QUEUE, Consumer
 from pyreplog.topic.names import check_name
@@ -175,7 +176,7 @@ class RemoteTopic(Handle):
         it has not acknowledged comes again. Of one that is not durable what comes is what follows."""
         self._check_open()
         check_may_wait()
-        check_name(subscription)
+        check_name(subscription, "subscription")
         check_start(start)
         check_consumer(name, durable, priority)
         wanted = SubscriptionConfig.of(settings) if settings else None
@@ -220,26 +221,29 @@ class RemoteTopic(Handle):
         **settings: Any,
     ) -> None:
         SubscriptionConfig.of(settings)
-        given = {"start": encode_start(check_start(start)), "properties": properties or {}, "settings": settings}
-        self._call("create_subscription", subscription=subscription, **given)
+        check_mapping("properties", {} if properties is None else properties)
+        given = {"start": encode_start(check_start(start)), "properties": dict(properties or {}), "settings": settings}
+        self._call_of("create_subscription", subscription, **given)
 
     def delete_subscription(self, subscription: str, *, force: bool = False) -> None:
-        self._call("delete_subscription", subscription=subscription, force=force)
+        self._call_of("delete_subscription", subscription, force=check_bool("force", force))
 
     def subscriptions(self) -> list[str]:
         return list(self._call("subscriptions"))
 
     def seek(self, subscription: str, start: Start) -> int:
-        return int(self._call("seek", subscription=subscription, start=encode_start(check_start(start))))
+        return int(self._call_of("seek", subscription, start=encode_start(check_start(start))))
 
     def skip(self, subscription: str, messages: int) -> None:
-        self._call("skip", subscription=subscription, messages=messages)
+        self._call_of("skip", subscription, messages=as_int("messages", messages))
 
     def skip_to(self, subscription: str, offset: int, *, token: str | None = None) -> None:
-        self._call("skip_to", subscription=subscription, offset=offset, token=token)
+        if token is not None:
+            check_text("token", token)
+        self._call_of("skip_to", subscription, offset=as_int("offset", offset), token=token)
 
     def clear(self, subscription: str) -> None:
-        self._call("clear", subscription=subscription)
+        self._call_of("clear", subscription)
 
     # ---- reading --------------------------------------------------------------------------------------------
 
@@ -286,6 +290,7 @@ class RemoteTopic(Handle):
         return decode_stats(InternalStats, self._call_raw("internal_stats"))
 
     def configure(self, **settings: Any) -> None:
+        TopicConfig.of({**vars(self.config), **settings})
         self.config = _config(self._call_raw("configure", settings=settings))
 
     def trim(self) -> int:
@@ -294,6 +299,10 @@ class RemoteTopic(Handle):
     def delete(self) -> None:
         self._call("delete")
         self.close()
+
+    def _call_of(self, name: str, subscription: str, **arguments: Any) -> Any:
+        """Of one of its subscriptions."""
+        return self._call(name, subscription=check_name(subscription, "subscription"), **arguments)
 
     def _call(self, name: str, **arguments: Any) -> Any:
         return json.loads(self._call_raw(name, **arguments))
