@@ -234,6 +234,12 @@ class ChainWriter:
         settle_all(outcomes(submissions, error))
         self.window.give_room()
 
+    def _settle_unstored(self, submissions: list[Submission], error: BaseException) -> None:
+        """No ledger has them, or will: `error` says that, which is not true of those that are stored in part."""
+        in_part = [one for one in submissions if one.first >= 0]
+        self._settle(in_part, OutcomeUnknownError(f"topic {self._name}: a part is stored, the rest is not: {error}"))
+        self._settle([one for one in submissions if one.first < 0], error)
+
     def _failed(self, error: BaseException) -> None:
         """The ledger takes nothing any more: find out what it kept."""
         ledger = self._ledger
@@ -287,7 +293,7 @@ class ChainWriter:
         self._on_change()
         self._settle(kept)
         if isinstance(failed, EntryRefusedError):
-            self._settle(self._pipeline.refuse_first(), failed)
+            self._settle_unstored(self._pipeline.refuse_first(), failed)
         if failed is not None:
             self._rest_behind(failed)
         self._flow()
@@ -417,10 +423,7 @@ class ChainWriter:
 
     def _fail_queue(self, error: ReplogError) -> None:
         """Nothing of what waits is stored, but for what a ledger kept of it that failed."""
-        dropped = self._pipeline.drop_queued()
-        in_part = [one for one in dropped if one.first >= 0]
-        self._settle(in_part, OutcomeUnknownError(f"topic {self._name}: a part is stored, the rest is not: {error}"))
-        self._settle([one for one in dropped if one.first < 0], error)
+        self._settle_unstored(self._pipeline.drop_queued(), error)
         self._discard_spare()
         self._step()
 

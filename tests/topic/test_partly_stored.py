@@ -1,0 +1,128 @@
+"""A submission of several entries, of which a ledger that failed kept the first: its outcome is unknown, as no single
+answer would be true, and what was stored stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyreplog.ack import Ack
+from pyreplog.bookie.protocol import Kind, Status
+from pyreplog.errors import EntryRefusedError, NotEnoughBookiesError, OutcomeUnknownError
+from pyreplog.topic.cluster import Cluster
+from pyreplog.topic.managed import chainwriter
+from pyreplog.topic.remote.client import connect
+from pyreplog.topic.remote.serving import TopicServer
+from pyreplog.topic.topic import Topic
+from tests.ledger.standins import Meddler
+from tests.topic.handling import PATIENCE_S, stored, until
+from tests.topic.remoting import Wire
+
+Deed = Callable[..., None]
+STRIPED: dict[str, Any] = {
+    "ensemble": 2, "write_quorum": 1, "ack_quorum": 1, "durability": "appended", "batch_messages": 1,
+    "retention_bytes": None,
+}  # fmt: skip
+"""An entry for each message, every other one on the other bookie."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster.embedded(tmp_path, bookies=2, segment_bytes=1 << 20) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def wire(cluster: Cluster) -> Iterator[Wire]:
+    """To a server of the cluster's topics."""
+    with TopicServer(cluster) as server, Wire(server.address) as wire:
+        yield wire
+
+
+@pytest.fixture
+def topic(cluster: Cluster, wire: Wire) -> Topic:
+    topic = cluster.topic("t", **STRIPED)
+    assert topic.publish(b"before") == 0
+    return topic
+
+
+@pytest.fixture
+def meddler(cluster: Cluster, topic: Topic) -> Iterator[Meddler]:
+    with Meddler(cluster) as meddler:
+        yield meddler
+
+
+@pytest.fixture(params=["here", "elsewhere"])
+def publishes(request: pytest.FixtureRequest, wire: Wire, topic: Topic) -> Iterator[Any]:
+    """The topic, or a client's."""
+    if request.param == "here":
+        yield topic
+        return
+    with connect(f"pyreplog://{wire.address}") as client:
+        yield client.topic("t")
+
+
+def begin(topic: Topic, publishes: Any, meddler: Meddler) -> tuple[Ack[range], Deed]:
+    """A submission of three, of which the ledger has confirmed the first; and what happens to the others with a deed."""
+    ledger = topic.managed._writer.ledger
+    assert ledger is not None and ledger.last_add_confirmed == 0
+    meddler.rule(meddler.hold, kind=Kind.ADD, bookie=ledger.metadata.last_fragment.ensemble[0])
+    ack = publishes.submit_batch([b"first", b"second", b"third"])
+    until(lambda: ledger.last_add_confirmed == 1)
+
+    def go_on(deed: Deed) -> None:
+        meddler.clear()
+        meddler.rule(deed, kind=Kind.ADD)
+        while meddler._held:
+            deed(*meddler._held.popleft())
+
+    return ack, go_on
+
+
+def test_no_ledger_takes_the_rest(
+    cluster: Cluster, topic: Topic, publishes: Any, meddler: Meddler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was submitted behind it is not stored at all, and is told so."""
+    monkeypatch.setattr(chainwriter, "STUCK_S", 0.0)
+    in_part, go_on = begin(topic, publishes, meddler)
+    behind = publishes.submit_batch([b"none", b"of it"])
+    go_on(meddler.fail)
+    with pytest.raises(OutcomeUnknownError, match="topic t: a part is stored, the rest is not: "):
+        in_part.result(PATIENCE_S)
+    with pytest.raises(NotEnoughBookiesError):
+        behind.result(PATIENCE_S)
+    assert stored(topic) == {0: b"before", 1: b"first"} and topic.end == 2
+    monkeypatch.undo()
+    meddler.clear()
+    assert topic.publish_batch([b"second", b"third"]) == range(2, 4)
+    assert stored(topic) == {0: b"before", 1: b"first", 2: b"second", 3: b"third"}
+
+
+def test_bookies_refuse_the_rest(topic: Topic, publishes: Any, meddler: Meddler) -> None:
+    """That an entry was refused would say that nothing is stored."""
+    in_part, go_on = begin(topic, publishes, meddler)
+    go_on(meddler.saying(status=Status.INVALID))
+    with pytest.raises(OutcomeUnknownError, match="topic t: a part is stored, the rest is not: "):
+        in_part.result(PATIENCE_S)
+    assert stored(topic) == {0: b"before", 1: b"first"}
+    with pytest.raises(EntryRefusedError):
+        publishes.submit_batch([b"none", b"of it"]).result(PATIENCE_S)
+    meddler.clear()
+    assert topic.publish(b"more") == 2
+    assert stored(topic) == {0: b"before", 1: b"first", 2: b"more"}
+
+
+def test_the_link_is_lost_in_the_middle(wire: Wire, topic: Topic, meddler: Meddler) -> None:
+    """A client's connection goes when a part is stored. The owner stores the rest."""
+    with connect(f"pyreplog://{wire.address}") as client:
+        in_part, go_on = begin(topic, client.topic("t"), meddler)
+        wire.cut()
+        with pytest.raises(OutcomeUnknownError):
+            in_part.result(PATIENCE_S)
+    assert topic.end == 1, "what was submitted together shows together"
+    go_on(meddler._send)
+    until(lambda: topic.end == 4)
+    assert stored(topic) == {0: b"before", 1: b"first", 2: b"second", 3: b"third"}
