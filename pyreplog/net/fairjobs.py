@@ -1,4 +1,8 @@
-"""Threads for requests that block: connections take turns, and what a connection asked for ends with it."""
+"""Threads for requests that block: connections take turns, and what a connection asked for ends with it.
+
+A job that runs when its connection ends is told by `check_wanted`, which it calls between its steps, and by
+`wait_wanted`, in which it waits.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any, TypeVar
 
+from pyreplog.ack import Ack
+from pyreplog.errors import ClosedError, OutcomeUnknownError
 from pyreplog.net.connection import JOBS_FULL, Connection
 
 logger = logging.getLogger(__name__)
@@ -20,17 +27,52 @@ RUNNING_MAX = 4
 QUEUED_MAX = 64
 STALL_S = 0.05
 IDLE_S = 5.0
+LOOK_S = 0.5
+"""Between looks of a job that waits, whether its connection is there."""
+
+T = TypeVar("T")
+_here = threading.local()  # `queue`: of the job that this thread runs
 
 
 class _Queue:
-    """Jobs of one connection. is_ready: among those whose turn comes. is_held: nothing is read from the connection."""
+    """Jobs of one connection. is_ready: among those whose turn comes. is_held: nothing is read from the connection.
+    has_left: it has ended."""
 
-    __slots__ = ("is_held", "is_ready", "jobs", "running")
+    __slots__ = ("has_left", "is_held", "is_ready", "jobs", "running")
 
     def __init__(self) -> None:
         self.jobs: deque[Job] = deque()
         self.running = 0
-        self.is_ready = self.is_held = False
+        self.is_ready = self.is_held = self.has_left = False
+
+
+def check_wanted() -> None:
+    """Between the steps of what a job may do, and others as well: for them nothing happens.
+
+    Errors: ClosedError, the connection that asked for the job has ended.
+    """
+    queue: _Queue | None = getattr(_here, "queue", None)
+    if queue is not None and queue.has_left:
+        raise ClosedError("the connection that asked for this has ended")
+
+
+def wait_wanted(wait: Callable[..., Any], ack: Ack[T]) -> T:
+    """`wait(ack)`, as long as it takes; in a job, as long as its connection is there, and LOOK_S more.
+
+    wait: takes a timeout, too, and raises OutcomeUnknownError then. Errors: those of `wait`; as check_wanted.
+    """
+    if getattr(_here, "queue", None) is None:
+        result: T = wait(ack)
+        return result
+    while True:
+        check_wanted()
+        try:
+            result = wait(ack, LOOK_S)
+        except OutcomeUnknownError:
+            if not ack.done():
+                continue
+            result = ack.result()
+        return result
 
 
 class FairJobs:
@@ -84,11 +126,12 @@ class FairJobs:
             self._make_ready(connection, queue)
 
     def leave(self, connection: Connection) -> None:
-        """The connection has ended: its jobs that were not begun are dropped."""
+        """The connection has ended: its jobs that were not begun are dropped, those that run see it."""
         with self._changed:
             queue = self._queues.get(connection)
             if queue is None:
                 return
+            queue.has_left = True
             queue.jobs.clear()
             if queue.is_ready:
                 queue.is_ready = False
@@ -129,7 +172,7 @@ class FairJobs:
             self._threads.add(thread)
             thread.start()
 
-    def _take(self) -> tuple[Connection, Job]:
+    def _take(self) -> tuple[Connection, _Queue, Job]:
         connection = self._ready.popleft()
         queue = self._queues[connection]
         queue.is_ready = False
@@ -143,7 +186,7 @@ class FairJobs:
         self._make_ready(connection, queue)
         if self._ready:
             self._call_thread()
-        return connection, job
+        return connection, queue, job
 
     def _ended(self, connection: Connection) -> None:
         self._running -= 1
@@ -159,17 +202,18 @@ class FairJobs:
 
     def _work(self) -> None:
         while (taken := self._next()) is not None:
-            connection, job = taken
+            connection, _here.queue, job = taken
             try:
                 job()
             except Exception:
                 logger.exception("a job raised")
+            _here.queue = None
             del taken, job  # what it holds is not needed while this thread waits
             with self._changed:
                 self._ended(connection)
             del connection
 
-    def _next(self) -> tuple[Connection, Job] | None:
+    def _next(self) -> tuple[Connection, _Queue, Job] | None:
         """None: this thread ends."""
         with self._changed:
             while not self._closed:

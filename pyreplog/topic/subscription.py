@@ -14,6 +14,7 @@ from pyreplog.ack import Ack
 from pyreplog.clock import Clock
 from pyreplog.errors import ClosedError, ReplogError
 from pyreplog.ledger.driver import Surroundings
+from pyreplog.net.fairjobs import wait_wanted
 from pyreplog.topic.config import SubscriptionConfig
 from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.cursors.slot import CursorSlot
@@ -416,7 +417,7 @@ class Subscription:
         if mark >= self.managed.end.offset:
             return None
         if self._oldest[0] != mark:
-            batch = self.wait(self.managed.read(mark, bytes_max=1))
+            batch = wait_wanted(self.wait, self.managed.read(mark, bytes_max=1))
             self._oldest = (mark, int(batch.publish_time[0]))
         return self._oldest[1]
 
@@ -428,7 +429,7 @@ class Subscription:
         if first >= end:
             return None
         if self._oldest_due[0] != first:
-            batch = self.wait(self.managed.read(first, bytes_max=1))
+            batch = wait_wanted(self.wait, self.managed.read(first, bytes_max=1))
             at = int(np.searchsorted(batch.offset, first))
             deliver_at = int(batch.deliver_at[at]) if self._delays else 0
             self._oldest_due = (first, max(int(batch.publish_time[at]), deliver_at))

@@ -20,6 +20,7 @@ from pyreplog.errors import (
     SubscriptionBusyError,
     TopicFencedError,
 )
+from pyreplog.net.fairjobs import wait_wanted
 from pyreplog.topic.config import SubscriptionConfig, SubscriptionType
 from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.cursors.subscriptionmetadata import (
@@ -107,7 +108,7 @@ class Subscriptions:
             there = self.find(name)
             if there is not None and not there.is_over:
                 return there
-            mark = self._around.wait(position(self._topic.managed, start))
+            mark = wait_wanted(self._around.wait, position(self._topic.managed, start))
             wanted = settings or SubscriptionConfig()
             if not durable:
                 return self._add(self._made(Cursor(name, mark, durable=False), wanted))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from pyreplog.arguments import as_int, check_bool, check_text
 from pyreplog.clock import Clock
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, OutOfRangeError, ReplogError, TopicFencedError
 from pyreplog.handles import Handle
+from pyreplog.net.fairjobs import wait_wanted
 from pyreplog.topic.arguments import OFFSET_MAX, check_consumer
 from pyreplog.topic.config import SubscriptionConfig, TopicConfig
 from pyreplog.topic.consumer import QUEUE, Consumer
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from pyreplog.topic.topics import Topics
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 RELEASE_S = 1.0
 """Between tries."""
@@ -145,7 +148,7 @@ class Topic(Handle):
         """
         self._check_open()
         stop = OFFSET_MAX if end is None else as_int("end", end)
-        first = self._around.wait(position(self.managed, start)).offset
+        first = self._wait(position(self.managed, start)).offset
         return self._batches(first, min(stop, self.end))
 
     def _batches(self, at: int, end: int) -> Iterator[MessageBatch]:
@@ -237,15 +240,15 @@ class Topic(Handle):
     def seek(self, subscription: str, start: Start) -> int:
         """Move a subscription: what lies before counts as acknowledged, what lies behind as not; returns the offset.
         Errors: NoSuchSubscriptionError; TrimmedError, OutOfRangeError."""
-        return self._around.wait(self.subscription(subscription).seek(start))
+        return self._wait(self.subscription(subscription).seek(start))
 
     def skip(self, subscription: str, messages: int) -> None:
         """Acknowledge the next `messages` that are not yet. Errors: NoSuchSubscriptionError; InvalidArgumentError."""
         if as_int("messages", messages) < 0:
             raise InvalidArgumentError(f"messages: expected 0 or more, found {messages}")
         there = self.subscription(subscription)
-        self._around.wait(there.skip(min(messages, self.end)))
-        self._around.wait(there.flush())
+        self._wait(there.skip(min(messages, self.end)))
+        self._wait(there.flush())
 
     def skip_to(self, subscription: str, offset: int, *, token: str | None = None) -> None:
         """Acknowledge all below an offset; what is acknowledged stays so. token: of the topic's creation, when it is
@@ -256,14 +259,14 @@ class Topic(Handle):
             raise NoSuchTopicError(self.name, "it was deleted, and made anew")
         if not 0 <= as_int("offset", offset) <= self.end:
             raise OutOfRangeError(f"topic {self.name}: expected an offset up to its end, {self.end}, found {offset}")
-        self._around.wait(there.skip_to(int(offset)))
-        self._around.wait(there.flush())
+        self._wait(there.skip_to(int(offset)))
+        self._wait(there.flush())
 
     def clear(self, subscription: str) -> None:
         """Acknowledge all that is there for a subscription. Errors: NoSuchSubscriptionError."""
         there = self.subscription(subscription)
-        self._around.wait(there.skip_to(self.end))
-        self._around.wait(there.flush())
+        self._wait(there.skip_to(self.end))
+        self._wait(there.flush())
 
     def configure(self, **settings: Any) -> None:
         """Change settings, fields of TopicConfig; those of publishing hold when the topic is opened next.
@@ -273,14 +276,18 @@ class Topic(Handle):
         self._check_open()
         wanted = TopicConfig.of({**vars(self.config), **settings})
         if wanted != self.config:
-            self._around.wait(self.managed.set_config(wanted))
+            self._wait(self.managed.set_config(wanted))
             self.used = True
 
     def trim(self) -> int:
         """Drop the ledgers that no durable subscription and no retention keeps, now; returns how many. Errors: those of
         the metadata store."""
         self._check_open()
-        return self._around.wait(self.upkeep.trim(self.clock.now_us()))
+        return self._wait(self.upkeep.trim(self.clock.now_us()))
+
+    def _wait(self, ack: Ack[T]) -> T:
+        """Its result, for which it may take bookies to come back; who asked for it may have gone meanwhile."""
+        return wait_wanted(self._around.wait, ack)
 
     @property
     def is_closing(self) -> bool:

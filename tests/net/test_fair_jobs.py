@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from pyreplog._native.net.frame import FrameBatch
-from pyreplog.errors import ReplogError
+from pyreplog.ack import Ack
+from pyreplog.errors import ClosedError, OutcomeUnknownError, ReplogError
 from pyreplog.net.connection import JOBS_FULL, Connection
-from pyreplog.net.fairjobs import FairJobs
+from pyreplog.net.fairjobs import FairJobs, check_wanted, wait_wanted
 from pyreplog.net.limits import Limits
 from pyreplog.net.reactor import Reactor
 from tests.net.conftest import Connect, Serve
@@ -134,6 +135,59 @@ def test_jobs_of_who_has_gone_are_not_begun() -> None:
         assert sorted(work.begun) == ["gone 0", "other"] and jobs.queued == 0
         submit(gone, work.job("again"))  # nothing of it is left
         until(lambda: "again" in work.ended)
+
+
+def test_a_job_sees_between_its_steps_that_nobody_wants_it_any_more() -> None:
+    """Of the connection that has gone alone; other threads are not concerned."""
+    with opened(threads_max=2, running_max=1) as (jobs, submit, _):
+        gone, other, steps, ended = Peer(), Peer(), {"gone": 0, "other": 0}, list[str]()
+        is_over = threading.Event()
+
+        def work(name: str) -> None:
+            try:
+                while not is_over.is_set():
+                    check_wanted()
+                    steps[name] += 1
+            except ClosedError as error:
+                ended.append(f"{name}: {error}")
+
+        submit(gone, lambda: work("gone"))
+        submit(other, lambda: work("other"))
+        until(lambda: min(steps.values()) > 0)
+        jobs.leave(gone)
+        until(lambda: ended)
+        before = steps["other"]
+        until(lambda: steps["other"] > before)
+        is_over.set()
+        assert ended == ["gone: the connection that asked for this has ended"]
+        submit(other, check_wanted)
+        check_wanted()
+
+
+def test_a_job_does_not_wait_on_for_who_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyreplog.net.fairjobs.LOOK_S", 0.01)
+    with opened(threads_max=3, running_max=2) as (jobs, submit, _):
+        gone, outcomes = Peer(), list[Any]()
+        never, late, unknown = Ack[int](), Ack(7), Ack[int]()
+        unknown.fail(OutcomeUnknownError("of the ack itself"))
+
+        def wait(ack: Ack[int]) -> None:
+            try:
+                outcomes.append(wait_wanted(Ack.result, ack))
+            except ReplogError as error:
+                outcomes.append(f"{type(error).__name__}: {error}")
+
+        for ack in (late, unknown, never):
+            submit(gone, lambda ack=ack: wait(ack))
+        until(lambda: jobs._running == 2)
+        late.complete()
+        until(lambda: len(outcomes) == 2)
+        assert sorted(map(str, outcomes)) == ["7", "OutcomeUnknownError: of the ack itself"]
+        jobs.leave(gone)
+        until(lambda: len(outcomes) == 3)
+        assert outcomes[2] == "ClosedError: the connection that asked for this has ended"
+        assert not never.done(), "others may wait for it, too"
+        assert wait_wanted(Ack.result, late) == 7
 
 
 def test_who_asks_for_too_much_is_not_read_until_half_of_it_is_begun() -> None:

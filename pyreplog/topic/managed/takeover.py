@@ -12,6 +12,7 @@ from pyreplog.clock import Clock
 from pyreplog.errors import NoSuchLedgerError, ReplogError
 from pyreplog.ledger.cluster import Cluster
 from pyreplog.ledger.ledgermetadata import LedgerMetadata
+from pyreplog.net.fairjobs import wait_wanted
 from pyreplog.topic.config import TopicConfig
 from pyreplog.topic.managed.chain import ANY_US, Counts
 from pyreplog.topic.managed.chainstore import ChainStore
@@ -46,7 +47,7 @@ def _finish_last(cluster: Cluster, store: ChainStore, maker: LedgerMaker, clock:
     if last is None:
         return
     try:
-        found = cluster.surroundings.wait(maker.begin_recovery(last.ledger))
+        found = wait_wanted(cluster.surroundings.wait, maker.begin_recovery(last.ledger))
         counts = counts_of(found, clock.now_us(), _last_append_us(maker, found))
     except NoSuchLedgerError:
         logger.error("topic %s: its last ledger, %d, is not there any more", store.chain.topic, last.ledger)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from pyreplog.errors import InvalidArgumentError, NoSuchTopicError, TopicExistsError
+from pyreplog.net.fairjobs import check_wanted
 from pyreplog.topic.cursors.subscriptionmetadata import list_subscriptions, load_subscription
 from pyreplog.topic.managed.chainstore import find_chain
 from pyreplog.topic.names import check_name
@@ -133,6 +134,7 @@ class PartitionedTopics:
 
     def _check_free(self, name: str, partitions: int) -> None:
         for one in (name, *(partition_name(name, partition) for partition in range(partitions))):
+            check_wanted()
             found = find_chain(self._store, one)
             if found is not None and found.chain is not None:
                 raise TopicExistsError(one, f"it is there, and neither has nor is one of {partitions} partitions")
@@ -147,6 +149,7 @@ class PartitionedTopics:
         with self._topics.ownership.claim(name, wait=wait), ExitStack() as rest:
             found = find_partitioned(self._store, name)
             for partition in range(wanted if found is None else found.partitions, wanted):
+                check_wanted()  # there may be thousands
                 coming = partition_name(name, partition)
                 self._coming.add(coming)
                 rest.callback(self._coming.discard, coming)

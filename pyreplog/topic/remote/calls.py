@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from pyreplog.errors import InvalidArgumentError, InvalidMessageError, ReplogError
+from pyreplog.net.fairjobs import wait_wanted
 from pyreplog.topic.names import check_name
 from pyreplog.topic.positions import Start, moment_at, position, time_us
 from pyreplog.topic.remote.statscodec import encode_stats
@@ -72,7 +73,8 @@ def _where(topic: Topic) -> str:
 
 
 def _position(topic: Topic, start: Any) -> str:
-    return json.dumps(topic.topics.surroundings.wait(position(topic.managed, _start(start))).offset)
+    found = wait_wanted(topic.topics.surroundings.wait, position(topic.managed, _start(start)))
+    return json.dumps(found.offset)
 
 
 def _create_subscription(topic: Topic, subscription: str, start: Any, properties: Any, settings: Any) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyreplog.ack import Ack
+from pyreplog.net.fairjobs import wait_wanted
 from pyreplog.topic.cursors.cursor import Cursor
 from pyreplog.topic.managed.managedledger import ManagedLedger
 
@@ -77,7 +78,7 @@ class DelayedCount:
         while at < end:
             if left <= 0:
                 return None
-            batch = self._wait(self._managed.read(at, bytes_max=left, end=end))
+            batch = wait_wanted(self._wait, self._managed.read(at, bytes_max=left, end=end))
             offsets, deliver_at = batch.offset, batch.deliver_at
             with self._lock:
                 wanted = (offsets >= at) & (offsets < end) & (deliver_at > 0) & ~self._cursor.mask(offsets)

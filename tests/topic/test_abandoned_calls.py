@@ -1,0 +1,81 @@
+"""What a client asked for, and waits for bookies, ends when the client has gone: it keeps no thread from others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pyreplog.bookie.protocol import Kind
+from pyreplog.errors import ReplogError
+from pyreplog.topic.partitions import partitionedtopics
+from pyreplog.topic.remote.client import Client
+from tests.ledger.standins import Meddler
+from tests.topic.remoting import PATIENCE_S, PLAIN, Served
+from tests.waiting import until
+
+CALLS: dict[str, Callable[[Any], object]] = {
+    "seek": lambda topic: topic.seek("s", 0),
+    "skip": lambda topic: topic.skip("s", 1),
+    "skip_to": lambda topic: topic.skip_to("s", 2),
+    "clear": lambda topic: topic.clear("s"),
+    "stats": lambda topic: topic.stats(),
+}
+
+
+def running(here: Served) -> int:
+    return here.server._service._workers._running
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_that_waits_for_bookies(name: str, here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyreplog.net.fairjobs.LOOK_S", 0.01)
+    with here.cluster.topic("news", **PLAIN) as topic:
+        topic.create_subscription("s", start="earliest", type="shared")
+        topic.publish_batch([b"a", b"b", b"c"])
+        topic.seek("s", 1)
+        client: Client = here.client()
+        remote = client.topic("news")
+        with Meddler(here.cluster) as meddler:
+            for kind in (Kind.ADD, Kind.READ):
+                meddler.rule(meddler.lose, kind=kind)
+            asking = threading.Thread(target=_ask, args=(CALLS[name], remote))
+            asking.start()
+            until(lambda: running(here) == 1)
+            client.close()
+            until(lambda: running(here) == 0)
+            asking.join(PATIENCE_S)
+            assert not asking.is_alive()
+
+
+def _ask(call: Callable[[Any], object], remote: Any) -> None:
+    try:
+        call(remote)
+    except ReplogError:
+        return
+
+
+def test_partitions_are_not_looked_at_for_nobody(here: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """65536 of them, each of which is a question to the metadata store."""
+    client, looks = here.client(), list[str]()
+    find, may_go_on = partitionedtopics.find_chain, threading.Event()
+
+    def finding(store: Any, name: str) -> Any:
+        looks.append(name)
+        if len(looks) == 10:
+            assert may_go_on.wait(PATIENCE_S)
+        return find(store, name)
+
+    monkeypatch.setattr(partitionedtopics, "find_chain", finding)
+    asking = threading.Thread(target=_ask, args=(lambda client: client.topic("many", partitions=65536), client))
+    asking.start()
+    until(lambda: len(looks) == 10)
+    connection = next(iter(here.server._service._sessions))
+    client.close()
+    until(lambda: connection not in here.server._service._sessions)
+    may_go_on.set()
+    until(lambda: running(here) == 0)
+    asking.join(PATIENCE_S)
+    assert len(looks) == 10 and not asking.is_alive()
