@@ -63,7 +63,7 @@ def _failure(error: Exception) -> dict[str, Any]:
 def _parse(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidMessageError(f"command: expected JSON: {error}") from None
     if not isinstance(found, dict) or not isinstance(found.get("command"), str):
         raise InvalidMessageError(f'command: expected an object with a "command", found {data[:80]!r}')
@@ -95,19 +95,26 @@ def _done(node: Node, call: Callable[[], object]) -> dict[str, Any]:
 def _text(found: dict[str, Any], name: str) -> str:
     value = found.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= 1024:
-        raise InvalidMessageError(f"{found['command']}: {name}: expected a text, found {value!r}")
+        raise InvalidMessageError(f"{found['command']}: {name}: expected a text, found {_short(value)}")
     return value
 
 
 def _count(found: dict[str, Any], name: str) -> int:
     value = found.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidMessageError(f"{found['command']}: {name}: expected a number from 0 on, found {value!r}")
+        raise InvalidMessageError(f"{found['command']}: {name}: expected a number from 0 on, found {_short(value)}")
     return value
 
 
 def _addresses(found: dict[str, Any]) -> dict[str, str]:
     value = found.get("addresses")
     if not isinstance(value, dict) or not all(isinstance(there, str) for there in value.values()):
-        raise InvalidMessageError(f"peers: addresses: expected texts by name, found {value!r}")
+        raise InvalidMessageError(f"peers: addresses: expected texts by name, found {_short(value)}")
     return value
+
+
+def _short(value: object) -> str:
+    try:
+        return repr(value)[:80]
+    except RecursionError:  # it was just shallow enough to be read
+        return f"a {type(value).__name__} of many levels"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pyreplog._native.net.frame import DEFAULT_MAX_BODY
 from pyreplog.config import LogConfig, Settings
 from pyreplog.errors import ConfigError
-from pyreplog.ha.protocol.fields import NAME_BYTES_MAX
+from pyreplog.ha.protocol.fields import NAME_BYTES_MAX, is_name
 from pyreplog.ha.protocol.group import GroupConfig
 
 
@@ -37,8 +37,8 @@ class NodeConfig(Settings):
     observer: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not 1 <= len(self.name.encode()) <= NAME_BYTES_MAX:
-            raise ConfigError(f"name: expected 1 to {NAME_BYTES_MAX} bytes, found {self.name!r}")
+        if not is_name(self.name):
+            raise ConfigError(f"name: expected 1 to {NAME_BYTES_MAX} bytes of UTF-8, found {self.name!r}")
         if self.group.ack == "synced" and self.log.durability != "synced":
             raise ConfigError(f'ack="synced" needs a log of durability "synced", found {self.log.durability!r}')
         self._check_int("port", 0, 65535)

@@ -25,6 +25,9 @@ from pyreplog.net.sockets import Address
 SERVICE = "ha"
 """As the hello names it."""
 
+_HOST_MAX, _PORT_DIGITS_MAX = 255, 5
+_SHOWN_MAX = 300  # characters of what is no address
+
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
@@ -79,7 +82,10 @@ def owed_of(log: CommitLog) -> Mark | None:
 def parse_address(text: str) -> Address:
     """ "host:port", "[v6]:port". Errors: WrongTypeError, InvalidArgumentError."""
     check_text("address", text)
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-        raise InvalidArgumentError(f"address: expected host:port, found {text!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    is_host = 0 < len(host) <= _HOST_MAX and host.isprintable()
+    is_port = port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS_MAX and 0 < int(port) < 65536
+    if not is_host or not is_port:
+        raise InvalidArgumentError(f"address: expected host:port, found {text[:_SHOWN_MAX]!r}")
+    return host, int(port)

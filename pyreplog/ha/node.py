@@ -43,6 +43,7 @@ from pyreplog.net.inflight import ServerConnection
 from pyreplog.net.limits import Limits, check_tls
 from pyreplog.net.reactor import Reactor
 from pyreplog.net.server import Server
+from pyreplog.net.sockets import Address
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -310,7 +311,7 @@ class Node(Handle):
         joins the newer one, and cuts what that one does not have; unless that says otherwise, asked when its role does
         not change any more. InvalidArgumentError."""
         address = None if master is None else parse_address(check_text("master", master))
-        if address in (self._server.address, parse_address(self.address)):
+        if address is not None and self._is_own(address):
             raise InvalidArgumentError(f"{self.name} cannot follow itself, at {master}")
         with self._changing:
             self._check_open()
@@ -319,6 +320,14 @@ class Node(Handle):
                 self._replica = Replica(self._context, mirror, address, self._made)
             elif replica is not None and address is not None:
                 replica.follow(address)
+
+    def _is_own(self, address: Address) -> bool:
+        return address in (self._server.address, parse_address(self.address))
+
+    def address_of(self, member: str) -> str | None:
+        """Of another member, as far as it is known: one that is this node's own was a mistake of who named it."""
+        address = self._peers.addresses.get(member)
+        return None if address is None or self._is_own(parse_address(address)) else address
 
     def _resign(self) -> MirrorLog | None:
         """Whatever it was, its log is a copy from now on."""
@@ -382,7 +391,7 @@ class Node(Handle):
         self._check_open()
         master = self._master
         if master is not None and (fenced := master.group.fenced) is not None:
-            self.follow(self._peers.addresses.get(fenced.master))  # it is about to
+            self.follow(self.address_of(fenced.master))  # it is about to
         replica = self._replica
         if replica is None:
             self._leader()
@@ -439,7 +448,7 @@ class Node(Handle):
             with self._changing:
                 master = self._master
                 if self._error is None and master is not None and master.group.fenced is not None:
-                    self.follow(self._peers.addresses.get(term.master))
+                    self.follow(self.address_of(term.master))
         except (ReplogError, OSError):
             logger.exception("%s cannot become a replica", self.name)
 

@@ -7,14 +7,18 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 
 from pyreplog.arguments import check_mapping
-from pyreplog.errors import InvalidMessageError, NotConnectedError, ReplogError
+from pyreplog.errors import InvalidArgumentError, InvalidMessageError, NotConnectedError, ReplogError
 from pyreplog.ha.context import SERVICE, Context, parse_address
 from pyreplog.ha.protocol import messages
+from pyreplog.ha.protocol.fields import NAME_BYTES_MAX, is_name
 from pyreplog.ha.protocol.messages import Message
 from pyreplog.net.client import Channel
 from pyreplog.net.handshake import Identity
 
 logger = logging.getLogger(__name__)
+
+ADDRESSES_MAX = 1024
+"""Members whose addresses a node keeps, also of those that are none any more: whoever may talk to it may name some."""
 
 OnAnswer = Callable[[Message | ReplogError], object]
 Asks = Callable[[str, Message, OnAnswer], object]
@@ -42,10 +46,19 @@ class Peers:
             return dict(self._addresses)
 
     def learn(self, addresses: Mapping[str, str]) -> None:
-        """These are newer. WrongTypeError; InvalidArgumentError: one of them is no address; nothing was learned."""
+        """These are newer. WrongTypeError; InvalidArgumentError: one of them is no address, of no name that a member may
+        have, or there are too many; nothing was learned."""
         check_mapping("addresses", addresses)
+        for name in addresses:
+            if not is_name(name):
+                raise InvalidArgumentError(
+                    f"expected addresses by name, of 1 to {NAME_BYTES_MAX} bytes, found {name!r}"
+                )
         parsed = {name: parse_address(there) for name, there in addresses.items()}
         with self._lock:
+            count = len(self._addresses.keys() | parsed.keys())
+            if count > ADDRESSES_MAX:
+                raise InvalidArgumentError(f"expected addresses of at most {ADDRESSES_MAX} members, found {count}")
             channels = self._channels
             moved = [name for name, there in parsed.items() if name in channels and channels[name].address != there]
             left = [channels.pop(name) for name in moved]

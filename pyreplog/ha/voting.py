@@ -95,7 +95,7 @@ def _give_promise(node: Node, term: Term) -> None:
 
 def _look_for(node: Node, master: str) -> None:
     """A replica follows nobody of a lower term from now on: it dials the candidate, if it knows where that one is."""
-    there = node._peers.addresses.get(master)
+    there = node.address_of(master)
     if node._replica is not None and there is not None and not node.config.observer:
         node._replica.follow(parse_address(there))
 

@@ -162,7 +162,7 @@ class Refusal:
     error: HandshakeError
 
     def encode(self) -> bytes:
-        reason = str(self.error).encode()[:_REASON_MAX]
+        reason = str(self.error).encode("utf-8", "replace")[:_REASON_MAX]
         return _REFUSAL.pack(MAGIC, Kind.REFUSAL, _CODES.get(type(self.error), 0), len(reason)) + reason
 
 

@@ -350,3 +350,87 @@ def test_a_master_that_talks_nonsense_changes_nothing(lab: Lab, reactor: Reactor
     level(a, b)
     assert values(b) == values(a)
     assert_same_files(a, b)
+
+
+SURROGATE = "\ud800"
+"""Half of a pair, which JSON can say and UTF-8 cannot."""
+
+
+def obeyed(node: Node, stranger: Stranger, number: int, text: bytes) -> str:
+    """What a command is refused with; "" it is done."""
+    stranger.say(messages.encode(Command(text)), number=number)
+    body = until(lambda: next((body for of, body in list(stranger.heard) if of == number), None))
+    answer = messages.decode(body)
+    assert isinstance(answer, Status)
+    return str(json.loads(answer.json).get("error", ""))
+
+
+def test_texts_that_are_none_are_refused_without_a_fault(
+    lab: Lab, reactor: Reactor, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each made a traceback, of this command, or of the next replica that was told where the master is."""
+    a = lab.master(sync_replicas=0)
+    b = lab.replica("b", a)
+    level(a, b)
+    commands: list[tuple[str, object]] = [
+        ("add-member", {"name": SURROGATE}),
+        ("add-member", {"name": "x" * 256}),
+        *(("peers", {"addresses": {name: "127.0.0.1:1"}}) for name in ("", SURROGATE, "x" * 256)),
+        *(
+            ("peers", {"addresses": {"c": there}})
+            for there in (f"{SURROGATE}:1", "\0:1", "[]:1", ":1", "[:1", "h" * 256 + ":1", "h:" + "9" * 5000, "h:0")
+        ),
+        *(("follow", {"master": there}) for there in (f"{SURROGATE}:1", "\0:1", "[]:1")),
+    ]
+    texts = [json.dumps({"command": command, **given}).encode() for command, given in commands]  # type: ignore[dict-item]
+    nested = [b'{"command": "follow", "master": ' + b"[" * depth + b"]" * depth + b"}" for depth in range(900, 1000, 3)]
+    for node in (a, b):
+        with Stranger(reactor, node.address, "z") as stranger:
+            for number, text in enumerate([*texts, *nested, b"[" * 100_000]):
+                refused = obeyed(node, stranger, number, text)
+                assert refused in ("InvalidArgumentError", "InvalidMessageError", "NotMasterError"), text[:80]
+    with Stranger(reactor, b.address, "z") as stranger:
+        stranger.say(messages.encode(join(b, "z")))
+        until(lambda: stranger.ended)
+    assert isinstance(messages.decode(stranger.heard[0][1]), Refuse)
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+
+
+def test_addresses_of_any_number_of_members_are_not_kept(lab: Lab, reactor: Reactor) -> None:
+    a = lab.master(members="a", sync_replicas=0)
+    with Stranger(reactor, a.address, "z") as stranger:
+        for number in range(5):
+            addresses = {f"{number}-{i}": "127.0.0.1:1" for i in range(500)}
+            text = json.dumps({"command": "peers", "addresses": addresses}).encode()
+            assert obeyed(a, stranger, number, text) == ("" if number < 2 else "InvalidArgumentError")
+    assert len(a._peers.addresses) == 1000
+    a.learn_peers({"0-0": "127.0.0.1:2"})  # one that is known
+    assert a._peers.addresses["0-0"] == "127.0.0.1:2"
+
+
+def test_last_words_quote_anything(lab: Lab) -> None:
+    body = messages.encode(Refuse(messages.Code.NOT_MASTER, f"its log is in {SURROGATE}"))
+    refusal = messages.decode(body)
+    assert isinstance(refusal, Refuse) and refusal.text == "its log is in ?"
+
+
+def test_a_deposed_master_follows_though_the_new_ones_address_is_wrong(
+    lab: Lab, reactor: Reactor, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its own was taken for it: it could not follow itself, and stayed a master that is over, which nobody could
+    promote."""
+    a = lab.master(sync_replicas=1)
+    b = lab.replica("b", a)
+    a.append(b"one")
+    level(a, b)
+    a.learn_peers({"c": a.address})
+    with Stranger(reactor, a.address, "c") as stranger:
+        stranger.say(messages.encode(prepare(a, "c")), number=1)
+        until(lambda: stranger.heard)
+    until(lambda: a.role == "replica")
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+    a.promote()
+    b.follow(a.address)
+    a.append(b"two")
+    level(a, b)
+    assert values(b) == [b"one", b"two"]

@@ -18,6 +18,14 @@ NAME_BYTES_MAX = 255
 TEXT_BYTES_MAX = 1024
 
 
+def is_name(name: object) -> bool:
+    """Whether a member may be called so: 1 to NAME_BYTES_MAX bytes of UTF-8."""
+    try:
+        return isinstance(name, str) and 1 <= len(name.encode()) <= NAME_BYTES_MAX
+    except UnicodeEncodeError:  # half of a surrogate pair, as JSON may have it, or a shell
+        return False
+
+
 class FieldWriter:
     """Puts fields one behind the other."""
 
@@ -38,8 +46,8 @@ class FieldWriter:
         self._data += encoded
 
     def text(self, text: str) -> None:
-        """At most TEXT_BYTES_MAX of it."""
-        encoded = text.encode()[:TEXT_BYTES_MAX]
+        """At most TEXT_BYTES_MAX of it. It may quote anything, a path that is no UTF-8, too."""
+        encoded = text.encode("utf-8", "replace")[:TEXT_BYTES_MAX]
         self.numbers("H", len(encoded))
         self._data += encoded
 

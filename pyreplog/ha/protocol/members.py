@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pyreplog._native.quorum.quorum import MAX_ENSEMBLE
 from pyreplog.errors import ChangeUnderWayError, CorruptionError, InvalidArgumentError, InvalidMessageError
-from pyreplog.ha.protocol.fields import NAME_BYTES_MAX, FieldReader, FieldWriter
+from pyreplog.ha.protocol.fields import NAME_BYTES_MAX, FieldReader, FieldWriter, is_name
 from pyreplog.ha.protocol.terms import NO_TERM, Term, read_term, seal, unseal, write_term
 from pyreplog.log.files import Files
 from pyreplog.plainfiles import read_plain
@@ -56,8 +56,8 @@ class Quorum(NamedTuple):
         if not 1 <= len(listed) == len(found.names) <= MEMBERS_MAX:
             raise InvalidArgumentError(f"expected 1 to {MEMBERS_MAX} members, all different, found {listed}")
         for name in listed:
-            if not 1 <= len(name.encode()) <= NAME_BYTES_MAX:
-                raise InvalidArgumentError(f"a member's name has 1 to {NAME_BYTES_MAX} bytes, found {name!r}")
+            if not is_name(name):
+                raise InvalidArgumentError(f"a member's name has 1 to {NAME_BYTES_MAX} bytes of UTF-8, found {name!r}")
         if not 0 <= k < len(listed):
             raise InvalidArgumentError(
                 f"sync_replicas: expected 0 to {len(listed) - 1} of {len(listed)} members, found {k}"

@@ -346,6 +346,6 @@ def reads(kind: type[Reply]) -> Callable[[Reader], Any]:
 def parse_address(text: str) -> Address:
     """InvalidMessageError: it is none."""
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise InvalidMessageError(f"address: expected HOST:PORT, found {text!r}")
+    if not host or not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > 65535:
+        raise InvalidMessageError(f"address: expected HOST:PORT, found {text[:300]!r}")
     return host.strip("[]"), int(port)

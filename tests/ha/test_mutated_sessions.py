@@ -1,0 +1,172 @@
+"""Real sessions at a node's port, recorded, and sent again with bytes, numbers, lengths and their order changed, and cut:
+a node serves others as before, keeps what was acknowledged, and what such a session took is given back."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pyreplog.errors import CommandRefusedError, ReplogError
+from pyreplog.ha.context import parse_address
+from pyreplog.ha.node import Node
+from pyreplog.ha.remote import RemoteNode
+from tests.ha.nodes import Lab, assert_same_files, level, until, values
+from tests.ha.taps import Frame, Tap, brought_up_to_date, frames_of, mutated, play
+from tests.thorough import one_in
+from tests.waiting import PATIENCE_S
+
+SESSIONS = 800 // one_in(8)
+HELLOS = 1
+"""Frames of a client's hello, without a secret."""
+GROWTH_BYTES = 96 << 20
+"""Of a process that sends, receives and keeps about 1 MiB of logs."""
+
+
+class Group:
+    """Master a and replica b; c is a member that only its recorded sessions speak for."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.lab = Lab(folder, stack)
+        self.a = self.lab.master(sync_replicas=1)
+        self.b = self.lab.replica("b", self.a)
+        self.tries = 0
+        self.acked: list[bytes] = []
+        self.append()
+
+    @property
+    def nodes(self) -> tuple[Node, Node]:
+        return self.a, self.b
+
+    def append(self) -> None:
+        """One value, acknowledged. A command of a session before may be under way, and depose a once more."""
+        until(lambda: self._leads() and self._appended(), pause_s=0.01)
+
+    def _appended(self) -> bool:
+        self.tries += 1
+        value = b"%d" % self.tries
+        try:
+            self.a.append(value)
+        except ReplogError:
+            return False
+        self.acked.append(value)
+        return True
+
+    def record(self) -> dict[str, list[list[Frame]]]:
+        """Sessions with a master and with a replica, by role: of a replica, of an observer, of a candidate, of people."""
+        a, b, lab = self.a, self.b, self.lab
+        with Tap(a.address) as master, Tap(b.address) as replica:
+            c = lab.replica("c", master.address)
+            observer = lab.replica("o", replica.address, observer=True)
+            for _ in range(3):
+                self.append()
+                level(a, b, c, observer)
+            ask(master.address, "status")
+            ask(replica.address, "status")
+            ask(master.address, "peers", addresses={"b": b.address})
+            ask(replica.address, "peers", addresses={"a": a.address})
+            ask(master.address, "sync-replicas", count=1)
+            ask(master.address, "follow", master=a.address)
+            ask(replica.address, "follow", master=a.address)
+            ask(replica.address, "promote")
+            self.append()
+            level(a, b, c)
+            c.learn_peers({"a": master.address, "b": replica.address})
+            c.promote()
+            self.append()
+            lab.close(observer)
+            lab.close(c)
+        for node in self.nodes:
+            node.learn_peers({"c": "127.0.0.1:1"})
+        return {"master": [frames_of(s) for s in master.sessions], "replica": [frames_of(s) for s in replica.sessions]}
+
+    def _leads(self) -> bool:
+        """Sessions get what they may ask for: a higher term, another master, wrong addresses. An operator says what is
+        right, and makes a the master again."""
+        a, b = self.a, self.b
+        a.learn_peers({"b": b.address})
+        b.learn_peers({"a": a.address})
+        try:
+            if not a.leads:
+                self._promote()
+            if a.members is not None and a.members.quorum != (("a", "b", "c"), 1):
+                a.set_members("abc", 1, force=True)
+            if b._replica is None or b._replica.master != parse_address(a.address):
+                b.follow(a.address)
+        except ReplogError:
+            return False
+        return bool(b.stats()["streaming"])
+
+    def _promote(self) -> None:
+        """Whoever holds most may be elected; then a catches up with it."""
+        for node in list(self.lab.nodes.values()):
+            try:
+                node.promote()
+            except ReplogError:
+                continue
+            if node is not self.a:
+                self.a.follow(node.address)
+                level(node, self.a)
+                self.a.promote()
+            return
+
+
+def ask(address: str, command: str, **arguments: object) -> None:
+    with RemoteNode(address) as remote:
+        with suppress(CommandRefusedError):
+            remote.ask(command, **arguments)
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    with ExitStack() as stack:
+        yield Group(tmp_path, stack)
+
+
+def resident_bytes() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_mutated_sessions_hurt_nobody_else(
+    group: Group, seed: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unhandled: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", unhandled.append)
+    rng = Random(seed)
+    sessions = group.record()
+    assert [len(sessions[role]) >= 5 for role in ("master", "replica")] == [True, True]
+    others = [frame for found in sessions.values() for session in found for frame in session]
+    caplog.set_level(logging.WARNING)
+    caplog.clear()
+    before, threads = resident_bytes(), threading.active_count()
+    for number in range(SESSIONS):
+        for node in group.nodes:
+            role = "replica" if node.role == "replica" else "master"
+            session = brought_up_to_date(rng.choice(sessions[role]), node, rng)
+            play(node.address, mutated(session, others, HELLOS, rng), rng, PATIENCE_S)
+            with RemoteNode(node.address) as remote:
+                assert remote.status()["name"] == node.name
+        if number % 4 == 3:
+            group.append()
+    a, b = group.nodes
+    until(lambda: not a._commands._jobs._queues and not b._commands._jobs._queues)
+    group.append()
+    level(a, b)
+    assert [value for value in values(a) if value in set(group.acked)] == group.acked
+    assert values(b) == values(a)
+    assert_same_files(a, b)
+    assert not unhandled
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+    for node in group.nodes:
+        until(lambda node=node: len(node._server.connections) <= 2 and not node._server.inflight_bytes)  # type: ignore[misc]
+        assert len(node._peers.addresses) < 1000
+    assert a._master is not None and len(a._master._followers) == 1
+    until(lambda: threading.active_count() <= threads + 8)  # those of commands end when nothing comes
+    assert resident_bytes() - before < GROWTH_BYTES
