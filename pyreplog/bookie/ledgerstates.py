@@ -50,8 +50,9 @@ class LedgerStates:
         return self.states.get(ledger)
 
     def add(self, state: LedgerState) -> None:
-        """A ledger that was not here. Looks at a few of the oldest, so that the cost has a bound."""
-        for _ in range(_LOOKS):
+        """A ledger that was not here. Looks at a few of the oldest, so that the cost has a bound; at each once, so that
+        those which have to stay keep their order."""
+        for _ in range(min(_LOOKS, len(self.states))):
             if len(self.states) < self._limit:
                 break
             ledger, oldest = self.states.popitem(last=False)
@@ -65,6 +66,7 @@ class LedgerStates:
         """The ledger was deleted."""
         self.states.pop(ledger, None)
         self.limbo.discard(ledger)
+        self.deleted.pop(ledger, None)  # one that is deleted again is among the newest
         self.deleted[ledger] = None
         if len(self.deleted) > _DELETED_MAX:
             del self.deleted[next(iter(self.deleted))]

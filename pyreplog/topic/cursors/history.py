@@ -59,10 +59,14 @@ class CursorHistory:
         with self._lock:
             story = self._stories.setdefault(ledger, _Story())
             self._stories.move_to_end(ledger)
-        with story.lock:
-            if story.chains is None or since < story.since:
-                story.chains, story.since = self._read_closed(ledger, since, force), since
-                story.read_at = time.monotonic()
+        try:
+            with story.lock:
+                if story.chains is None or since < story.since:
+                    story.chains, story.since = self._read_closed(ledger, since, force), since
+                    story.read_at = time.monotonic()
+        except BaseException:
+            self._drop_unread(ledger, story)
+            raise
         with self._lock:
             self._forget_old()
         return story.chains.records(key, since)
@@ -104,12 +108,24 @@ class CursorHistory:
             self._forget_old()
             return bool(self._stories)
 
+    def _drop_unread(self, ledger: int, story: _Story) -> None:
+        """It could not be read, and nothing is kept of it."""
+        with self._lock:
+            if story.chains is None and self._stories.get(ledger) is story:
+                del self._stories[ledger]
+
     def _forget_old(self) -> None:
+        """What is too old goes first: it is no reason for what is not to go."""
         kept_since = time.monotonic() - self._cache_s
-        read = [(ledger, story) for ledger, story in self._stories.items() if story.chains is not None]
-        held = sum(story.chains.nbytes for _, story in read if story.chains is not None)
-        for ledger, story in read:
-            if story.read_at >= kept_since and held <= self._cache_bytes:
-                continue
-            held -= 0 if story.chains is None else story.chains.nbytes
+        fresh: list[tuple[int, int]] = []
+        for ledger, story in list(self._stories.items()):
+            if story.chains is not None and story.read_at < kept_since:
+                del self._stories[ledger]
+            elif story.chains is not None:
+                fresh.append((ledger, story.chains.nbytes))
+        held = sum(nbytes for _, nbytes in fresh)
+        for ledger, nbytes in fresh:
+            if held <= self._cache_bytes:
+                return
+            held -= nbytes
             del self._stories[ledger]

@@ -98,6 +98,7 @@ class ChainReader:
         return entry if ledger == stretch.item.ledger else None
 
     def _keep_hint(self, batch: MessageBatch) -> None:
+        self._hints.pop(batch.end, None)  # what is of use again goes behind the others
         self._hints[batch.end] = (batch.ledger, batch.last_entry + 1)
         while len(self._hints) > HINTS_MAX:
             try:

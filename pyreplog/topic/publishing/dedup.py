@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from enum import Enum
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy
@@ -141,7 +142,7 @@ class Producers:
         """New messages are on their way: `persisted` or `failed` will say what became of them."""
         known = self._producers.get(name)
         if known is None:
-            self._forget_one()
+            self._make_room()
             known = self._producers[name] = _Producer()
         known.flying += len(sequences)
         if known.failed:
@@ -192,12 +193,13 @@ class Producers:
             del self._producers[name]
         return len(idle)
 
-    def _forget_one(self) -> None:
-        """Room for one more, if there is any."""
-        if len(self._producers) >= self._producers_max:
-            idle = next((name for name, known in self._producers.items() if not known.flying), None)
-            if idle is not None:
-                del self._producers[idle]
+    def _make_room(self) -> None:
+        """For one more, if there is any: those that came while all had something on their way are forgotten, too."""
+        surplus = len(self._producers) + 1 - self._producers_max
+        if surplus > 0:
+            idle = (name for name, known in self._producers.items() if not known.flying)
+            for name in list(islice(idle, surplus)):
+                del self._producers[name]
 
     # ---- after a restart ------------------------------------------------------------------------------------
 
@@ -234,7 +236,7 @@ class Producers:
     def _note(self, name: bytes, last: int, time_us: int, sequences: NDArray[numpy.int64]) -> None:
         known = self._producers.get(name)
         if known is None:
-            self._forget_one()
+            self._make_room()
             known = self._producers[name] = _Producer()
         self._producers.move_to_end(name)
         known.persisted = known.pushed = max(known.persisted, last)

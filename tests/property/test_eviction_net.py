@@ -1,0 +1,61 @@
+"""Tables of connections that have a bound, beside lists that are searched from end to end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyreplog.net.inflight import Budget
+from pyreplog.net.pending import PendingConnections
+
+PLACES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
+coming = st.one_of(st.tuples(st.just("add"), st.sampled_from(PLACES)), st.tuples(st.just("over"), st.integers(0, 6)))
+
+
+@given(limit=st.integers(1, 5), of_one=st.integers(1, 4), steps=st.lists(coming, max_size=40))
+def test_who_waits_longest_at_the_address_that_has_most(limit: int, of_one: int, steps: list[tuple[str, Any]]) -> None:
+    pending = PendingConnections(limit, of_one)
+    waiting: list[tuple[Any, str]] = []  # the oldest first
+    for number, (step, what) in enumerate(steps):
+        if step == "over":
+            if what < len(waiting):
+                pending.discard(waiting.pop(what)[0])
+            continue
+        greeting: Any = number
+        counts = Counter(place for _, place in waiting)
+        former = pending.add(greeting, what)
+        if counts[what] >= of_one:
+            assert former == next(one for one, place in waiting if place == what)
+        elif len(waiting) >= limit:
+            place = dict(waiting)[former]
+            assert counts[place] == max(counts.values())
+            assert former == next(one for one, where in waiting if where == place)
+        else:
+            assert former is None
+        waiting = [(one, place) for one, place in waiting if one != former] + [(greeting, what)]
+        assert list(pending) == [one for one, _ in waiting]
+        assert len(waiting) <= limit and max(Counter(place for _, place in waiting).values()) <= of_one
+
+
+@given(limit=st.integers(0, 4), amounts=st.lists(st.integers(0, 5), max_size=30), data=st.data())
+def test_a_budget_is_full_beyond_its_limit_and_says_so_each_time(
+    limit: int, amounts: list[int], data: st.DataObject
+) -> None:
+    told: list[bool] = []
+    budget = Budget(limit, lambda: told.append(budget.full))
+    out: list[int] = []
+    was_full = False
+    for amount in amounts:
+        if out and data.draw(st.booleans()):
+            budget.add(-out.pop(data.draw(st.integers(0, len(out) - 1))))
+        else:
+            budget.add(amount)
+            out.append(amount)
+        is_full = sum(out) > limit
+        assert (budget.used_bytes, budget.full) == (sum(out), is_full)
+        assert told == ([is_full] if is_full != was_full else [])
+        told.clear()
+        was_full = is_full

@@ -1,0 +1,258 @@
+"""Tables of topics that have a bound, beside lists that are searched from end to end: names, times and sizes are of few
+values, so that equal ones meet."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pyreplog.ack import Ack
+from pyreplog.errors import NotEnoughBookiesError
+from pyreplog.topic.cursors import history
+from pyreplog.topic.cursors.history import CursorHistory
+from pyreplog.topic.managed import chainreader, entryreader
+from pyreplog.topic.managed.chainreader import ChainReader
+from pyreplog.topic.managed.entryreader import EntryReader
+from pyreplog.topic.publishing import dedup
+from pyreplog.topic.publishing.dedup import Producers, Verdict
+
+# ---- producers -------------------------------------------------------------------------------------------------------
+
+NAMES = [bytes([letter]) for letter in b"abcde"]
+published = st.one_of(
+    st.tuples(st.sampled_from(["publish", "publish", "push", "stored", "failed"]), st.sampled_from(NAMES)),
+    st.tuples(st.sampled_from(["publish", "publish", "push", "stored"]), st.sampled_from(NAMES)),
+    st.tuples(st.sampled_from(["purge", "later", "later", "restart"]), st.integers(0, 2)),
+)
+
+
+@settings(max_examples=300)
+@example(
+    most=1, steps=[*(("push", name) for name in NAMES[:2]), *(("stored", n) for n in NAMES[:2]), ("push", NAMES[2])]
+)
+@given(most=st.integers(1, 3), steps=st.lists(published, min_size=8, max_size=40))
+def test_producers_that_published_longest_ago_are_forgotten_first(most: int, steps: list[tuple[str, Any]]) -> None:
+    """Never those that have something on its way; as soon as one may go that is too many, it does."""
+    producers = Producers(producers_max=most)
+    known: list[bytes] = []  # who published last is last
+    stored: dict[bytes, int] = {}
+    active: dict[bytes, int] = {}
+    flying: dict[bytes, list[int]] = {name: [] for name in NAMES}
+    now = 0
+    split = [(one, what) for step, what in steps for one in (("push", "stored") if step == "publish" else (step,))]
+    for step, what in split:
+        if step == "push":
+            sequence = producers.next_sequence(what)
+            if what not in known:
+                while len(known) >= most and (idle := [name for name in known if not flying[name]]):
+                    known.remove(idle[0])
+                    stored.pop(idle[0], None)
+                known.append(what)
+                active[what] = 0
+            producers.push(what, (sequence,))
+            flying[what].append(sequence)
+        elif step in ("stored", "failed") and flying.get(what):
+            sequence = flying[what].pop(0)
+            if step == "stored":
+                producers.persisted(what, (sequence,), now)
+                known.remove(what)
+                known.append(what)
+                stored[what], active[what] = max(sequence, stored.get(what, -1)), now
+            else:
+                producers.failed(what, (sequence,))
+                if stored.get(what, -1) < sequence and not flying[what]:
+                    assert producers.next_sequence(what) == stored.get(what, -1) + 1
+        elif step == "later":
+            now += what
+        elif step == "purge":
+            before = now - 1 + what
+            idle = [name for name in known if not flying[name] and active[name] < before]
+            assert producers.purge(before) == len(idle)
+            known = [name for name in known if name not in idle]
+        elif step == "restart" and not any(flying.values()):
+            snapshot = producers.snapshot()
+            kept = [name for name in known if name in stored or _has_failed(producers, name)]
+            most = what + 1
+            known = kept[-most:]
+            producers = Producers(producers_max=most)
+            producers.restore(snapshot)
+        stored = {name: number for name, number in stored.items() if name in known}
+        assert list(producers._producers) == known
+        assert [producers.last_sequence(name) for name in NAMES] == [stored.get(name, -1) for name in NAMES]
+
+
+def _has_failed(producers: Producers, name: bytes) -> bool:
+    return bool(producers._producers[name].failed)
+
+
+@given(most=st.integers(1, 3), failing=st.lists(st.integers(0, 11), max_size=8, unique=True))
+def test_the_lowest_failures_are_forgotten_first(most: int, failing: list[int]) -> None:
+    """Ranges, not numbers: neighbours are one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dedup, "FAILED_RANGES_MAX", most)
+        producers = Producers()
+        for number in range(12):
+            producers.push(b"p", (number,))
+        producers.push(b"p", (50,))
+        failed: set[int] = set()
+        for number in failing:
+            producers.failed(b"p", (number,))
+            failed.add(number)
+            while len([one for one in failed if one - 1 not in failed]) > most:
+                lowest = min(failed)
+                while lowest in failed:
+                    failed.remove(lowest)
+                    lowest += 1
+        producers.persisted(b"p", (50,), 0)
+        found = {number for number in range(12) if producers.judge(b"p", number) is Verdict.NEW}
+        assert found == failed
+
+
+# ---- readers of ledgers ----------------------------------------------------------------------------------------------
+
+
+class _Reader:
+    def __init__(self, ledger: int, opened: list[_Reader]) -> None:
+        self.id = ledger
+        self._opened = opened
+        opened.append(self)
+
+    def read_some(self, first: int, last: int, *, bytes_max: int) -> Ack[Any]:
+        done: Ack[Any] = Ack()
+        done.complete(self.id)
+        return done
+
+    def close(self) -> None:
+        self._opened.remove(self)
+
+
+ledger_steps = st.lists(st.tuples(st.sampled_from(["read", "read", "ended", "forget"]), st.integers(0, 4)), max_size=30)
+
+
+@given(most=st.integers(1, 3), steps=ledger_steps)
+def test_readers_used_longest_ago_are_closed(most: int, steps: list[tuple[str, int]]) -> None:
+    opened: list[_Reader] = []
+    maker: Any = SimpleNamespace(
+        open_reader=lambda ledger: _Reader(ledger, opened), reader=lambda metadata: _Reader(metadata, opened)
+    )
+    around: Any = SimpleNamespace(expect=lambda _: None, work=lambda job: job())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(entryreader, "READERS_MAX", most)
+        reader = EntryReader(maker, around, lambda: None)
+        kept: list[int] = []  # used last at the end
+        for step, ledger in steps:
+            if step == "read":
+                assert reader.read(ledger, 0, 0, 1).result() == ledger
+            elif step == "ended":
+                metadata: Any = ledger
+                reader.ended(metadata)
+            else:
+                reader.forget(ledger)
+            kept = [one for one in kept if one != ledger]
+            if step != "forget":
+                kept = [*kept, ledger][-most:]
+            assert sorted(one.id for one in opened) == sorted(kept)
+            assert list(reader._readers) == kept and len(reader) == len(kept)
+        reader.close()
+        assert not opened
+
+
+@example(most=2, ends=[0, 1, 0, 2])
+@given(most=st.integers(1, 4), ends=st.lists(st.integers(0, 5), max_size=30))
+def test_the_places_where_reads_ended_last_are_kept(most: int, ends: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chainreader, "HINTS_MAX", most)
+        nothing: Any = None
+        reader = ChainReader("t", nothing, nothing)
+        kept: list[int] = []
+        for number, end in enumerate(ends):
+            batch: Any = SimpleNamespace(end=end, ledger=7, last_entry=number)
+            reader._keep_hint(batch)
+            kept = [*(one for one in kept if one != end), end][-most:]
+            assert list(reader._hints) == kept and reader._hints[end] == (7, number + 1)
+
+
+# ---- what is known of cursor ledgers ---------------------------------------------------------------------------------
+
+KEY: Any = (1, 2)
+seen = st.lists(
+    st.tuples(st.sampled_from(["read", "read", "fails", "later", "look"]), st.integers(0, 3), st.integers(0, 2)),
+    max_size=30,
+)  # what, ledger or time, since
+
+
+@settings(max_examples=300)
+@example(
+    cache_bytes=2,
+    cache_s=1,
+    sizes=[1, 2, 0, 0],
+    steps=[
+        ("read", 1, 0),
+        ("later", 1, 0),
+        ("read", 0, 0),
+        ("read", 1, 0),
+        ("later", 1, 0),
+        ("look", 0, 0),
+    ],
+)
+@given(
+    cache_bytes=st.integers(0, 4), cache_s=st.integers(0, 2), sizes=st.lists(st.integers(0, 3), min_size=4), steps=seen
+)
+def test_cursor_ledgers_that_are_too_old_go_and_then_those_used_longest_ago(
+    cache_bytes: int, cache_s: int, sizes: list[int], steps: list[tuple[str, int, int]]
+) -> None:
+    now = [0.0]
+    asked: list[int] = []
+    fails: set[int] = set()
+
+    def read_closed(self: CursorHistory, ledger: int, since: int, force: bool) -> Any:
+        asked.append(ledger)
+        if ledger in fails:
+            raise NotEnoughBookiesError("for this test")
+        return SimpleNamespace(nbytes=sizes[ledger], records=lambda key, since: [since])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(history, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        patch.setattr(CursorHistory, "_read_closed", read_closed)
+        cluster: Any = None
+        known = CursorHistory(cluster, cache_bytes=cache_bytes, cache_s=cache_s)
+        kept: list[tuple[int, int, float]] = []  # ledger, since, when it was read; used last at the end
+        for step, what, since in steps:
+            if step == "later":
+                now[0] += what
+                continue
+            if step in ("read", "fails"):
+                before = next((one for one in kept if one[0] == what), None)
+                is_known = before is not None and since >= before[1]
+                fails.clear()
+                if step == "fails":
+                    fails.add(what)
+                asked.clear()
+                if step == "fails" and not is_known:
+                    with pytest.raises(NotEnoughBookiesError):
+                        known.read(what, KEY, since)
+                else:
+                    assert known.read(what, KEY, since) == [since]
+                assert asked == ([] if is_known else [what])
+                kept = [one for one in kept if one is not before]
+                if is_known and before is not None:
+                    kept.append(before)
+                elif step == "read":
+                    kept.append((what, since, now[0]))
+                elif before is not None:
+                    kept.append(before)  # what is known of it is of use still
+                if step == "fails" and not is_known:
+                    assert list(known._stories) == [ledger for ledger, _, _ in kept]
+                    continue
+            else:
+                has_some = known.forget_old()
+            kept = [one for one in kept if now[0] - one[2] <= cache_s]
+            while sum(sizes[ledger] for ledger, _, _ in kept) > cache_bytes:
+                kept.pop(0)
+            assert list(known._stories) == [ledger for ledger, _, _ in kept]
+            if step == "look":
+                assert has_some == bool(kept)
