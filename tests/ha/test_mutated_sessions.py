@@ -129,6 +129,11 @@ def group(tmp_path: Path) -> Iterator[Group]:
         yield Group(tmp_path, stack)
 
 
+def has_only_followers_that_live(node: Node) -> bool:
+    master = node._master
+    return master is None or all(connection.error is None for connection in list(master._followers))
+
+
 def resident_bytes() -> int:
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -153,6 +158,7 @@ def test_mutated_sessions_hurt_nobody_else(
             play(node.address, mutated(session, others, HELLOS, rng), rng, PATIENCE_S)
             with RemoteNode(node.address) as remote:
                 assert remote.status()["name"] == node.name
+            until(lambda node=node: has_only_followers_that_live(node))  # type: ignore[misc]
         if number % 4 == 3:
             group.append()
     a, b = group.nodes
