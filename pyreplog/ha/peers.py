@@ -46,7 +46,7 @@ class Peers:
             return dict(self._addresses)
 
     def learn(self, addresses: Mapping[str, str]) -> None:
-        """These are newer. WrongTypeError; InvalidArgumentError: one of them is no address, of no name that a member may
+        """These are newer. WrongTypeError; InvalidArgumentError: one of them is no address, of no name a member may
         have, or there are too many; nothing was learned."""
         check_mapping("addresses", addresses)
         for name in addresses:
