@@ -182,13 +182,20 @@ class _Poller:
         if seen == self._seen and not swept and all(key in self._marks for key in keys):
             return []
         with self.database.reading() as connection:
-            marks = {
-                key: connection.execute("SELECT version, children FROM keys WHERE path = ?", (key,)).fetchone()
-                for key in keys
-            }
+            marks = {key: _mark(connection, key) for key in keys}
         changed = [key for key in keys if key not in self._marks or marks[key] != self._marks[key]]
         self._seen, self._marks = seen, marks
         return changed
+
+
+def _mark(connection: sqlite3.Connection, key: str) -> object:
+    """Something that is different whenever a key was changed in between. One that was made and deleted again between
+    two looks is missing at both: its parent has then had children since."""
+    row = connection.execute("SELECT version, children FROM keys WHERE path = ?", (key,)).fetchone()
+    if row is not None:
+        return row
+    parent = connection.execute("SELECT children FROM keys WHERE path = ?", (parent_of(key),)).fetchone()
+    return "missing", parent
 
 
 def _expect(connection: sqlite3.Connection, key: str, version: int) -> None:

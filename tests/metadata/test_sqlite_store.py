@@ -243,6 +243,19 @@ def test_whose_leases_are_over(path, changes, gone):
                 until(lambda: True in heard)
 
 
+def test_a_key_that_came_and_went_between_two_looks_is_told(path):
+    """Who was told that it is free, and was too late, is told again."""
+    told: list[str] = []
+    with SQLiteStore(path, poll_interval=3600) as store, SQLiteStore(path) as other:
+        other.create("/topics/b", b"")
+        with store.watch("/topics/a", told.append):
+            until(lambda: told)
+            looks = len(told)
+            other.delete("/topics/a", other.create("/topics/a", b""))
+            store.create("/elsewhere", b"")  # its own writes are looked at
+            until(lambda: len(told) > looks)
+
+
 def test_which_processes_live():
     own = Owner.this_process()
     assert not own.is_dead() and own.pid == os.getpid()
