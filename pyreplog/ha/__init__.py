@@ -11,7 +11,7 @@ with ha.open_replica("copy/orders", name="b", master="127.0.0.1:7001") as node:
 | `node` | what user code opens: a log directory and its role |
 | `master`, `awaited` | a node as master; appends that wait for the commit point |
 | `replica` | a node as replica |
-| `candidacy`, `voting`, `failover` | running an election, answering one; automatic failover |
+| `candidacy`, `failover` | running an election; automatic failover |
 | `service`, `commands`, `status` | what a node's server brings: what it is told to do; how it is |
 | `peers`, `remote` | asking others of the group; asking any node |
 | `config`, `context`, `logs`, `metrics` | settings; what the parts of a node share; opening its log; for Prometheus |

@@ -6,23 +6,19 @@ import json
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from pyreplog.ack import Ack
-from pyreplog.errors import DisconnectedError, HigherTermError, NotConnectedError, ReplogError
+from pyreplog.errors import DisconnectedError, NotConnectedError, ReplogError
 from pyreplog.ha.context import Context, ends_of
 from pyreplog.ha.peers import Peers
 from pyreplog.ha.protocol.effects import StorePromise
 from pyreplog.ha.protocol.election import Ask, Effect, Election, Lost, Won
 from pyreplog.ha.protocol.mark import Mark
 from pyreplog.ha.protocol.messages import Command, Decline, Message, Promise, Trial
-from pyreplog.ha.protocol.terms import Term, Terms
+from pyreplog.ha.protocol.terms import Term
 from pyreplog.ha.replica import ends_of_replica
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.mirrorlog import MirrorLog, canonical
-
-if TYPE_CHECKING:
-    from pyreplog.ha.node import Node
 
 logger = logging.getLogger(__name__)
 
@@ -140,50 +136,6 @@ def restore(context: Context, peers: Peers, member: str) -> None:
     """Have a former master, which was deposed for nothing, stand for election itself."""
     logger.warning("%s: %s is asked to be master again", context.path, member)
     peers.ask(member, Command(json.dumps({"command": "promote"}).encode()), lambda _: None)
-
-
-def elect(
-    node: Node, *, force: bool = False, master: str = "", if_lost: bool = False, patience_s: float = PATIENCE_S
-) -> Won:
-    """Have a node that has a log elected; blocks. master, if_lost: as of `Election`. Errors: as `Node.promote`."""
-    context, log = node._context, node._log
-    assert log is not None, "who has no log is no candidate"
-    election = Election(
-        node.name, log.uuid, context.terms.terms, context.members.members, ack=context.config.group.ack,
-        above=node._above, force=force, master=master, if_lost=if_lost,
-    )  # fmt: skip
-    candidacy = node._candidacy = Candidacy(
-        context, node._peers, election, partial(end_of, log), partial(_promise, node, log), patience_s
-    )
-    why = "by force" if force else f"{master} seems to be lost" if if_lost else f"{master or 'nobody'} is to hand over"
-    logger.info("%s stands for election, term %s: %s", node.name, election.term, why)
-    try:
-        node._check_open()  # behind `_candidacy`: who closes the node either ends this one, or is seen here
-        won = candidacy.run()
-    except ReplogError as error:
-        if isinstance(error, HigherTermError):
-            node._above = max(node._above, Term(*error.term))
-        level = (
-            logging.INFO if if_lost else logging.WARNING
-        )  # it tries again and again, while its master lives elsewhere
-        logger.log(level, "%s is not elected, term %s: %s", node.name, election.term, error)
-        raise
-    finally:
-        with context.lock:
-            node._candidacy = None
-    if won.possible_loss:
-        logger.error("%s is master of term %s by force: %s", node.name, won.term, won.possible_loss)
-    return won
-
-
-def _promise(node: Node, log: CommitLog, term: Term) -> Mark:
-    """Of a candidate, to itself; under the lock."""
-    terms = node._context.terms
-    if node._replica is not None:
-        node._replica.promised(Terms(term, terms.history))
-    terms.promise(term)
-    log.sync()
-    return end_of(log)
 
 
 def end_of(log: CommitLog) -> Mark:

@@ -4,30 +4,40 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from pyreplog.errors import InvalidMessageError, ReplogError
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.fields import TEXT_BYTES_MAX
 from pyreplog.ha.protocol.messages import Command, Status
-from pyreplog.ha.status import describe
 from pyreplog.net.connection import Connection
 from pyreplog.net.fairjobs import FairJobs
 from pyreplog.net.inflight import ServerConnection
-
-if TYPE_CHECKING:
-    from pyreplog.ha.node import Node
 
 logger = logging.getLogger(__name__)
 
 THREADS_MAX, RUNNING_MAX = 8, 2
 
 
+class Commanded(Protocol):
+    """A node, as commands see it; the methods are those of `Node`."""
+
+    @property
+    def name(self) -> str: ...
+    def stats(self) -> dict[str, Any]: ...
+    def promote(self, *, force: bool = False) -> str: ...
+    def follow(self, master: str | None) -> None: ...
+    def add_member(self, name: str, *, force: bool = False) -> None: ...
+    def remove_member(self, name: str, *, force: bool = False) -> None: ...
+    def set_sync_replicas(self, count: int, *, force: bool = False) -> None: ...
+    def learn_peers(self, addresses: Mapping[str, str]) -> None: ...
+
+
 class Commands:
     """Threads that do what they are told, a few at a time; connections take turns."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Commanded) -> None:
         self._node = node
         self._jobs = FairJobs("pyreplog-command", threads_max=THREADS_MAX, running_max=RUNNING_MAX)
 
@@ -44,7 +54,7 @@ class Commands:
         self._jobs.stop()
 
 
-def obey(node: Node, connection: ServerConnection, number: int, command: Command) -> None:
+def obey(node: Commanded, connection: ServerConnection, number: int, command: Command) -> None:
     """Do it, and answer: {"error": kind, "message": why not} or what the command gives. May block."""
     try:
         answer = _obey(node, _parse(command.json))
@@ -70,11 +80,11 @@ def _parse(data: bytes) -> dict[str, Any]:
     return found
 
 
-def _obey(node: Node, found: dict[str, Any]) -> dict[str, Any]:
+def _obey(node: Commanded, found: dict[str, Any]) -> dict[str, Any]:
     force = found.get("force", False) is True
     commands: dict[str, Callable[[], dict[str, Any]]] = {
-        "status": lambda: describe(node),
-        "promote": lambda: {"possible_loss": node.promote(force=force), **describe(node)},
+        "status": lambda: node.stats(),
+        "promote": lambda: {"possible_loss": node.promote(force=force), **node.stats()},
         "follow": lambda: _done(node, lambda: node.follow(_text(found, "master"))),
         "add-member": lambda: _done(node, lambda: node.add_member(_text(found, "name"), force=force)),
         "remove-member": lambda: _done(node, lambda: node.remove_member(_text(found, "name"), force=force)),
@@ -87,9 +97,9 @@ def _obey(node: Node, found: dict[str, Any]) -> dict[str, Any]:
     return run()
 
 
-def _done(node: Node, call: Callable[[], object]) -> dict[str, Any]:
+def _done(node: Commanded, call: Callable[[], object]) -> dict[str, Any]:
     call()
-    return describe(node)
+    return node.stats()
 
 
 def _text(found: dict[str, Any], name: str) -> str:

@@ -9,7 +9,6 @@ from pyreplog.errors import NotMasterError
 from pyreplog.ha.context import start_of
 from pyreplog.ha.protocol.standing import StandingStats
 from pyreplog.ha.protocol.stats import GroupStats
-from pyreplog.ha.voting import ends
 from pyreplog.metrics import Labels, Metric
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ _OF_REPLICAS: tuple[tuple[str, str, Callable[[StandingStats], float]], ...] = (
 def node_metrics(node: Node) -> Iterator[Metric]:
     """Of one node, whatever its role is now. Positions are bytes since the log began, the same on all nodes."""
     labels = {"node": node.name}
-    received, synced = ends(node)
+    received, synced = node.ends()
     log, role, replica = node._log, node.role, node._replica
     yield _gauge("master", "1: it is master.", labels, role == "master")
     yield _gauge("term", "The highest term that it leads or follows, or has promised to.", labels, node.term.number)

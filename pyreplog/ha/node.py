@@ -8,34 +8,42 @@ import os
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyreplog.ack import Ack
 from pyreplog.arguments import as_int, as_names, check_bool, check_mapping, check_seconds, check_text, check_type
 from pyreplog.clock import Clock, SystemClock
-from pyreplog.errors import InvalidArgumentError, NotMasterError, PromotionRefusedError, ReplicaError, ReplogError
+from pyreplog.errors import (
+    HigherTermError,
+    InvalidArgumentError,
+    NotMasterError,
+    PromotionRefusedError,
+    ReplicaError,
+    ReplicationError,
+    ReplogError,
+)
 from pyreplog.ha import logs
-from pyreplog.ha.candidacy import Candidacy, elect, end_of, restore
+from pyreplog.ha.candidacy import PATIENCE_S, Candidacy, end_of, restore
 from pyreplog.ha.commands import Commands
 from pyreplog.ha.config import NodeConfig
-from pyreplog.ha.context import SERVICE, Context, parse_address, start_of
+from pyreplog.ha.context import SERVICE, Context, ends_of, parse_address, start_of
 from pyreplog.ha.master import Master
 from pyreplog.ha.peers import Peers
-from pyreplog.ha.protocol.election import Won
-from pyreplog.ha.protocol.mark import Mark
+from pyreplog.ha.protocol.election import Election, Won, refuse_candidate
+from pyreplog.ha.protocol.mark import ORIGIN, Mark
 from pyreplog.ha.protocol.members import Members, MembersFile
-from pyreplog.ha.protocol.messages import Command, Message, Prepare, Status
+from pyreplog.ha.protocol.messages import NO_UUID, Command, Decline, Message, Prepare, Promise, Status, Trial
 from pyreplog.ha.protocol.stats import GroupStats
-from pyreplog.ha.protocol.terms import NO_TERM, Term, TermsFile
-from pyreplog.ha.replica import Replica
+from pyreplog.ha.protocol.terms import NO_TERM, Term, Terms, TermsFile
+from pyreplog.ha.replica import Replica, ends_of_replica
 from pyreplog.ha.service import Service, Streams
-from pyreplog.ha.status import describe
-from pyreplog.ha.voting import vote
+from pyreplog.ha.status import describe_group, describe_members
 from pyreplog.handles import Handle
 from pyreplog.log import replica as replicas
 from pyreplog.log.commitlog import CommitLog
 from pyreplog.log.files import Files, RealFiles
-from pyreplog.log.mirrorlog import MirrorLog
+from pyreplog.log.mirrorlog import MirrorLog, canonical
 from pyreplog.log.opening import as_path
 from pyreplog.net.connection import Connection
 from pyreplog.net.handshake import Identity, Secret
@@ -49,6 +57,9 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 logger = logging.getLogger(__name__)
+
+HEARD_US = 800_000
+"""A master that has said something so lately is not lost: four of its beats."""
 
 Role = Literal["master", "replica", "candidate"]
 
@@ -301,7 +312,7 @@ class Node(Handle):
                 context.members.store(Members.first({name, *members}, sync_replicas))
                 context.terms.begin(Term(1, name), start_of(log), lossless=self.config.lossless)
             elif not context.terms.terms.leads:
-                self._take_office(elect(self, force=force))
+                self._take_office(self._elect(force=force))
             if context.terms.history.start_of(self.term) == end_of(log):  # nobody is elected who holds nothing
                 logs.mark_term(log, self.term)
             self._begin_master(log, Mark(0, 0))
@@ -400,7 +411,7 @@ class Node(Handle):
         return replica
 
     def _be_elected(self, replica: Replica, *, master: str, if_lost: bool = False, **how: Any) -> str:
-        won, log = elect(self, master=master, if_lost=if_lost, **how), replica.log
+        won, log = self._elect(master=master, if_lost=if_lost, **how), replica.log
         assert log is not None, "it was looked at"
         try:
             self._change_over(replica, log, won)
@@ -410,6 +421,46 @@ class Node(Handle):
                 restore(self._context, self._peers, master)
             raise
         return won.possible_loss
+
+    def _elect(
+        self, *, force: bool = False, master: str = "", if_lost: bool = False, patience_s: float = PATIENCE_S
+    ) -> Won:
+        """Have this node, which has a log, elected; blocks. master, if_lost: as of `Election`. Errors: as `promote`."""
+        context, log = self._context, self._log
+        assert log is not None, "who has no log is no candidate"
+        election = Election(
+            self.name, log.uuid, context.terms.terms, context.members.members, ack=context.config.group.ack,
+            above=self._above, force=force, master=master, if_lost=if_lost,
+        )  # fmt: skip
+        candidacy = self._candidacy = Candidacy(
+            context, self._peers, election, partial(end_of, log), partial(self._promise_itself, log), patience_s
+        )
+        reason = f"{master} seems to be lost" if if_lost else f"{master or 'nobody'} is to hand over"
+        logger.info("%s stands for election, term %s: %s", self.name, election.term, "by force" if force else reason)
+        try:
+            won = candidacy.run()
+        except ReplogError as error:
+            if isinstance(error, HigherTermError):
+                self._above = max(self._above, Term(*error.term))
+            # it tries again and again, while its master lives elsewhere
+            level = logging.INFO if if_lost else logging.WARNING
+            logger.log(level, "%s is not elected, term %s: %s", self.name, election.term, error)
+            raise
+        finally:
+            with context.lock:
+                self._candidacy = None
+        if won.possible_loss:
+            logger.error("%s is master of term %s by force: %s", self.name, won.term, won.possible_loss)
+        return won
+
+    def _promise_itself(self, log: CommitLog, term: Term) -> Mark:
+        """Of a candidate; under the lock."""
+        terms = self._context.terms
+        if self._replica is not None:
+            self._replica.promised(Terms(term, terms.history))
+        terms.promise(term)
+        log.sync()
+        return end_of(log)
 
     def _change_over(self, replica: Replica, log: MirrorLog, won: Won) -> None:
         with self._context.lock:  # as in _resign; none is given before it is master
@@ -460,16 +511,115 @@ class Node(Handle):
         return self._master if self._master is not None else self._replica
 
     def vote(self, prepare: Prepare) -> Message:
-        """The answer to a candidate."""
-        return vote(self, prepare)
+        """Answer a candidate; what the answer promises is durable before this returns.
+
+        ReplicationError: not now. A node whose log is not open does not know what it holds, and a master that is about
+        to be cannot be fenced.
+        """
+        context, master = self._context, self._master
+        with context.lock:
+            declined = self._declines(prepare)
+        if declined is not None:
+            return declined
+        if master is not None:
+            _prepare_master(master, prepare)  # tells those who wait: not under the lock
+        with context.lock:
+            if self._master is not master:
+                raise self._is_changing()
+            declined = self._declines(prepare)
+            if declined is not None:
+                return declined
+            if not prepare.trial:
+                self._give_promise(prepare.term)
+                self._look_for(prepare.term.master)
+            received, synced = (self._canonical(mark) for mark in self.ends())
+            history = context.terms.history.up_to(received)
+            return Promise(prepare.term, history, received, synced, self.members, bool(prepare.trial))
+
+    def _is_changing(self) -> ReplicationError:
+        return ReplicationError(f"{self.name} is opening its log, or changes its role: ask again")
+
+    def _declines(self, prepare: Prepare) -> Decline | None:
+        if self.role == "candidate" and self._candidacy is None:
+            raise self._is_changing()
+        uuid = NO_UUID if self._log is None else self._log.uuid
+        declined = refuse_candidate(prepare, uuid, self._context.terms.terms, self.members, self._heard_master())
+        if declined is not None and not prepare.trial:
+            logger.info("%s: no promise for term %s: %s", self.name, prepare.term, declined.text)
+        return declined
+
+    def _heard_master(self) -> str:
+        """Name of the master that this node is, or hears from; "": none."""
+        master, replica = self._master, self._replica
+        if master is not None:
+            return self.name if master.group.fenced is None else ""
+        return replica.leader if replica is not None and replica.silent_us < HEARD_US else ""
+
+    def _give_promise(self, term: Term) -> None:
+        """Nothing of a lower term is taken from before it is durable on."""
+        terms = self._context.terms
+        if self._replica is not None:
+            self._replica.promised(Terms(term, terms.history))
+        candidacy = self._candidacy
+        if candidacy is not None:
+            candidacy.step(lambda: candidacy.election.outdone(term))
+        terms.promise(term)
+        logger.info("%s: promised term %s: whatever is lower is fenced", self.name, term)
+
+    def _look_for(self, master: str) -> None:
+        """A replica follows nobody of a lower term from now on: it dials the candidate, if it knows its address."""
+        there = self.address_of(master)
+        if self._replica is not None and there is not None and not self.config.observer:
+            self._replica.follow(parse_address(there))
+
+    def _canonical(self, mark: Mark) -> Mark:
+        """As the candidate says where its own log ends."""
+        return mark if self._log is None else Mark(*canonical(mark, self._log.segment_bytes))
+
+    def ends(self) -> tuple[Mark, Mark]:
+        """Where its log ends, whatever its role is: what was received, and what is known to be on disk."""
+        log = self._log
+        if log is None:
+            return ORIGIN, ORIGIN
+        return ends_of_replica(log) if isinstance(log, MirrorLog) else ends_of(log)
 
     def stats(self) -> dict[str, Any]:
-        """For people, as JSON takes it."""
+        """Describe the node, as JSON takes it.
+
+        name, role, address, term, log (its uuid), start; received, synced, committed: entry numbers and positions;
+        unreplicated: enough replicas may not have all that is committed, for the master goes on alone, or did; members.
+        Of a master its replicas and counters, of a replica its master and what keeps it from streaming.
+        """
         self._check_open()
-        return describe(self)
+        return self._describe()
+
+    def _describe(self) -> dict[str, Any]:
+        received, synced = self.ends()
+        log, members, replica, leading = self._log, self.members, self._replica, self._master
+        stats: dict[str, Any] = {
+            "name": self.name,
+            "role": self.role,
+            "address": self.address,
+            "log": None if log is None else log.uuid.hex(),
+            "term": str(self.term),
+            "start": 0 if log is None else log.start,
+            "received": received._asdict(),
+            "synced": synced._asdict(),
+            "committed": self.committed._asdict(),
+            "unreplicated": log is not None and log.unreplicated,
+            "members": None if members is None else describe_members(members),
+        }
+        if replica is not None:
+            master = replica.master
+            stats["master"] = None if master is None else f"{master[0]}:{master[1]}"
+            stats["streaming"] = replica.is_streaming
+            stats["trouble"] = replica.trouble
+        if leading is not None:
+            stats |= describe_group(leading.stats())
+        return stats
 
     def status(self) -> Status:
-        return Status(json.dumps(describe(self)).encode())
+        return Status(json.dumps(self._describe()).encode())
 
     def command(self, connection: ServerConnection, number: int, command: Command) -> None:
         """What somebody wants of this node; in another thread, for it may take long."""
@@ -504,3 +654,13 @@ class Node(Handle):
                     self._log.close()
             finally:
                 self._context.reactor.close()
+
+
+def _prepare_master(master: Master, prepare: Prepare) -> None:
+    """It is deposed by what is asked for; or waits for the candidate, or does so no more."""
+    if not prepare.trial:
+        master.fence(prepare.term)
+    elif prepare.trial == Trial.HOLD:
+        master.hold(prepare.term.master)
+    else:
+        master.release(prepare.term.master)

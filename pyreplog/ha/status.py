@@ -1,49 +1,15 @@
-"""How a node is, for people and programs: JSON."""
+"""How members and replicas are, for people and programs: as JSON takes it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyreplog.ha.protocol.members import Members, Quorum
 from pyreplog.ha.protocol.stats import GroupStats
-from pyreplog.ha.voting import ends
-
-if TYPE_CHECKING:
-    from pyreplog.ha.node import Node
 
 
-def describe(node: Node) -> dict[str, Any]:
-    """name, role, address, uuid, term, log (start, received, synced, committed: entry numbers and positions),
-    unreplicated (enough replicas may not have all that is committed, for the master goes on alone, or did), members; of
-    a master its replicas and counters, of a replica its master and what keeps it from streaming."""
-    received, synced = ends(node)
-    log, members = node._log, node.members
-    found: dict[str, Any] = {
-        "name": node.name,
-        "role": node.role,
-        "address": node.address,
-        "log": None if log is None else log.uuid.hex(),
-        "term": str(node.term),
-        "start": 0 if log is None else log.start,
-        "received": received._asdict(),
-        "synced": synced._asdict(),
-        "committed": node.committed._asdict(),
-        "unreplicated": log is not None and log.unreplicated,
-        "members": None if members is None else _members(members),
-    }
-    replica = node._replica
-    if replica is not None:
-        master = replica.master
-        found["master"] = None if master is None else f"{master[0]}:{master[1]}"
-        found["streaming"] = replica.is_streaming
-        found["trouble"] = replica.trouble
-    leading = node._master
-    if leading is not None:
-        found |= _group(leading.stats())
-    return found
-
-
-def _members(members: Members) -> dict[str, Any]:
+def describe_members(members: Members) -> dict[str, Any]:
+    """names, sync_replicas; former: the same of the members before, while a change is not complete."""
     former = members.former
     return {**_quorum(members.quorum), "former": None if former is None else _quorum(former)}
 
@@ -52,7 +18,8 @@ def _quorum(quorum: Quorum) -> dict[str, Any]:
     return {"names": list(quorum.names), "sync_replicas": quorum.k}
 
 
-def _group(stats: GroupStats) -> dict[str, Any]:
+def describe_group(stats: GroupStats) -> dict[str, Any]:
+    """What a master counts, and its replicas."""
     return {
         "asynchronous": stats.asynchronous,
         "fallbacks": stats.fallbacks,

@@ -14,7 +14,6 @@ from pyreplog.ha.node import Node
 from pyreplog.ha.protocol import messages
 from pyreplog.ha.protocol.messages import Join, Kind, Prepare, Progress
 from pyreplog.ha.protocol.terms import Term
-from pyreplog.ha.voting import ends
 
 HEADER = struct.Struct(">qi")
 assert HEADER.size == HEADER_SIZE
@@ -83,7 +82,7 @@ def frames_of(session: bytes | bytearray) -> list[Frame]:
 def brought_up_to_date(frames: list[Frame], node: Node, rng: Random) -> list[Frame]:
     """As the client would say it now: a replica has what the node has, and half of the candidates ask for a newer term.
     What was said long ago is refused at its first words."""
-    end, synced = ends(node)
+    end, synced = node.ends()
     terms, changed = node._context.terms, []
     for offset, body in frames:
         if body[0] == Kind.JOIN:

@@ -312,11 +312,11 @@ def test_members_that_are_not_stored_are_not_in_force(lab: Lab) -> None:
     before = a.members
     files.failing.add("replace members")
     with pytest.raises(OSError):
-        a.set_members("abc", 1)
+        a.set_members(list("abc"), 1)
     assert a._master is not None
     assert a._master.group.members == a.members == before
     files.failing.clear()
-    a.set_members("abc", 1)
+    a.set_members(list("abc"), 1)
     until(lambda: a.members is not None and a.members.former is None)
     assert a.members is not None and a.members.quorum.names == ("a", "b", "c")
     a.append(b"two")

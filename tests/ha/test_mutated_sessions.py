@@ -96,7 +96,7 @@ class Group:
             if not a.leads:
                 self._promote()
             if a.members is not None and a.members.quorum != (("a", "b", "c"), 1):
-                a.set_members("abc", 1, force=True)
+                a.set_members(list("abc"), 1, force=True)
             if b._replica is None or b._replica.master != parse_address(a.address):
                 b.follow(a.address)
         except ReplogError:

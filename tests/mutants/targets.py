@@ -34,7 +34,7 @@ TARGETS = (
     ),
     Target(
         "replica group",
-        ("ha/protocol/*.py", "ha/stream/*.py", "ha/voting.py", "ha/candidacy.py", "_native/ha/*.pyx", "_native/log/mark.pyx"),
+        ("ha/protocol/*.py", "ha/stream/*.py", "ha/node.py", "ha/candidacy.py", "_native/ha/*.pyx", "_native/log/mark.pyx"),
         ("tests/unit/test_parking.py", "tests/ha", "tests/simulation/ha"),
     ),
     Target(
